@@ -1,1 +1,1 @@
-"""The whole line on Python's own documentation: data, training, export, serving, questions. `make demo` runs it."""
+"""Demo of all stages on Python's own documentation: data, training, export, serving. `make demo` runs it."""

@@ -1,11 +1,11 @@
-"""The whole line on text that is already here: train, export, serve, ask.
+"""Train, export, serve and query small models on text that is already on this machine.
 
     python -m demo
+    python -m demo -v     # also print the autotuner's tables
 
-The corpus is the documentation of Python's standard library and of the installed packages. Every stage is one of the
-commands that a user runs, and is shown before it runs. The results lie in build/demo: data, runs, models, `scores.md`
-with the table printed at the end, and `curves.png`. They take the place of those of the demo before; a directory that
-holds anything else is left alone.
+The corpus is the documentation of Python's standard library and of the installed packages. Every stage is a public
+command, and is printed before it runs. The results are in build/demo: data, runs, models, `scores.md` with the table
+printed at the end, and `curves.png`. They replace those of the previous demo; other directories are not touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
 
 MARKER_FILE = ".demo"
-"""Says that a directory was made by the demo, which may remove what it has put there."""
+"""Marks a directory that the demo made, so that the next run may replace its results."""
 SCORES_FILE, CURVES_FILE = "scores.md", "curves.png"
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
@@ -45,7 +45,7 @@ FINETUNINGS = [
 
 
 def stages(out: Path) -> list[tuple[str, str]]:
-    """What to run, in order: a title and what comes after `python -m`."""
+    """Return the stages in order: title, and arguments of `python -m`."""
     to = shlex.quote(str(out))
     data, runs, checkpoint = f"{to}/data", f"{to}/runs", f"{to}/runs/pretrain/checkpoint"
     found = [
@@ -71,15 +71,14 @@ def stages(out: Path) -> list[tuple[str, str]]:
 
 
 def begin(out: Path) -> None:
-    """Make the directory, without what a demo before has left in it.
+    """Create the directory and remove the results of a previous demo.
 
     Raises:
-        ValueError: when there is something else in it.
+        ValueError: if it holds other files.
     """
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER_FILE).is_file():
         raise ValueError(
-            f"`{out}` is not empty, and no {MARKER_FILE} in it says that the demo made it; choose another --out (or "
-            "remove it, if it is of an older demo)"
+            f"`{out}` is not empty and was not made by the demo (no {MARKER_FILE}); choose another --out, or remove it"
         )
     out.mkdir(parents=True, exist_ok=True)
     for name in ("data", "tokenizer", "corpus-train", "corpus-dev", "runs", "models"):
@@ -93,18 +92,21 @@ def begin(out: Path) -> None:
 @one_line_errors()
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve, ask; see demo/.")
+    parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve and query small models.")
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="directory to write (default: build/demo)")
-    out = parser.parse_args().out
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all output of the exports")
+    arguments = parser.parse_args()
+    out = arguments.out
     begin(out)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     start = time.monotonic()
     planned = stages(out)
     total = len(planned) + 1
-    seconds = {
-        title: run_stage(number, total, title, arguments) for number, (title, arguments) in enumerate(planned, start=1)
-    }
-    print(f"\n\033[1m[{total}/{total}] Serving, and asking the server\033[0m", flush=True)
+    seconds = {}
+    for number, (title, command_line) in enumerate(planned, start=1):
+        only_result = title.startswith("Export") and not arguments.verbose
+        seconds[title] = run_stage(number, total, title, command_line, only_result=only_result)
+    print(f"\n\033[1m[{total}/{total}] Serving and scoring\033[0m", flush=True)
     with Server(out / "models") as server:
         board = Scoreboard(out, server.target)
         table = board.table()

@@ -1,4 +1,4 @@
-"""Running text for pretraining: modules are documents."""
+"""Corpus for pretraining; each module is a document."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from demo.modules import SPLITS, Module, normalize, rank, read_module, split_of
 from tasks.machine import available_cpus
 
 MAX_REPEATS = 3
-"""How often one sentence may stand in the corpus."""
+"""Largest number of copies of a sentence in the corpus."""
 LEAK_WORDS = 5
-"""Sentences up to this length may stand in both splits."""
+"""Longest sentence, in words, that may occur in both splits."""
 BATCH_FILES = 256
 
 
 @dataclass
 class Corpus:
-    """Documents of docstrings of sentences, without what is repeated too often."""
+    """Documents of docstrings of sentences, without frequent repetitions."""
 
     seed: int
     documents: dict[str, list[tuple[str, list[list[str]]]]] = field(default_factory=lambda: {s: [] for s in SPLITS})
-    """By split: (library, docstrings)."""
+    """Documents by split: (library, docstrings)."""
     words: Counter[str] = field(default_factory=Counter)
-    """By library."""
+    """Number of words by library."""
     _repeats: Counter[str] = field(default_factory=Counter)
 
     def add(self, module: Module) -> int:
-        """Add one module, less the sentences that have stood in MAX_REPEATS places; how many words that is."""
+        """Add one module without too frequent sentences; return the number of words added."""
         document = [kept for docstring in module.docstrings if (kept := list(self._fresh(docstring)))]
         num_words = sum(len(text.split()) for docstring in document for text in docstring)
         self.words[module.source.library] += num_words
@@ -50,7 +50,7 @@ class Corpus:
                 yield sentence
 
     def splits(self) -> dict[str, list[tuple[str, list[str]]]]:
-        """By split: (library, sentences) of documents with at least two; dev holds nothing that train holds."""
+        """Return documents of at least two sentences by split; dev contains no long sentence of train."""
         train = [docstring for _, document in self.documents["train"] for docstring in document]
         known = {normalize(text) for docstring in train for text in (" ".join(docstring), *docstring)}
         flat = {
@@ -61,7 +61,7 @@ class Corpus:
 
 
 def _unknown(document: list[list[str]], known: set[str]) -> list[str]:
-    """The sentences of a document, less known docstrings and known sentences that are not short."""
+    """Return the sentences of a document without known docstrings and long known sentences."""
     return [
         text
         for docstring in document
@@ -72,10 +72,10 @@ def _unknown(document: list[list[str]], known: set[str]) -> list[str]:
 
 
 def read_modules(sources: Sequence[Source], *, max_words: int, seed: int) -> tuple[list[Module], Corpus, int]:
-    """Read files in an order given by the seed until the corpus has `max_words`, no library more than a fair share.
+    """Read files in an order given by the seed until the corpus has `max_words`, with a limit for each library.
 
     Args:
-        max_words: words of the corpus; reading stops with the module that reaches it.
+        max_words: size of the corpus, in words.
 
     Returns:
         The modules read, the corpus of them, and the number of files that could not be read.
@@ -105,5 +105,5 @@ def _worker_pool() -> ProcessPoolExecutor:
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    gc.disable()  # syntax trees have no cycles; looking for some takes a fifth of the time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
+    gc.disable()  # saves a fifth of the time, as syntax trees have no cycles

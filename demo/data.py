@@ -1,4 +1,4 @@
-"""The data of the demo, made of documentation strings that every machine has: a corpus, labelled texts and questions.
+"""Make the demo's data from docstrings: a corpus, labelled texts and questions.
 
 python -m demo.data build/demo/data
 python -m demo.data build/demo/data --max-words 200000 --seed 1
@@ -35,18 +35,18 @@ MAX_WORDS = 1_500_000
 def build(
     out_dir: str | Path, *, folders: Mapping[str, Path], max_words: int = MAX_WORDS, seed: int = 0
 ) -> dict[str, Any]:
-    """Write all data files, each whole or not at all, `data.json` last.
+    """Write all data files atomically, `data.json` last.
 
     Args:
-        out_dir: made where missing; other files in it stay as they are.
-        folders: where the libraries are, as `installed_libraries` gives it.
+        out_dir: directory to write to; other files in it are kept.
+        folders: folder of each library, as `installed_libraries` returns it.
 
     Returns:
-        What `data.json` holds.
+        The content of `data.json`.
 
     Raises:
-        ValueError: when a file would be empty; nothing is written then.
-        OSError: when `out_dir` cannot be written.
+        ValueError: if a file would be empty; nothing is written then.
+        OSError: if `out_dir` cannot be written.
     """
     Path(out_dir).mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     modules, corpus, num_skipped = read_modules(find_sources(folders), max_words=max_words, seed=seed)
@@ -95,7 +95,7 @@ def _squad(paragraphs: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _library_numbers(documents: Mapping[str, list[tuple[str, list[str]]]]) -> dict[str, dict[str, Any]]:
-    """Documents, sentences and words of each library over both splits, most words first, and its version."""
+    """Return version and counts of each library, largest first."""
     counts: dict[str, Counter[str]] = {}
     for library, document in (item for split in SPLITS for item in documents[split]):
         num_words = sum(len(text.split()) for text in document)
@@ -114,7 +114,7 @@ def _question_numbers(paragraphs: Sequence[tuple[str, dict[str, Any]]]) -> dict[
 
 
 def table(numbers: Mapping[str, Any]) -> str:
-    """The numbers of `data.json` for the reader."""
+    """Format the counts of `data.json` as a table."""
     rows = ["library             version       documents  sentences      words  texts"]
     labels = Counter(numbers["labels"]["train"]) + Counter(numbers["labels"]["dev"])
     total: Counter[str] = Counter()
@@ -136,11 +136,11 @@ def _row(library: str, version: str, counts: Mapping[str, int]) -> str:
 
 
 def main() -> None:
-    """Parse the command line and build."""
+    """Command line."""
     parser = argparse.ArgumentParser(prog="python -m demo.data", description="Make the demo's data from docstrings.")
     parser.add_argument("out_dir", type=Path)
     parser.add_argument("--max-words", type=_positive, default=MAX_WORDS, help="words of the corpus (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the splits and of what is chosen (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of splits and samples (%(default)s)")
     arguments = parser.parse_args()
     try:
         numbers = build(

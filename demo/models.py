@@ -1,4 +1,4 @@
-"""The models of the demo: what they are called, what they do, and where they come from."""
+"""Models of the demo: name, task and training run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A model that the demo serves, as fp32 and as int8."""
+    """Model that the demo serves in fp32 and int8."""
 
     run: str
-    """Run directory whose checkpoint it is."""
+    """Run directory of its checkpoint."""
     task: str
     title: str
 
@@ -24,5 +24,5 @@ MODELS = {
 
 
 def served_name(name: str, precision: str) -> str:
-    """Name under which a model is served: int8 has the plain one."""
+    """Return the served name of a model; int8 has no suffix."""
     return name if precision == "int8" else f"{name}-{precision}"

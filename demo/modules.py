@@ -1,4 +1,4 @@
-"""Python files as modules: the sentences of their docstrings, their documented functions, and their split."""
+"""Read Python files: sentences of docstrings, documented functions, and the split of each module."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from demo.docstrings import Docstring, Parameter, Source, parse_parameters, read_docstrings, sentences
 
 SPLITS = ("train", "dev")
-DEV_SHARE = 0.1
+DEV_FRACTION = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A documented function or class with its typed parameters."""
+    """Documented function or class with typed parameters."""
 
     name: str
     summary: str
@@ -23,7 +23,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What one file gives: the sentences of each docstring, and the functions with a "Parameters" section."""
+    """Sentences of each docstring of a file, and its functions with a "Parameters" section."""
 
     source: Source
     docstrings: list[list[str]]
@@ -31,18 +31,18 @@ class Module:
 
 
 def rank(*key: object) -> float:
-    """A number in [0, 1) that depends on nothing but the key: the same on every machine, unlike `hash`."""
+    """Return a number in [0, 1) from a key; unlike `hash`, it is the same on every machine."""
     digest = hashlib.sha256("\0".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def split_of(module: str, seed: int) -> str:
-    """The split of everything that a module holds."""
-    return "dev" if rank("split", seed, module) < DEV_SHARE else "train"
+    """Return the split of a module."""
+    return "dev" if rank("split", seed, module) < DEV_FRACTION else "train"
 
 
 def normalize(text: str) -> str:
-    """Lower-case letters and single spaces only: what makes two texts the same."""
+    """Reduce a text to lower-case letters and single spaces, to compare texts."""
     return _NOT_LETTERS.sub(" ", text.lower()).strip()
 
 
@@ -50,7 +50,7 @@ _NOT_LETTERS = re.compile(r"[^a-z]+")
 
 
 def read_module(source: Source) -> Module | None:
-    """Read and clean one file; None when it cannot be read or parsed."""
+    """Read and clean one file; return None if it cannot be read or parsed."""
     try:
         docstrings = read_docstrings(source)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -69,5 +69,5 @@ def _function(docstring: Docstring) -> Function | None:
 
 
 def ended(sentence: str) -> str:
-    """A sentence with a full stop where it has no end."""
+    """Add a full stop to a sentence without punctuation at its end."""
     return sentence if sentence.endswith((".", "!", "?", ":")) else f"{sentence}."

@@ -1,4 +1,4 @@
-"""Questions on types and defaults of parameters, answered by spans of a passage that is made of their entries."""
+"""Questions about types and defaults of parameters, answered by spans of passages from their documentation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULT_QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A passage on some parameters of a function, with where it answers what."""
+    """Passage about parameters of a function, with the positions of answers."""
 
     function: str
     text: str
@@ -38,7 +38,7 @@ class Context:
 
 
 def contexts(function: Function) -> Iterator[Context]:
-    """Passages of a summary and two or more parameters, 45 to 110 words each."""
+    """Yield passages of a summary and two or more parameters, 45 to 110 words each."""
     text, num_parameters = function.summary, 0
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for parameter in (*function.parameters, None):
@@ -55,13 +55,13 @@ def contexts(function: Function) -> Iterator[Context]:
 
 
 def _entry(parameter: Parameter) -> str:
-    """`name : type. Description`, the description cut at the end of a sentence."""
+    """Format `name : type. Description`; the description ends with a whole sentence."""
     description = first_words(parameter.description, DESCRIPTION_WORDS)
     return f"{', '.join(parameter.names)} : {ended(parameter.line)} {description}".rstrip()
 
 
 def question_paragraphs(modules: Sequence[Module], seed: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """By split: (library, SQuAD paragraph). No two contexts say the same of the same parameters."""
+    """Return (library, SQuAD paragraph) by split, without duplicate contexts."""
     passages = [
         (module.source, function, context)
         for module in modules

@@ -1,6 +1,6 @@
-"""The demo's models scored five ways: PyTorch, ONNX fp32, ONNX int8, and both of these served over gRPC.
+"""Scores of the demo's models in five runtimes: PyTorch, ONNX fp32, ONNX int8, and both ONNX graphs over gRPC.
 
-One set of examples, one set of metrics. Predictions over gRPC come through the client, as an application gets them.
+All use the same examples and metrics. Predictions over gRPC come from the public client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUM_CLOZE = 300
 
 
 class Scoreboard:
-    """Scores of the models under `out`, and of the server at `target`."""
+    """Scores the models in `out` and those of the server at `target`."""
 
     def __init__(self, out: Path, target: str) -> None:
         self.out = out
@@ -53,11 +53,11 @@ class Scoreboard:
         self.tokenizer = tokenizer
 
     def model_dir(self, name: str, precision: str) -> Path:
-        """Model directory of the demo."""
+        """Return a model directory of the demo."""
         return self.out / "models" / served_name(name, precision) / "1"
 
     def predictions(self, name: str, way: str) -> tuple[list[Any], float]:
-        """Predictions of one model one way, as `served_predictions` gives them, and the seconds they took."""
+        """Return predictions of one model in one runtime, and their duration in seconds."""
         engine, _, precision = way.partition(" ")
         examples = self.examples[name]
         if engine == "gRPC":
@@ -72,7 +72,7 @@ class Scoreboard:
         return _timed(lambda: local_predictions(task, run, examples, chunk_size=32))
 
     def table(self) -> str:
-        """The table of all scores, with sizes and times, in Markdown."""
+        """Return the table of scores, sizes and speeds in Markdown."""
         found: dict[str, dict[str, tuple[list[Any], float]]] = {}
         with ProgressBar("score", unit="model", total=len(WAYS) * len(self.examples)) as bar:
             for name in self.examples:
@@ -97,12 +97,12 @@ class Scoreboard:
         return markdown_table(rows)
 
     def samples(self) -> str:
-        """A few questions with the answers that the server gives."""
+        """Return a few questions with the server's answers."""
         chosen = self.examples["answer"][:: max(1, len(self.examples["answer"]) // 3)][:3]
         answers = self.client.answer([(e.question, e.context) for e in chosen], model="answer")
         lines = []
         for example, answer in zip(chosen, answers, strict=True):
-            lines += [f"question: {example.question}", f"  served: {answer.text!r}   right: {example.answers[0]!r}"]
+            lines += [f"question: {example.question}", f"  served: {answer.text!r}   expected: {example.answers[0]!r}"]
         text = self.examples["library"][0].text
         label = self.client.classify([text], model="library")[0]
         lines += [f"docstring: {text[:90]}...", f"  served: {label.label} ({label.score:.2f})"]
@@ -126,7 +126,7 @@ class Scoreboard:
 
 
 def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:
-    """On how many examples each way gives what PyTorch gives."""
+    """Return the number of examples on which each runtime agrees with PyTorch."""
     reference = predictions["PyTorch"]
     counts = [num_same(reference, predictions[way]) for way in WAYS]
     return [f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)]

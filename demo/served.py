@@ -1,7 +1,7 @@
-"""What models predict for labelled examples, in values that a checkpoint, a graph and a server can be compared by.
+"""Predictions as plain values, to compare checkpoints, graphs and servers.
 
-Of classification a label, of spans the answer's text, of tagging the tags, of multiple choice a number, of regression
-a number, of masked-lm a pair (loss, hit) for every mask; of embeddings vectors.
+Label (classification), answer text (spans), tags (tagging), number (multiple choice, regression), vector (embedding),
+and a pair (loss, hit) for every mask (masked-lm).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.spans import answer_scores
 
 
 def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
-    """What a task has predicted for one example: one value, or one for every mask."""
+    """Return the value of one prediction, or one value for every mask."""
     if task.name == "masked-lm":
         ids = [task.tokenizer.token_id(token) for token in example.tokens]
         return [(-float(row[i]), row.argmax() == i) for row, i in zip(prediction.log_probs, ids, strict=False)]
@@ -28,17 +28,17 @@ def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
 
 
 def local_predictions(task: AnyTask, run: RunModel, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
-    """What a task has predicted for examples, computed in this process."""
+    """Return predictions computed in this process."""
     return plain_values(task, examples, predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size))
 
 
 def plain_values(task: AnyTask, examples: Sequence[Any], found: Sequence[Any]) -> list[Any]:
-    """What a task's predictions for examples say, in the values that a server's answers are compared by."""
+    """Return predictions as plain values."""
     return [value for pair in zip(examples, found, strict=True) for value in _plain_values(task, *pair)]
 
 
 def served_predictions(client: Client, task: str, model: str, examples: Sequence[Any]) -> list[Any]:
-    """The same, asked of a server; examples of embeddings are texts."""
+    """Return predictions of a server; examples of embeddings are texts."""
     if task == "classification":
         return [result.label for result in client.classify(_texts(examples), model=model, truncate=True)]
     if task == "regression":
@@ -62,7 +62,7 @@ def _texts(examples: Sequence[Any]) -> list[str | tuple[str, str]]:
 
 
 def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
-    """Negative log-probability of each hidden token, and whether it is the likeliest."""
+    """Return the negative log-probability of each masked token, and whether it ranks first."""
     fills = client.fill_mask([example.text], model=model, top_k=1, targets=example.tokens, truncate=True)[0]
     return [
         (-float(np.log(max(fill.targets[number].score, 1e-30))), fill.tokens[0].token == token)
@@ -71,12 +71,12 @@ def _fill(client: Client, model: str, example: Any) -> list[tuple[float, bool]]:
 
 
 def num_same(ours: Sequence[Any], others: Sequence[Any]) -> int:
-    """On how many examples two ways give the same."""
+    """Return the number of equal predictions."""
     return sum(one == other for one, other in zip(ours, others, strict=True))
 
 
 def score_predictions(task: str, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """The scores that `Task.score` gives, of such values."""
+    """Score plain values like `Task.score`."""
     if task == "masked-lm":
         losses, hits = zip(*predictions, strict=True)
         return {"loss": float(np.mean(losses)), "accuracy": float(np.mean(hits))}

@@ -1,4 +1,4 @@
-"""Server of the demo's models in a process of its own, and one-line errors if it does not answer."""
+"""Server process for the demo's models, and one-line errors of the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertline.jobs.engine import HERE, server_process
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn errors of the client into a ValueError, which the user sees as one line."""
+    """Convert errors of the client to ValueError, which commands print as one line."""
     try:
         yield
     except BertlineError as error:

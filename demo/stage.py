@@ -1,4 +1,4 @@
-"""Commands of this project that run one after the other, each shown before it runs."""
+"""Run commands of this project one after the other, and print each before it runs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ import sys
 import time
 
 
-def run_stage(number: int, total: int, title: str, arguments: str) -> float:
-    """Run one command, given by what comes after `python -m`; returns its seconds.
+def run_stage(number: int, total: int, title: str, arguments: str, *, only_result: bool = False) -> float:
+    """Run one command and return its duration in seconds.
+
+    Args:
+        arguments: arguments of `python -m`.
+        only_result: print only the last line of its output, unless it fails.
 
     Raises:
-        ValueError: when it fails; it has said why.
+        ValueError: if it fails; its own error is printed before.
     """
     print(f"\n\033[1m[{number}/{total}] {title}\033[0m\n$ python -m {arguments}", flush=True)
     start = time.monotonic()
-    if _run([sys.executable, "-m", *shlex.split(arguments)]):
-        raise ValueError(f"`python -m {arguments.split()[0]}` failed; what it says stands above")
+    if _run([sys.executable, "-m", *shlex.split(arguments)], only_result=only_result):
+        raise ValueError(f"`python -m {arguments.split()[0]}` failed; its error is printed above")
     return time.monotonic() - start
 
 
-def _run(command: list[str]) -> int:
-    """The exit code of a command, which may end in its own way when this process is to end."""
-    process = subprocess.Popen(command)
+def _run(command: list[str], *, only_result: bool) -> int:
+    """Return the exit code of a command, which may shut down by itself when this process is interrupted."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE if only_result else None, text=True)
     try:
-        return process.wait()
+        output, _ = process.communicate()
     except KeyboardInterrupt as interrupt:
-        if type(interrupt) is not KeyboardInterrupt:  # a terminal tells the command of Ctrl-C, too
+        if type(interrupt) is not KeyboardInterrupt:  # on Ctrl-C, the terminal signals the command as well
             process.terminate()
-        process.wait()
+        process.communicate()
         raise
+    if output:
+        print(output.strip() if process.returncode else output.strip().splitlines()[-1], flush=True)
+    return process.returncode

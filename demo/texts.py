@@ -1,4 +1,4 @@
-"""Labelled texts for classification: which library is a docstring from?"""
+"""Labelled texts for classification: excerpts of docstrings, labelled with their library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIASES = {
 
 
 def mask_names(text: str, libraries: Iterable[str]) -> str:
-    """Take the names of libraries and their usual short forms out of a text (`np.mean` -> `mean`)."""
+    """Remove the names of libraries and their usual abbreviations from a text (`np.mean` -> `mean`)."""
     names = [alias for library in libraries for alias in (library, *ALIASES.get(library, ()))]
     patterns = [rf"\w*{re.escape(name)}\w*" if len(name) > 4 else re.escape(name) for name in names]
     text = re.sub(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)(?:['’]s\b|\.(?=\w))?", " ", text, flags=re.IGNORECASE)
@@ -31,13 +31,13 @@ def mask_names(text: str, libraries: Iterable[str]) -> str:
 
 
 def excerpt(docstring: Sequence[str]) -> str | None:
-    """The first sentences of a docstring, 15 to 60 words; None when it has fewer."""
+    """Return the first sentences of a docstring, 15 to 60 words; None if it is shorter."""
     text = first_words(docstring, TEXT_WORDS[1])
     return text if len(text.split()) >= TEXT_WORDS[0] else None
 
 
 def first_words(texts: Sequence[str], max_words: int) -> str:
-    """As many of the first sentences as have `max_words` together; a full stop is set where one lacks."""
+    """Return the first sentences with at most `max_words` in total, each with a full stop."""
     words: list[str] = []
     for text in texts:
         if len(words) + len(text.split()) > max_words:
@@ -47,9 +47,9 @@ def first_words(texts: Sequence[str], max_words: int) -> str:
 
 
 def labelled_texts(modules: Sequence[Module], seed: int) -> dict[str, list[dict[str, str]]]:
-    """Texts with the library they are from, for the libraries that have most of them, equally many each where possible.
+    """Return texts labelled with their library, for the libraries with most texts, balanced where possible.
 
-    No opening (first eight words) of a dev text opens a train text.
+    No dev text starts with the same eight words as a train text.
     """
     texts = [
         (module.source, text) for module in modules for docstring in module.docstrings if (text := excerpt(docstring))

@@ -1,4 +1,4 @@
-"""Commands that run one after the other."""
+"""Stages of the demo run as commands."""
 
 import os
 import signal
@@ -54,6 +54,23 @@ def test_a_stage_ends_in_its_own_way(number, tmp_path):
 
 
 def test_a_stage_that_fails_is_named():
-    """It has said why."""
+    """Its own error is printed before."""
     with pytest.raises(ValueError, match="`python -m no_such_module` failed"):
         run_stage(1, 1, "a stage", "no_such_module --flag")
+
+
+def test_only_the_result_of_a_stage_is_printed(tmp_path, monkeypatch, capfd):
+    """The last line of its output is its result; a failed stage prints everything."""
+    (tmp_path / "talks.py").write_text(
+        "import sys\nprint('a table')\nprint('the result')\nsys.exit(len(sys.argv) - 1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    run_stage(1, 1, "a stage", "talks", only_result=True)
+    short = capfd.readouterr().out
+    with pytest.raises(ValueError, match="`python -m talks` failed"):
+        run_stage(1, 1, "a stage", "talks --fail", only_result=True)
+
+    assert short.endswith("the result\n")
+    assert "a table" not in short
+    assert "a table\nthe result\n" in capfd.readouterr().out

@@ -219,7 +219,7 @@ def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capf
     def run_stage(number, total, title, arguments):
         done.append(title)
         if title == title_of("squad-v1"):
-            raise ValueError("`python -m training.finetune` failed; what it says stands above")
+            raise ValueError("`python -m training.finetune` failed; its error is printed above")
 
     monkeypatch.setattr("mini.__main__.run_stage", run_stage)
     monkeypatch.setattr("mini.__main__._check_same", lambda *_: None)
@@ -228,7 +228,7 @@ def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capf
     result = call(mini.__main__.main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 1
-    assert "failed; what it says stands above; continuing without squad-v1" in result.stdout
+    assert "failed; its error is printed above; continuing without squad-v1" in result.stdout
     assert "failed (see above): squad-v1, squad-v2" in result.stderr
     assert "Scores: sst-2" in done
     assert done[-2:] == ["Keep the models", "The page of results"]
