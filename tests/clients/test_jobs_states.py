@@ -282,3 +282,23 @@ def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
         assert (files_of(tmp_path), totals) == wanted
         assert num_killed > 5
         assert State.UNFINISHED in states
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out/"])
+def test_killed_while_it_replaces_an_output(tmp_path: Path, output: str) -> None:
+    """A run that is killed while it removes the parts of the run before is resumed without loss."""
+    with small_chunks_and_kills():
+        wanted = expected(output, "a", "first")
+        for num_steps in range(20):
+            folder = tmp_path / str(num_steps)
+            folder.mkdir()
+            write_input(folder, "first")
+            do_job(folder, output, "a")
+            DISK.steps_left = num_steps
+            try:
+                do_job(folder, output, "a", force=True)
+            except Killed:
+                DISK.steps_left = 10**9
+                assert (do_job(folder, output, "a", force=True), files_of(folder)) == wanted[::-1]
+            finally:
+                DISK.steps_left = 10**9

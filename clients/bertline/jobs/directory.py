@@ -231,7 +231,7 @@ class JobDirectory:
             self._refuse(action)
         if not force:
             self._refuse_existing_rejects()
-        if action is Action.START:
+        if action is Action.START or not parts_in(self.folder.names()):  # columns without parts may be outdated
             self._clear()
             self._write_job()
         self._is_started = True
@@ -406,10 +406,16 @@ class JobDirectory:
                 self._remove()
 
     def _clear(self) -> None:
-        """Remove all files of jobs but the lock. _SUCCESS goes first: it never stands beside a part of the results.
-        _job.json goes last: parts never stand there without the identity of their job."""
-        last = {SUCCESS: -1, JOB: 1}
-        for name in sorted(self.folder.names(), key=lambda name: last.get(name, 0)):
+        """Remove all files of jobs but the lock, in an order that leaves a valid state after each step.
+
+        Parts go before their rejected rows, columns and identity (_job.json). _SUCCESS goes before the results that it
+        stands for; after the output was moved, it goes last and stands for the missing clean-up.
+        """
+        names = self.folder.names()
+        is_moved = not self.is_folder and WHOLE not in names
+        parts = {name: 1 for name, _ in parts_in(names).values()}
+        order = {SUCCESS: 4 if is_moved else 0, **parts, JOB: 3}
+        for name in sorted(names, key=lambda name: order.get(name, 2)):
             if is_ours(name) and name != LOCK:
                 self.folder.within(name).remove()
 
