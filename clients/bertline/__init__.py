@@ -77,7 +77,7 @@ _MODULES = ("bertline.errors", "bertline.results", "bertline.client", "bertline.
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for: `import bertline.v1`, as a server does, must not load the client."""
+    """Import a name on first use, so that `import bertline.v1`, as a server does, does not load the client."""
     if name in __all__:
         for module in map(import_module, _MODULES):
             if hasattr(module, name):

@@ -1,4 +1,4 @@
-"""Lists of any length, in pieces that are neither too many nor too large."""
+"""Split lists into batches by number and size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ T = TypeVar("T")
 
 
 def batches(items: Iterable[T], num_bytes: Callable[[T], int], *, max_items: int, max_bytes: int) -> Iterator[list[T]]:
-    """Cut items into consecutive batches.
+    """Split items into consecutive batches.
 
     Args:
-        num_bytes: size of one item.
-        max_bytes: most bytes of a batch; an item that is larger makes a batch of its own.
+        items: to split.
+        num_bytes: returns the size of an item.
+        max_items: most items in a batch.
+        max_bytes: most bytes in a batch. A larger item is a batch of its own.
     """
     batch: list[T] = []
     batch_bytes = 0

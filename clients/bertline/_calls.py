@@ -1,4 +1,4 @@
-"""Arguments of the methods of Client and AsyncClient -> what is sent, and how replies are read."""
+"""Calls of the client's methods: checked arguments, requests, and readers of the replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ta
 from bertline.v1 import encoder_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
-"""The health of a model is that of a service by this name, with the model's after it."""
+"""Service name of the server's health. Appended `/NAME` and `/NAME/VERSION` give the health of models."""
 
 Pooling = Literal["cls", "mean"]
 

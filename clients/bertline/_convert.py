@@ -1,4 +1,4 @@
-"""What Client and AsyncClient have in common but waiting: requests out of a list, one result out of the replies."""
+"""Conversion of inputs to requests, and of replies to one result. Shared by Client and AsyncClient."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bertline.errors import InvalidItem, ServerError, TextsCut
 from bertline.results import Timings, Usage
 
 MAX_REQUEST_BYTES = 192 * 1024
-"""Text in one request: 64 texts of more tokens than BERT reads, some thousand short ones. deploy/kubernetes.yaml lets a
-server take messages of 256 KiB, and it takes 4 MiB unless told otherwise."""
+"""Most bytes of text in one request: enough for 64 long texts or some thousand short ones. Servers accept messages of
+4 MiB by default, and of 256 KiB with deploy/kubernetes.yaml."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -24,36 +24,37 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message to send, and which inputs of the caller's list it holds."""
+    """Message to send, with the position of its inputs in the caller's list."""
 
     message: Any
     first: int = 0
     num_inputs: int = 0
 
 
-Answered = tuple[Request, Any]
-"""A request with its reply."""
+RequestAndReply = tuple[Request, Any]
+"""Request with its reply."""
 
 
 @dataclass(frozen=True)
 class Call(Generic[ResultT]):
-    """One call of a client method."""
+    """Call of a client method."""
 
     method: str
     """Name of the RPC."""
     requests: Callable[[int], Iterable[Request]]
-    """The requests to send, given the most inputs that one may hold."""
+    """Returns the requests, given the most inputs in one request."""
     read: Callable[[Any], Any]
-    """What a reply holds; of a request with inputs, something for each of them."""
+    """Reads a reply. For a request with inputs, the result has one item per input."""
     join: Callable[[list[Any]], ResultT]
-    """The result, from what the replies hold in the order of the requests."""
+    """Joins what was read, in the order of the requests, to the result."""
 
 
-class Replies(Generic[ResultT]):
-    """The replies to a call, each read and checked as it comes; those to inputs must all be of one model.
+class ReplyCollector(Generic[ResultT]):
+    """Collector of the replies to a call. Checks each one, and that all are of one model version.
 
     Args:
-        usage: gets what the call took, unless it fails.
+        call: that the replies belong to.
+        usage: to add tokens, truncation and timings to, unless the call fails.
     """
 
     def __init__(self, call: Call[ResultT], usage: Usage | None) -> None:
@@ -61,14 +62,14 @@ class Replies(Generic[ResultT]):
         self._parts: list[Any] = []
         self._first_model = ""
         self._usage = usage
-        self._found = Usage()
+        self._call_usage = Usage()
         self._num_cut = 0
 
     def add(self, request: Request, reply: Any) -> None:
-        """Read the next one, in the order of the requests.
+        """Add the next reply, in the order of the requests.
 
         Raises:
-            ServerError: when it cannot be right.
+            ServerError: if the reply is invalid.
         """
         try:
             part = self._call.read(reply)
@@ -79,7 +80,7 @@ class Replies(Generic[ResultT]):
         if request.num_inputs:
             self._check(request, reply, len(part))
         if self._usage is not None:
-            _add_usage(self._found, reply)
+            _add_usage(self._call_usage, reply)
         elif (num_cut := sum(map(bool, getattr(reply, "num_truncated", ())))) and not request.message.HasField(
             "truncate"
         ):
@@ -87,16 +88,16 @@ class Replies(Generic[ResultT]):
         self._parts.append(part)
 
     def result(self) -> ResultT:
-        """The result, when all were added."""
+        """Return the result after all replies were added. Warn of truncated texts that nobody asked for."""
         result = self._call.join(self._parts)
         if self._usage is not None:
-            self._usage.num_tokens += self._found.num_tokens
-            self._usage.num_truncated += self._found.num_truncated
-            self._usage.timings += self._found.timings
+            self._usage.num_tokens += self._call_usage.num_tokens
+            self._usage.num_truncated += self._call_usage.num_truncated
+            self._usage.timings += self._call_usage.timings
         if self._num_cut:
             warnings.warn(
-                f"`{self._first_model}` cut {self._num_cut} of the inputs to what it reads, as when it was evaluated; "
-                "truncate=True takes that, truncate=False raises InvalidInput, usage=Usage() tells which",
+                f"`{self._first_model}` truncated {self._num_cut} inputs, as in its evaluation; truncate=True accepts "
+                "this, truncate=False raises InvalidInput, usage=Usage() reports which",
                 TextsCut,
                 stacklevel=4,
             )
@@ -108,7 +109,7 @@ class Replies(Generic[ResultT]):
         model = f"{reply.model.name}/{reply.model.version}"
         self._first_model = self._first_model or model
         if model != self._first_model:
-            raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; ask for one version")
+            raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`")
 
 
 def _moved(item: InvalidItem, first: int) -> InvalidItem:
@@ -123,7 +124,13 @@ def _add_usage(usage: Usage, reply: Any) -> None:
 
 
 def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
-    """Cut the inputs into requests, lazily: the messages of a long list do not all exist at one time."""
+    """Return a function that splits inputs into requests lazily, so that few messages exist at once.
+
+    Args:
+        items: inputs.
+        field: of the request that holds them.
+        request: makes the message.
+    """
 
     def requests(batch_size: int) -> Iterator[Request]:
         first = 0
@@ -141,16 +148,16 @@ def _num_bytes(item: Any) -> int:
 
 
 def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
-    """The results of all replies, in order."""
+    """Join lists of results."""
     return list(chain.from_iterable(parts))
 
 
 def join_vectors(parts: list[np.ndarray]) -> np.ndarray:
-    """The vectors of all replies, in order."""
+    """Join vectors; [0, 0] float32 for none."""
     return np.concatenate(parts, dtype=np.float32) if parts else np.empty((0, 0), dtype=np.float32)
 
 
 def only(parts: list[ItemT]) -> ItemT:
-    """What the one reply holds."""
+    """Return the only item."""
     (part,) = parts
     return part

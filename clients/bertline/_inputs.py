@@ -1,4 +1,4 @@
-"""What callers give, checked before anything is sent."""
+"""Checks of arguments and inputs before anything is sent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bertline.errors import InvalidInput, InvalidItem
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_COUNT = (1 << 32) - 1
-"""What the messages can hold: more than there are candidates."""
+"""Largest count that the messages hold. Larger counts mean the same."""
 MAX_TIMEOUT_S = 1e9
-"""Three decades: gRPC cannot count to a deadline that is much farther away."""
+"""Longest timeout: 30 years. gRPC's deadlines overflow not far above."""
 _NOT_UNICODE = "contains a lone surrogate, which UTF-8 cannot express"
 
 ItemT = TypeVar("ItemT")
@@ -24,40 +24,38 @@ def read_items(values: Iterable[ItemT], name: str) -> list[ItemT]:
     """Return inputs as a list.
 
     Raises:
-        TypeError: for a single string, and for what has no order or would give its keys.
+        TypeError: for a single string, a set, and a mapping or table, which would give only its keys.
     """
     if isinstance(values, str):
-        raise TypeError(f"`{name}` must be a list, one string came; write `[text]`")
+        raise TypeError(f"`{name}` must be a list, not one string; write `[text]`")
     if isinstance(values, bytes | bytearray | memoryview):
-        raise TypeError(f"`{name}` must be a list of strings, a {type(values).__name__} came; write `[text.decode()]`")
+        raise TypeError(f"`{name}` must be a list of strings, not {type(values).__name__}; write `[text.decode()]`")
     if isinstance(values, Mapping) or _is_frame(values):
-        raise TypeError(
-            f"`{name}` must be a list, a {type(values).__name__} came, of which only the keys would be sent"
-        )
+        raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, whose keys alone would be sent")
     if isinstance(values, Set) and not isinstance(values, MappingView):
-        raise TypeError(f"`{name}` must be a list, a {type(values).__name__} came, which has no order; sort it")
+        raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, which has no order; sort it")
     if not isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
-        raise TypeError(f"`{name}` must be a list, a {type(values).__name__} came")
+        raise TypeError(f"`{name}` must be a list, not {type(values).__name__}")
     return list(values)
 
 
 def _is_frame(values: Any) -> bool:
-    """Whether it is a table of pandas, which iterates over the names of its columns."""
+    """Return whether a value is a pandas DataFrame, which iterates over its column names."""
     return hasattr(values, "columns") and hasattr(values, "keys")
 
 
 def read_texts(values: Iterable[str]) -> list[str]:
-    """A list of texts."""
+    """Return texts as a list of strings that UTF-8 can encode."""
     texts = read_items(values, "texts")
     try:
-        "".join(texts).encode()  # all at once: a tenth of the time
+        "".join(texts).encode()  # all at once takes a tenth of the time
     except (TypeError, UnicodeEncodeError):
         _check([{"text": text} for text in texts])
     return texts
 
 
 def read_texts_or_pairs(values: Iterable[str | tuple[str, str]]) -> list[pb.TextInput]:
-    """A list of texts, of pairs, or of both."""
+    """Return texts and pairs of texts as messages."""
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
         fields = ("text", "text_pair") if isinstance(item, tuple | list) else ("text",)
@@ -67,12 +65,14 @@ def read_texts_or_pairs(values: Iterable[str | tuple[str, str]]) -> list[pb.Text
 
 
 def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.AnswerInput]:
-    """A list of questions with a context, or several."""
+    """Return questions with one or several contexts as messages."""
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
-        question, given = _several(index, item, (2,))
+        question, context = _several(index, item, (2,))
         contexts = (
-            {"context": given} if isinstance(given, str) else _numbered("contexts", _list(index, "contexts", given))
+            {"context": context}
+            if isinstance(context, str)
+            else _numbered("contexts", _list(index, "contexts", context))
         )
         rows.append({"question": question} | contexts)
     _check(rows)
@@ -80,7 +80,7 @@ def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb
 
 
 def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
-    """A list of (question, choices) or (context, question, choices)."""
+    """Return (question, choices) or (context, question, choices) as messages."""
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
         *texts, choices = _several(index, item, (2, 3))
@@ -90,7 +90,7 @@ def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
 
 
 def read_texts_or_words(values: Iterable[str | Sequence[str]]) -> list[pb.TagInput]:
-    """A list of texts, of lists of words, or of both."""
+    """Return texts and lists of words as messages."""
     items: list[Any] = read_items(values, "inputs")
     _check([_numbered("words", item) if isinstance(item, tuple | list) else {"text": item} for item in items])
     return [pb.TagInput(words=item) if isinstance(item, tuple | list) else pb.TagInput(text=item) for item in items]
@@ -99,14 +99,14 @@ def read_texts_or_words(values: Iterable[str | Sequence[str]]) -> list[pb.TagInp
 def _several(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
     if isinstance(item, tuple | list) and len(item) in counts:
         return item
-    came = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+    got = f"{len(item)} values" if isinstance(item, tuple | list) else type(item).__name__
     wanted = "a pair" if counts == (2,) else "a question with choices"
-    raise TypeError(f"input {index}: {wanted} is needed, {came} came; for a single one write `[(a, b)]`")
+    raise TypeError(f"input {index}: expected {wanted}, got {got}; for a single input write `[(a, b)]`")
 
 
 def _list(index: int, field: str, values: Any) -> list[Any]:
     if not isinstance(values, tuple | list):
-        raise TypeError(f"input {index}, {field}: a list of strings is needed, a {type(values).__name__} came")
+        raise TypeError(f"input {index}, {field}: expected a list of strings, got {type(values).__name__}")
     return list(values)
 
 
@@ -115,16 +115,20 @@ def _numbered(field: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _check(rows: Sequence[dict[str, Any]]) -> None:
-    """Refuse what is not a string, or cannot be written as UTF-8.
+    """Check that all values are strings that UTF-8 can encode.
 
     Args:
-        rows: for each input its strings by field.
+        rows: strings of each input by field.
+
+    Raises:
+        TypeError: for another type.
+        InvalidInput: for lone surrogates.
     """
     invalid = []
     for index, row in enumerate(rows):
         for field, value in row.items():
             if not isinstance(value, str):
-                raise TypeError(f"input {index}, {field}: a string is needed, a {type(value).__name__} came")
+                raise TypeError(f"input {index}, {field}: expected a string, got {type(value).__name__}")
             if not _is_unicode(value):
                 invalid.append(InvalidItem(index, field, _NOT_UNICODE))
     if invalid:
@@ -140,21 +144,21 @@ def _is_unicode(text: str) -> bool:
 
 
 def read_option(name: str, value: Any) -> str:
-    """A string that is not an input."""
+    """Check a string option."""
     if not isinstance(value, str):
-        raise TypeError(f"`{name}`: a string is needed, `{value!r}` came")
+        raise TypeError(f"`{name}` must be a string: `{value!r}`")
     if not _is_unicode(value):
         raise InvalidInput.of([InvalidItem(None, name, _NOT_UNICODE)])
     return value
 
 
 def read_model(model: str, version: str) -> pb.ModelRef:
-    """Which model is asked for."""
+    """Return name and version of a model as a message."""
     return pb.ModelRef(name=read_option("model", model), version=read_option("version", version))
 
 
 def read_timeout(value: float) -> float:
-    """Seconds that a request may take."""
+    """Check the seconds that a request may take."""
     if not isinstance(value, Real):
         raise TypeError(f"`timeout` must be a number of seconds: `{value!r}`")
     if not 0 < value <= MAX_TIMEOUT_S:
@@ -163,7 +167,7 @@ def read_timeout(value: float) -> float:
 
 
 def read_number(name: str, value: int) -> int:
-    """A whole number of at least 1."""
+    """Check a whole number of at least 1."""
     if not isinstance(value, Integral):
         raise TypeError(f"`{name}` must be a whole number: `{value!r}`")
     if value < 1:
@@ -172,12 +176,12 @@ def read_number(name: str, value: int) -> int:
 
 
 def read_count(name: str, value: int | None) -> int:
-    """A number of at least 1; 0, which leaves it to the server, for None."""
+    """Check a number of at least 1. Return 0, the server's default, for None."""
     return 0 if value is None else min(read_number(name, value), MAX_COUNT)
 
 
 def read_flag(name: str, value: bool | None) -> bool | None:
-    """Whether or not, or None."""
+    """Check True, False or None."""
     if not (value is None or isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1))):
         raise TypeError(f"`{name}` must be True or False: `{value!r}`")
     return value

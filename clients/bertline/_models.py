@@ -1,4 +1,4 @@
-"""Which model of a server answers."""
+"""Choice of a model, as the server chooses it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from bertline.results import Model
 
 
 def model_of_task(models: Iterable[Model], task: str, name: str = "", version: str = "") -> Model:
-    """The model that does a task, as the server would choose it: the highest version, unless another is named.
+    """Return the model of a task that the server would choose.
 
     Args:
-        models: what the server has.
+        models: of the server.
         task: `embedding`, `classification` or another, see `Model.task`.
-        name: empty for the only loaded model of the task.
-        version: empty for the highest loaded one.
+        name: of the model; empty for the only loaded model of the task.
+        version: of the model; empty for the highest loaded version.
 
     Raises:
-        ModelNotFound: when there is none, or several and no name.
+        ModelNotFound: if there is none, or if there are several and no name is given.
     """
     loaded = [item for item in models if item.task == task]
     found = [item for item in loaded if name in ("", item.name) and version in ("", item.version)]
     if len({item.name for item in found}) != 1:
-        asked = f"`{'/'.join(filter(None, (name, version)))}`" if name or version else "a model without a name"
+        wanted = "/".join(filter(None, (name, version)))
+        missing = f"no model `{wanted}` is loaded" if wanted else f"no model of task `{task}` is loaded"
+        problem = f"several models of task `{task}` are loaded; give a name" if found else missing
         names = ", ".join(f"`{item.name}/{item.version}`" for item in loaded) or "none"
-        raise ModelNotFound(f"cannot tell which model is meant by {asked}; of task `{task}` are loaded: {names}")
+        raise ModelNotFound(f"{problem} (loaded models of task `{task}`: {names})")
     return max(found, key=lambda item: int(item.version))

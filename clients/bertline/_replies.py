@@ -1,4 +1,4 @@
-"""Replies of the server -> results of the client."""
+"""Server replies -> results of the client."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ from bertline.v1 import encoder_pb2 as pb
 
 
 def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False) -> np.ndarray:
-    """Vectors [n, dim] float32, over the bytes of the reply.
+    """Return the vectors, [n, dim] float32, as a view of the reply's bytes.
 
     Args:
-        normalized: whether vectors of length 1 were asked for.
+        reply: of Embed.
+        normalized: vectors of length 1 were requested.
+
+    Raises:
+        ServerError: for a wrong number of bytes, and for vectors that are not finite or have no direction.
     """
     if not reply.dim or len(reply.vectors) % (4 * reply.dim):
         raise ServerError(f"the server sent {len(reply.vectors)} bytes as float32 vectors of length {reply.dim}")
@@ -38,13 +42,13 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False) -> np.ndarra
     are_finite = np.isfinite(vectors)
     if not are_finite.all():
         raise _error(np.flatnonzero(~are_finite.all(axis=1)).tolist(), "the vector is not finite")
-    if normalized and not (are_long := vectors.any(axis=1)).all():
-        raise _error(np.flatnonzero(~are_long).tolist(), "the vector is all zeros, though asked for with length 1")
+    if normalized and not (are_nonzero := vectors.any(axis=1)).all():
+        raise _error(np.flatnonzero(~are_nonzero).tolist(), "the vector is all zeros and cannot have length 1")
     return vectors
 
 
 def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
-    """One for each input."""
+    """Return one result per input."""
     if not all(result.labels for result in reply.results):
         raise ServerError("the server sent a classification without labels")
     _check_finite(_sum(result.labels) for result in reply.results)
@@ -54,22 +58,22 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
 
 
 def read_values(reply: pb.RegressReply) -> list[float]:
-    """One for each input."""
+    """Return one result per input."""
     _check_finite(reply.values)
     return list(reply.values)
 
 
 def read_choice_results(reply: pb.ChooseReply) -> list[Choice]:
-    """One for each input."""
+    """Return one result per input."""
     for result in reply.results:
         if result.choice >= len(result.scores):
-            raise ServerError(f"the server chose number {result.choice} (from 0) of {len(result.scores)}")
+            raise ServerError(f"the server chose index {result.choice} of {len(result.scores)} choices")
     _check_finite(sum(result.scores) for result in reply.results)
     return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
 
 
 def read_taggings(reply: pb.TagReply) -> list[Tagging]:
-    """One for each input."""
+    """Return one result per input."""
     _check_finite(_sum(result.entities) + _sum(result.words) for result in reply.results)
     return [
         Tagging(
@@ -81,7 +85,7 @@ def read_taggings(reply: pb.TagReply) -> list[Tagging]:
 
 
 def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
-    """One for each input."""
+    """Return one result per input."""
     for result in reply.results:
         fields = (result.ids, result.tokens, result.starts, result.ends, result.type_ids, result.special)
         if len(set(map(len, fields))) > 1:
@@ -99,7 +103,7 @@ def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
 
 
 def read_answers(reply: pb.AnswerReply) -> list[Answer]:
-    """One for each input."""
+    """Return one result per input."""
     if any(result.has_answer and not result.spans for result in reply.results):
         raise ServerError("the server sent an answer without a span")
     _check_finite(_sum(result.spans) + result.no_answer_score for result in reply.results)
@@ -114,7 +118,7 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
 
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
-    """For each text, one for each [MASK]."""
+    """Return one MaskFill per [MASK] of each text."""
     _check_finite(sum(_sum(mask.tokens) + _sum(mask.targets) for mask in result.masks) for result in reply.results)
     return [
         tuple(MaskFill(tokens=_tokens(mask.tokens), targets=_tokens(mask.targets)) for mask in result.masks)
@@ -131,13 +135,13 @@ def _sum(items: Iterable[Any]) -> float:
 
 
 def _check_finite(sums: Iterable[float]) -> None:
-    """Check the scores of each input, by their sum."""
+    """Raise ServerError if a sum of scores is not finite. Each input has one sum."""
     if bad := [index for index, value in enumerate(sums) if not math.isfinite(value)]:
         raise _error(bad, "a score is not finite")
 
 
 def _error(indices: Iterable[int], reason: str) -> ServerError:
-    """Make the error for inputs of the request for which the server sent no usable answer."""
+    """Return the error for inputs without a usable reply."""
     return ServerError.of([InvalidItem(index, "reply", reason) for index in indices])
 
 
@@ -150,7 +154,7 @@ _STATES = {
 
 
 def read_model_info(info: pb.ModelInfo) -> Model:
-    """A version of a model."""
+    """Return a version of a model."""
     return Model(
         name=info.model.name,
         version=info.model.version,

@@ -1,4 +1,4 @@
-"""Addresses of servers, checked before gRPC makes something else of them."""
+"""Check of target addresses, before gRPC misreads them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 MAX_PORT = 65535
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _RESOLVERS = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p"}
-"""Schemes that gRPC knows."""
+"""Schemes that gRPC resolves."""
 _WITH_TLS = {"https", "grpcs", "grpc+tls", "grpc+ssl"}
 _WITHOUT_PORTS = ("unix:", "unix-abstract:", "vsock:")
 _PORT = re.compile(r"(?:(?:dns|ipv4|ipv6|xds):)?(?:.*/)?(?:\[[^]]*\]|[^:[\]]*):(\d+)/?", re.ASCII)
-"""A host, IPv6 in brackets, and its port."""
+"""Host and port; an IPv6 address is in brackets."""
 
 
 def check_target(target: Any) -> None:
-    """Check that gRPC reads a target as it is meant.
+    """Check a target.
 
     Raises:
-        ValueError: for the URL of another protocol, and a port that no server has.
+        ValueError: for an empty target, the URL of another protocol, and an invalid port.
     """
     if not isinstance(target, str) or not target.strip():
-        raise ValueError(f"a target is `host:port`: `{target}`")
+        raise ValueError(f"a target must be `host:port`: `{target}`")
     if (found := _SCHEME.match(target)) and found[1].lower() not in _RESOLVERS:
         address = target[found.end() :].partition("/")[0] or "host"
         address += "" if re.search(r":\d+$", address) else ":port"
         tls = "; for TLS give `credentials` (the command: --tls-ca FILE)" if found[1].lower() in _WITH_TLS else ""
-        raise ValueError(f"a target is `host:port`, without `{found[0]}`: write `{address}`, not `{target}`{tls}")
+        raise ValueError(f"a target must be `host:port`, without `{found[0]}`: write `{address}`, not `{target}`{tls}")
     if not target.startswith(_WITHOUT_PORTS):
         for address in target.split(","):
             _check_port(address, target)
@@ -36,4 +36,4 @@ def check_target(target: Any) -> None:
 def _check_port(address: str, target: str) -> None:
     port = _PORT.fullmatch(address)
     if port and not 1 <= int(port[1][:20]) <= MAX_PORT:
-        raise ValueError(f"the port of a target is 1 to {MAX_PORT}, not {port[1]}: `{target}`")
+        raise ValueError(f"the port of a target must be 1 to {MAX_PORT}, not {port[1]}: `{target}`")

@@ -1,4 +1,4 @@
-"""The client for asyncio: the methods of Client, to be awaited.
+"""Client for asyncio, with the methods of Client as coroutines.
 
 from bertline import AsyncClient
 async with AsyncClient("127.0.0.1:50051") as client:
@@ -32,7 +32,7 @@ from bertline._calls import (
     tokenize_call,
 )
 from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
-from bertline._convert import Answered, Call, Replies, Request
+from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, ServerError
@@ -42,7 +42,7 @@ ResultT = TypeVar("ResultT")
 
 
 class AsyncClient:
-    """Client of one server for one event loop. Arguments, results and errors are those of `Client`."""
+    """Client of one server, for one event loop. Arguments, results and errors are those of `Client`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AsyncClient:
             check_health=check_health,
             priority=priority,
         )
-        self._stubs: Stubs | None = None  # belong to the event loop that runs when they are opened, hence not here
+        self._stubs: Stubs | None = None  # opened by the first call, in its event loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -200,11 +200,11 @@ class AsyncClient:
         return await self._run(tokenize_call(inputs, model, version), timeout)
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
-        """All versions that the server has, those that it cannot load included: `state` and `error` tell."""
+        """See `Client.models`."""
         return await self._run(models_call(), timeout)
 
     async def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:
-        """One loaded model: its highest version unless another is named; without a name, the only one."""
+        """See `Client.model`."""
         return await self._run(model_call(name, version), timeout)
 
     async def health(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
@@ -215,7 +215,7 @@ class AsyncClient:
             return False
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail with ServerError."""
+        """Close the connection. Calls that are under way fail with ServerError."""
         self._closed = True
         for channel in self._stubs.channels if self._stubs else ():
             await channel.close()
@@ -232,11 +232,11 @@ class AsyncClient:
         if self._closed:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
-        replies = Replies(call, usage)
+        replies = ReplyCollector(call, usage)
         await self._send(call, replies, limit)
         return replies.result()
 
-    async def _send(self, call: Call[ResultT], replies: Replies[ResultT], timeout: float) -> None:
+    async def _send(self, call: Call[ResultT], replies: ReplyCollector[ResultT], timeout: float) -> None:
         """Send the requests of a call, and add their replies in order."""
         in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
@@ -261,7 +261,7 @@ class AsyncClient:
             raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
         return self._stubs
 
-    async def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> Answered:
+    async def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> RequestAndReply:
         request, sent, is_checked = in_flight[0]
         answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
         in_flight.popleft()
@@ -269,7 +269,7 @@ class AsyncClient:
 
     async def _wait(
         self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, is_checked: bool
-    ) -> Answered:
+    ) -> RequestAndReply:
         """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
         stubs = self._open()
         try:

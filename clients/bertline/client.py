@@ -1,4 +1,4 @@
-"""The client that waits for replies.
+"""Blocking client.
 
 from bertline import Client
 with Client("127.0.0.1:50051") as client:
@@ -33,7 +33,7 @@ from bertline._calls import (
     tokenize_call,
 )
 from bertline._connection import Connection, Health, Priority, Stubs, health_of_error, health_of_reply
-from bertline._convert import Answered, Call, Replies, Request
+from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound
@@ -43,26 +43,27 @@ ResultT = TypeVar("ResultT")
 
 
 class Client:
-    """Client of one server. Threads may share it; close it, or use it in `with`.
+    """Client of one server. Thread-safe. Use it in `with`, or call `close`.
 
-    A list of any length is sent as several requests, some of them at one time; results come in the order of the list.
-    When one request fails, its error is raised and the others are cancelled. What the methods raise is told in
-    `bertline.errors`.
+    A list of any length is sent as several requests, some of them concurrently. Results are in the order of the list.
+    If a request fails, its error is raised and the others are cancelled. `bertline.errors` lists the errors.
 
     Args:
         target: `host:port`, or another address that gRPC understands (`unix:/path`).
         timeout: seconds that each request may take.
         batch_size: most inputs in one request.
-        num_in_flight: most requests of one call that are under way at one time.
-        credentials: of a server that speaks TLS, see `grpc.ssl_channel_credentials`.
-        token: of a server that asks for one; without `credentials` it can be read on the way.
-        check_health: send nothing to a server that says it does not serve, as one that starts, drains or hangs does.
-            Of several servers the others are asked; of one the call fails. None: unless there is a `token`, which gRPC
-            does not send with the question; servers with `--open-health` answer it all the same.
-        priority: `bulk` for calls that can wait: a busy server computes those of others first.
+        num_in_flight: most concurrent requests of one call.
+        credentials: for a server that speaks TLS, see `grpc.ssl_channel_credentials`.
+        token: for a server that requires one. Without `credentials` it is sent unencrypted.
+        check_health: send nothing to a server that reports that it does not serve, because it starts, drains or hangs.
+            Other servers of the target get the requests; if there are none, the call fails. None stands for True
+            without `token`, and False with one: gRPC checks health without token, which only servers with
+            `--open-health` allow.
+        priority: `bulk` for calls that can wait: a busy server computes them after the others.
 
     Raises:
-        ValueError: when an argument is out of range.
+        ValueError: if an argument is out of range.
+        TypeError: if an argument has the wrong type.
     """
 
     def __init__(
@@ -105,21 +106,21 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> np.ndarray:
-        """One vector for each text.
+        """Return one vector per text.
 
         Args:
-            texts: a list; a single string is refused.
-            pooling: `cls` or `mean`, to make sure of it: another than the model's is refused.
-            normalize: divide each vector by its Euclidean norm; None for what the model was made for.
-            dimensions: keep so many numbers of each vector, the first ones; for models trained so (Matryoshka).
-            windows: read texts that are too long in windows, whose vectors are averaged by their tokens.
-            window_stride: tokens from the start of one window to the next; None for windows that do not overlap.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut texts that are too long instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            texts: list of texts. A single string raises TypeError.
+            pooling: `cls` or `mean`: raise InvalidInput if the model uses another one.
+            normalize: divide each vector by its Euclidean norm; None for the model's own setting.
+            dimensions: keep only the first numbers of each vector, for models trained for this (Matryoshka).
+            windows: split texts that are too long into windows, and average their vectors weighted by tokens.
+            window_stride: tokens from the start of one window to the start of the next; None for no overlap.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate texts that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
             [texts, dim] float32; [0, 0] for no texts.
@@ -148,20 +149,20 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Classification]:
-        """Labels with their probabilities, for each text or pair of texts.
+        """Return labels with probabilities for each text or pair of texts.
 
         Args:
-            inputs: a list of texts, of pairs, or of both.
-            top_k: most labels for each input; None for all.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            inputs: list of texts, pairs of texts, or both.
+            top_k: most labels per input; None for all.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
+                InvalidInput; None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            One for each input; `.label` and `.score` are the likeliest.
+            One classification per input; `.label` and `.score` are those of the most likely label.
         """
         call = classify_call(inputs, model, version, truncate, top_k=top_k)
         return self._run(call, timeout, usage)
@@ -176,19 +177,19 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[float]:
-        """A number for each text or pair of texts.
+        """Return a number for each text or pair of texts.
 
         Args:
-            inputs: a list of texts, of pairs, or of both.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut inputs that are too long, from the end of the longer text, instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            inputs: list of texts, pairs of texts, or both.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
+                InvalidInput; None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            One for each input, on the scale of the data that the model was trained on.
+            One number per input, on the scale of the training data.
         """
         call = regress_call(inputs, model, version, truncate)
         return self._run(call, timeout, usage)
@@ -203,19 +204,19 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Choice]:
-        """Which of several choices fits.
+        """Return which of several choices fits best.
 
         Args:
-            inputs: a list of (question, choices) or (context, question, choices); question and context may be empty.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut what is too long, from the end of the longer text, instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            inputs: list of (question, choices) or (context, question, choices). Question and context may be empty.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
+                InvalidInput; None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            One for each input; `.choice` is the number of the likeliest.
+            One result per input; `.choice` is the index of the most likely choice.
         """
         call = choose_call(inputs, model, version, truncate)
         return self._run(call, timeout, usage)
@@ -231,20 +232,20 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Answer]:
-        """The spans of a context, or of several, that answer a question.
+        """Return the spans of contexts that answer a question.
 
         Args:
-            inputs: a list of (question, context) or (question, contexts). Contexts may be longer than the model reads.
-            top_k: most spans for each input.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut questions that are too long instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            inputs: list of (question, context) or (question, contexts). Contexts may have any length.
+            top_k: most spans per input.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate questions that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            One for each input; `.text` is the best answer, empty for none.
+            One answer per input; `.text` is the best one, empty for "no answer".
         """
         call = answer_call(inputs, model, version, truncate, top_k=top_k)
         return self._run(call, timeout, usage)
@@ -260,20 +261,20 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[Tagging]:
-        """The entities of texts: people, places, or whatever the model was trained on.
+        """Return the entities in texts: people, places, or other types that the model was trained on.
 
         Args:
-            inputs: a list of texts, which may be longer than the model reads, of lists of words, or of both.
-            return_words: return every word with its tag, too.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut words that are longer than the model reads instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            inputs: list of texts of any length, lists of words, or both.
+            return_words: also return every word with its tag.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate words that are too long for the model instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            One for each input.
+            One tagging per input.
         """
         call = tag_call(inputs, model, version, truncate, return_words=return_words)
         return self._run(call, timeout, usage)
@@ -290,21 +291,21 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:
-        """The likeliest tokens at each [MASK].
+        """Return the most likely tokens at each [MASK].
 
         Args:
-            texts: a list of texts, each with at least one [MASK].
-            top_k: most tokens for each [MASK].
-            targets: tokens of the vocabulary to score too, whatever their rank.
-            model: its name; empty for the only loaded model of this task.
-            version: empty for the highest loaded one.
-            truncate: cut texts that are too long instead of raising InvalidInput;
-                None as the model was evaluated.
-            timeout: seconds that each request may take; None for the client's.
-            usage: gets tokens, truncation and timings added to it.
+            texts: list of texts, each with at least one [MASK].
+            top_k: most tokens per [MASK].
+            targets: tokens of the vocabulary to score in any case.
+            model: name of the model; empty for the only loaded model of this task.
+            version: of the model; empty for the highest loaded version.
+            truncate: truncate texts that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: seconds that each request may take; None for the client's timeout.
+            usage: to add tokens, truncation and timings to.
 
         Returns:
-            For each text, one MaskFill for each [MASK] in the order of the text.
+            For each text, one MaskFill per [MASK], in the order of the text.
         """
         call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
         return self._run(call, timeout, usage)
@@ -317,33 +318,46 @@ class Client:
         version: str = "",
         timeout: float | None = None,
     ) -> list[Tokenized]:
-        """What the model's tokenizer makes of texts or pairs, also of those that are longer than the model reads.
+        """Return the tokens of texts or pairs of texts of any length, by the model's tokenizer.
 
         Args:
-            inputs: a list of texts, of pairs, or of both.
-            model: its name; empty for the only loaded model.
-            version: empty for the highest loaded one.
-            timeout: seconds that each request may take; None for the client's.
+            inputs: list of texts, pairs of texts, or both.
+            model: name of the model; empty for the only loaded model.
+            version: of the model; empty for the highest loaded version.
+            timeout: seconds that each request may take; None for the client's timeout.
 
         Returns:
-            One for each input; `Model.max_seq_length` says how many tokens fit.
+            One result per input. `Model.max_seq_length` is the number of tokens that the model reads.
         """
         return self._run(tokenize_call(inputs, model, version), timeout)
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
-        """All versions that the server has, those that it cannot load included: `state` and `error` tell."""
+        """Return all versions on the server, including those that failed to load: see their `state` and `error`."""
         return self._run(models_call(), timeout)
 
     def model(self, name: str = "", version: str = "", *, timeout: float | None = None) -> Model:
-        """One loaded model: its highest version unless another is named; without a name, the only one."""
+        """Return one loaded model.
+
+        Args:
+            name: of the model; empty for the only loaded model.
+            version: of the model; empty for the highest loaded version.
+            timeout: seconds that the request may take; None for the client's timeout.
+        """
         return self._run(model_call(name, version), timeout)
 
     def health(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
-        """Whether the server can be asked now, or a model, or a version of it; of several servers, one is asked.
+        """Return whether the server, a model, or a version of it is ready. Of several servers, one is asked.
+
+        Args:
+            model: name of the model; empty for the server as a whole.
+            version: of the model; empty for any.
+            timeout: seconds that the request may take; None for the client's timeout.
 
         Returns:
-            False while it starts, drains or hangs, and for a model that is not loaded. A server that cannot be reached
-            raises ConnectionFailed.
+            False while the server starts, drains or hangs, and for a model that is not loaded.
+
+        Raises:
+            ConnectionFailed: if the server cannot be reached.
         """
         try:
             return self._run(health_call(model, version), timeout)
@@ -351,7 +365,7 @@ class Client:
             return False
 
     def close(self) -> None:
-        """Close the connection; calls under way fail with ServerError."""
+        """Close the connection. Calls that are under way fail with ServerError."""
         self._closed = True
         for channel in self._stubs.channels:
             channel.close()
@@ -368,13 +382,13 @@ class Client:
         if self._closed:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
-        replies = Replies(call, usage)
-        with closing(self._answered(call, limit)) as answered:
+        replies = ReplyCollector(call, usage)
+        with closing(self._replies(call, limit)) as answered:
             for request, reply in answered:
                 replies.add(request, reply)
         return replies.result()
 
-    def _answered(self, call: Call[Any], timeout: float) -> Generator[Answered, None, None]:
+    def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
         """Send the requests of a call, and yield each with its reply, in order."""
         requests = iter(call.requests(self._connection.batch_size))
         first_two = list(islice(requests, 2))
@@ -383,7 +397,9 @@ class Client:
         for request in first_two[: 2 - len(first_two)]:  # blocking takes half the CPU time of a future
             yield self._blocking(call.method, request, timeout)
 
-    def _pipelined(self, method: str, requests: Iterable[Request], timeout: float) -> Generator[Answered, None, None]:
+    def _pipelined(
+        self, method: str, requests: Iterable[Request], timeout: float
+    ) -> Generator[RequestAndReply, None, None]:
         in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
             for request in requests:
@@ -398,13 +414,13 @@ class Client:
             for _, call, _ in in_flight:
                 call.cancel()
 
-    def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> Answered:
+    def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> RequestAndReply:
         request, call, is_checked = in_flight[0]
         answered = self._wait(method, request, timeout, call.result, is_checked=is_checked)
         in_flight.popleft()
         return answered
 
-    def _blocking(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> Answered:
+    def _blocking(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> RequestAndReply:
         is_checked = not plain and self._stubs.is_checked(method)
         rpc = self._stubs.method(method, is_checked=is_checked)
         reply = partial(self._connection.send, rpc, request, timeout)
@@ -412,7 +428,7 @@ class Client:
 
     def _wait(
         self, method: str, request: Request, timeout: float, reply: Callable[[], Any], *, is_checked: bool
-    ) -> Answered:
+    ) -> RequestAndReply:
         """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
         try:
             answered = request, reply()

@@ -1,14 +1,14 @@
-"""What a call of the client can raise.
+"""Errors that calls of the client raise.
 
 BertlineError
-├── ConnectionFailed   no server at the target, or it is starting or draining
+├── ConnectionFailed   no server at the target, or it starts or drains
 ├── TimedOut           no reply within the timeout
-├── InvalidInput       the server cannot use an input; `items` says which and why
-├── ModelNotFound      no such model or version is loaded
+├── InvalidInput       an input is invalid; `items` says which and why
+├── ModelNotFound      the model or version is not loaded
 ├── Overloaded         the queue of the server is full
-├── Unauthenticated    the server asks for credentials
+├── Unauthenticated    the server requires credentials
 ├── PermissionDenied   the credentials do not allow this
-└── ServerError        anything else: a fault of the server
+└── ServerError        any other failure of the server
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 
 class BertlineError(Exception):
-    """Whatever keeps a server from answering. The gRPC error, where there was one, is its `__cause__`."""
+    """Base class of the client's errors. `__cause__` is the gRPC error, if there was one."""
 
 
 class TextsCut(UserWarning):
-    """A server cut texts as the model was evaluated so; the call set neither `truncate` nor `usage`."""
+    """The server truncated texts, as in the model's evaluation. The arguments `truncate` and `usage` turn this off."""
 
 
 class ConnectionFailed(BertlineError):
-    """No server at the target, or it is starting or draining."""
+    """No server at the target, or it starts or drains."""
 
 
 class TimedOut(BertlineError):
@@ -35,12 +35,12 @@ class TimedOut(BertlineError):
 
 @dataclass(frozen=True, slots=True)
 class InvalidItem:
-    """Why one input cannot be used."""
+    """Problem with one input."""
 
     index: int | None
-    """Position in the list that the caller gave; None when something else than an input is wrong."""
+    """Position in the caller's list; None if the problem is not with an input."""
     field: str
-    """`text`, `text_pair`, `question`, `contexts[0]`, or another field of the request."""
+    """Field of the request: `text`, `text_pair`, `question`, `contexts[0]` or another one."""
     reason: str
 
     def __str__(self) -> str:
@@ -49,43 +49,44 @@ class InvalidItem:
 
 
 class InvalidInput(BertlineError):
-    """The server, or UTF-8, cannot use an input."""
+    """An input is invalid for the server, or cannot be encoded as UTF-8."""
 
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Bad inputs of the first request that was refused, as many as fit in what a server sends with an error, and
-        bad fields of the call; empty when the server names none."""
+        """Invalid inputs and fields of the first request that was refused. The server names only the first ones of very
+        many. Empty if it names none."""
 
     @classmethod
     def of(cls, items: Sequence[InvalidItem], num_items: int = 0) -> InvalidInput:
-        """The error whose message tells the first of `items`, and how many there are.
+        """Return an error whose message names the first three items and counts the others.
 
         Args:
-            num_items: of all, where `items` are the first ones.
+            items: invalid inputs or fields.
+            num_items: number of all, if `items` are only the first ones.
         """
         return cls(_listed(items, num_items), items)
 
 
 def _listed(items: Sequence[InvalidItem], num_items: int = 0) -> str:
-    told = items[:3]
-    num_more = max(len(items), num_items) - len(told)
-    return "; ".join(map(str, told)) + (f" (and {num_more} more)" if num_more > 0 else "")
+    named = items[:3]
+    num_more = max(len(items), num_items) - len(named)
+    return "; ".join(map(str, named)) + (f" (and {num_more} more)" if num_more > 0 else "")
 
 
 class ModelNotFound(BertlineError):
-    """No such model or version is loaded; the message lists what is."""
+    """The model or version is not loaded. The message lists the loaded models."""
 
 
 class Overloaded(BertlineError):
-    """The queue of the server is full; nothing was computed."""
+    """The queue of the server is full. Nothing was computed."""
 
     is_final = False
-    """Whether the server says that trying again will not help: the request is too large for it."""
+    """True if trying again does not help: the request is too large for the server."""
 
 
 class Unauthenticated(BertlineError):
-    """The server asks for credentials."""
+    """The server requires credentials."""
 
 
 class PermissionDenied(BertlineError):
@@ -93,15 +94,15 @@ class PermissionDenied(BertlineError):
 
 
 class ServerError(BertlineError):
-    """A fault of the server, a reply that cannot be right, or a client that was closed before the reply came."""
+    """Failure of the server, an invalid reply, or a client that was closed before the reply came."""
 
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Inputs that have no answer, as the model gives no finite numbers for them; of several requests, those of the
-        first that has any. Without them, the others would be answered. Empty for other errors."""
+        """Inputs for which the model returns no finite numbers, of the first request that has any. Without them, the
+        other inputs can be answered. Empty for other errors."""
 
     @classmethod
     def of(cls, items: Sequence[InvalidItem]) -> ServerError:
-        """The error whose message tells the first of `items`, and how many there are."""
+        """Return an error whose message names the first three items and counts the others."""
         return cls(_listed(items), items)

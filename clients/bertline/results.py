@@ -1,4 +1,4 @@
-"""What the methods of the client return."""
+"""Results of the client's methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """A label with its probability."""
+    """Label with its probability."""
 
     label: str
     score: float
@@ -17,39 +17,39 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """Labels of the model for one text or pair, likeliest first; the scores of all of them sum to 1."""
+    """Labels for one text or pair, most likely first. The scores of all labels of the model sum to 1."""
 
     labels: tuple[LabelScore, ...]
 
     @property
     def label(self) -> str:
-        """The likeliest label."""
+        """Most likely label."""
         return self.labels[0].label
 
     @property
     def score(self) -> float:
-        """Probability of the likeliest label."""
+        """Probability of the most likely label."""
         return self.labels[0].score
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of several choices fits."""
+    """Result of choosing one of several choices."""
 
     choice: int
-    """Number of the likeliest, from 0."""
+    """Index of the most likely choice, from 0."""
     scores: tuple[float, ...]
-    """Probabilities in the order of the choices, which sum to 1."""
+    """Probabilities in the order of the choices; they sum to 1."""
 
     @property
     def score(self) -> float:
-        """Probability of the likeliest choice."""
+        """Probability of the most likely choice."""
         return self.scores[self.choice]
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """text[start:end], what kind of thing it is, and the mean probability of its words' tags."""
+    """Entity text[start:end] with its type as `label`, and the mean probability of its words' tags as `score`."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class TaggedWord:
-    """A word text[start:end] with its tag, as `B-LOC` or `O`, and the tag's probability."""
+    """Word text[start:end] with its tag, such as `B-LOC` or `O`, and the tag's probability."""
 
     start: int
     end: int
@@ -70,39 +70,39 @@ class TaggedWord:
 
 @dataclass(frozen=True, slots=True)
 class Tagging:
-    """The entities of one text, in its order. Offsets are code points, as in Python."""
+    """Entities of one text, in its order. Offsets are in code points, as in Python."""
 
     entities: tuple[Entity, ...]
     words: tuple[TaggedWord, ...]
-    """All words, where they were asked for; of words that were given, with one space between them."""
+    """All words, if requested. Offsets in a list of words count one space between words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """contexts[context][start:end] with its probability among the candidates. Offsets are code points, as in Python."""
+    """Span contexts[context][start:end] with its probability among the candidates. Offsets are in code points."""
 
     start: int
     end: int
     text: str
     score: float
     context: int = 0
-    """Number of the context, of several."""
+    """Index of the context, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The spans of one or several contexts that may answer one question."""
+    """Answer to one question from one or several contexts."""
 
     spans: tuple[Span, ...]
-    """Best first. Without an answer these are the spans that lost against "no answer"."""
+    """Spans, best first. If there is no answer, these are the spans that lost against "no answer"."""
     has_answer: bool
-    """False when the model judges that no context answers the question."""
+    """False if no context answers the question, according to the model."""
     no_answer_score: float
-    """Probability of "no answer"; 0 where the model does not know unanswerable questions."""
+    """Probability of "no answer"; 0 for a model trained on answerable questions only."""
 
     @property
     def text(self) -> str:
-        """The answer, empty for "no answer"."""
+        """Text of the answer; empty for "no answer"."""
         return self.spans[0].text if self.has_answer else ""
 
     @property
@@ -113,7 +113,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token with its probability over the whole vocabulary."""
+    """Token with its probability over the whole vocabulary."""
 
     token: str
     score: float
@@ -121,31 +121,31 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class MaskFill:
-    """What fits at one [MASK]."""
+    """Candidates for one [MASK]."""
 
     tokens: tuple[TokenScore, ...]
-    """Likeliest first."""
+    """Tokens, most likely first."""
     targets: tuple[TokenScore, ...]
-    """The `targets` that were asked for, in their order."""
+    """The requested `targets`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """The tokens of one text, or pair, with [CLS] and [SEP]."""
+    """Tokens of one text or pair, with [CLS] and [SEP]."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     offsets: tuple[tuple[int, int], ...]
-    """Each token stands for text[start:end], of the second text where its type is 1."""
+    """(start, end) of each token in its text: the second text where `type_ids` is 1."""
     type_ids: tuple[int, ...]
-    """0 for the text, 1 for the second text of a pair."""
+    """0 for tokens of the first text, 1 for those of the second."""
     special: tuple[bool, ...]
-    """Which tokens were added: [CLS] and [SEP]."""
+    """True for added tokens: [CLS] and [SEP]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time of a request went at the server, in seconds."""
+    """Time of a request at the server, by stage, in seconds."""
 
     tokenize_s: float
     queue_s: float
@@ -154,25 +154,25 @@ class Timings:
 
 @dataclass(slots=True)
 class Usage:
-    """What a call took: give an empty one to a method, which adds to it, unless the call fails."""
+    """Tokens, truncation and timings of calls. Give one to a method, which adds to it unless the call fails."""
 
     num_tokens: list[int] = field(default_factory=list)
-    """For each input, the tokens that the model saw."""
+    """Tokens of each input that the model read."""
     num_truncated: list[int] = field(default_factory=list)
-    """For each input, the tokens that were cut away since they did not fit; see `truncate`. The end of a very long
-    text, which is cut before it is tokenised, counts as one."""
+    """Tokens of each input that were cut, see `truncate`. The end of a very long text is cut before tokenisation and
+    counts as one token."""
     timings: list[Timings] = field(default_factory=list)
-    """For each request that the call was sent as."""
+    """Timings of each request that was sent."""
 
     @property
     def truncated(self) -> list[int]:
-        """Positions of the inputs of which something was cut away."""
+        """Positions of the inputs that were truncated."""
         return [index for index, count in enumerate(self.num_truncated) if count]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A version of a model, loaded or not; of one that is not, only name, version, state and error are known."""
+    """Version of a model. If it is not loaded, only name, version, state and error are set."""
 
     name: str
     version: str
@@ -181,21 +181,21 @@ class Model:
     precision: str
     """`fp32`, `fp16` or `int8`."""
     max_seq_length: int
-    """Longest sequence, in tokens."""
+    """Maximum sequence length, in tokens."""
     dim: int
-    """Length of the vectors; 0 for other tasks than embedding."""
+    """Dimension of the vectors; 0 for other tasks than embedding."""
     labels: tuple[str, ...]
-    """In the order of the logits, of classification and tagging; empty for other tasks."""
+    """Labels of classification and tagging, in the order of the logits; empty for other tasks."""
     digest: str
     """SHA-256 of model.onnx, hexadecimal."""
     manifest_json: str = field(repr=False)
     state: str = ""
-    """`loading`, `ready`, `stale` (what its directory held before answers) or `failed`; empty where the server does not
-    say."""
+    """`loading`, `ready`, `failed`, or `stale`: the directory changed and cannot be loaded, so its earlier content
+    answers. Empty if the server does not report it."""
     error: str = ""
-    """Why what lies in its directory cannot be loaded; empty where it can."""
+    """Why its directory cannot be loaded; empty if it can."""
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The manifest: provenance, text handling, scores before and after quantisation."""
+        """Manifest: provenance, text handling, scores before and after quantisation."""
         return json.loads(self.manifest_json or "{}")

@@ -1,11 +1,11 @@
-"""An HTTP service before a Bertline server: vectors, labels, and search in an index that search.py has written.
+"""HTTP service in front of a Bertline server: vectors, labels, and search in an index that search.py wrote.
 
 pip install ./clients fastapi uvicorn faiss-cpu
 BERTLINE_INDEX=notes.index uvicorn app:app --app-dir clients/examples --port 8000
 curl localhost:8000/embed -H 'content-type: application/json' -d '{"texts": ["A first text."]}'
 curl localhost:8000/search -H 'content-type: application/json' -d '{"text": "Where do owls sleep?", "top_k": 3}'
 
-BERTLINE_TARGET (127.0.0.1:50051 unless it is set) and BERTLINE_TOKEN name the server; BERTLINE_INDEX may be left out.
+BERTLINE_TARGET (default 127.0.0.1:50051) and BERTLINE_TOKEN name the server. BERTLINE_INDEX is optional.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ STATUSES: dict[type[BertlineError], int] = {
     ConnectionFailed: 503,
     TimedOut: 504,
 }
-"""An Overloaded that is final is 413: trying again will not help. Anything else (credentials of this service, a fault
-of the server) is not the caller's business: 502."""
+"""HTTP status of each error. A final Overloaded is 413: trying again does not help. All other errors are
+502: they concern this service or the server, not the caller."""
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One client for the whole life of the service: it belongs to the event loop, and its connection is shared."""
+    """Open one client for the lifetime of the service. All requests share its connection."""
     folder = os.environ.get("BERTLINE_INDEX")
     app.state.index = Index(Path(folder)) if folder else None
     target = os.environ.get("BERTLINE_TARGET") or "127.0.0.1:50051"
@@ -57,7 +57,7 @@ app = FastAPI(title="Bertline over HTTP", lifespan=lifespan)
 
 
 def get_client(request: Request) -> AsyncClient:
-    """The client of this service."""
+    """Return the client of this service."""
     return request.app.state.client
 
 
@@ -65,7 +65,7 @@ ClientNow = Annotated[AsyncClient, Depends(get_client)]
 
 
 class Texts(BaseModel):
-    """What `/embed` and `/classify` take."""
+    """Body of `/embed` and `/classify`."""
 
     texts: list[str] = Field(min_length=1, max_length=1024)
     model: str = ""
@@ -73,15 +73,15 @@ class Texts(BaseModel):
 
 
 class Query(BaseModel):
-    """What `/search` takes."""
+    """Body of `/search`."""
 
     text: str
     top_k: int = Field(5, ge=1, le=100)
 
 
 @app.exception_handler(BertlineError)
-async def tell(request: Request, error: BertlineError) -> JSONResponse:
-    """Answer with the status of an error, and which texts are wrong."""
+async def error_response(request: Request, error: BertlineError) -> JSONResponse:
+    """Return the response for an error, with the invalid texts."""
     status = next((code for kind, code in STATUSES.items() if isinstance(error, kind)), 502)
     if isinstance(error, Overloaded) and error.is_final:
         status = 413
@@ -93,33 +93,33 @@ async def tell(request: Request, error: BertlineError) -> JSONResponse:
 
 @app.post("/embed")
 async def embed(body: Texts, client: ClientNow) -> dict[str, Any]:
-    """A vector for each text."""
+    """Return one vector per text."""
     vectors = await client.embed(body.texts, model=body.model, truncate=body.truncate)
     return {"vectors": vectors.tolist()}
 
 
 @app.post("/classify")
 async def classify(body: Texts, client: ClientNow) -> dict[str, Any]:
-    """Labels with their probabilities for each text, likeliest first."""
+    """Return labels with probabilities for each text, most likely first."""
     results = await client.classify(body.texts, model=body.model, truncate=body.truncate)
     return {"results": [[{"label": item.label, "score": item.score} for item in result.labels] for result in results]}
 
 
 @app.post("/search")
 async def search(body: Query, request: Request, client: ClientNow) -> dict[str, Any]:
-    """The texts of the index that are nearest to a text."""
+    """Return the texts of the index that are nearest to a text."""
     index: Index | None = request.app.state.index
     if index is None:
         raise HTTPException(404, "this service has no index; start it with BERTLINE_INDEX")
     try:
         vectors = await client.embed([body.text], normalize=True, truncate=True, **index.model)
     except ModelNotFound as error:
-        raise HTTPException(503, f"the index must be made anew: {error}") from error
+        raise HTTPException(503, f"the model of the index is not loaded; build the index again: {error}") from error
     return {"results": [{"score": score, "text": text} for score, text in index.search(vectors[0], body.top_k)]}
 
 
 @app.get("/health")
 async def health(client: ClientNow) -> dict[str, Any]:
-    """200 with the models that answer; 503 when the server is not there."""
+    """Return the loaded models; 503 if the server cannot be reached."""
     models = await client.models(timeout=3)
     return {"models": [f"{model.name}/{model.version}" for model in models if model.state in ("ready", "stale")]}

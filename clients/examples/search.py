@@ -1,10 +1,10 @@
-"""Search the lines of a text file by meaning: fill a faiss index with the vectors of a served model, and ask it.
+"""Search the lines of a text file by meaning, with a faiss index of vectors from a served model.
 
 pip install ./clients faiss-cpu
 python search.py index notes.txt notes.index --model my-model
 python search.py query notes.index "Where do owls sleep?" --top-k 3
 
-BERTLINE_TARGET (127.0.0.1:50051 unless it is set) and BERTLINE_TOKEN name the server.
+BERTLINE_TARGET (default 127.0.0.1:50051) and BERTLINE_TOKEN name the server.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import numpy as np
 from bertline import BertlineError, Client, InvalidInput
 
 LINES = 4096
-"""Texts that are sent at one time while an index is filled."""
+"""Lines that are embedded in one call."""
 
 
 class Index:
-    """A folder with vectors (`vectors.faiss`), their texts, and which model made the vectors (`index.json`)."""
+    """Index folder: vectors in `vectors.faiss`, texts and the name of the model in `index.json`."""
 
     def __init__(self, folder: Path) -> None:
         about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         self.texts: list[str] = about["texts"]
         self.model: dict[str, str] = about["model"]
-        """Name and version, as the methods of the client take them: queries must be asked of the same."""
+        """Arguments `model` and `version` for the client. Queries need the model that made the index."""
         self._vectors = faiss.read_index(str(folder / "vectors.faiss"))
 
     def search(self, vector: np.ndarray, top_k: int) -> list[tuple[float, str]]:
-        """The nearest texts, each with its cosine.
+        """Return the nearest texts, each with its cosine similarity.
 
         Args:
             vector: [dim] float32 of length 1.
@@ -48,13 +48,13 @@ class Index:
 
 
 def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
-    """Write an index of the lines of a file; returns how many there are."""
+    """Write an index of the lines of a file, and return their number."""
     if folder.exists():
-        raise ValueError(f"there is something already: `{folder}`; name another folder, or remove it")
+        raise ValueError(f"`{folder}` already exists; give another folder, or remove it")
     info = client.model(name)
     if info.task != "embedding":
-        raise ValueError(f"`{info.name}` is a model of task `{info.task}`; name one of task `embedding`: --model NAME")
-    model = {"model": info.name, "version": info.version}  # one version for all, whatever is loaded meanwhile
+        raise ValueError(f"`{info.name}` has task `{info.task}`; choose a model of task `embedding` with --model NAME")
+    model = {"model": info.name, "version": info.version}  # the same version for all, even if another is loaded
     vectors = faiss.IndexHNSWFlat(info.dim, 32, faiss.METRIC_INNER_PRODUCT)
     texts: list[str] = []
     with file.open(encoding="utf-8") as lines:
@@ -63,9 +63,9 @@ def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
             vectors.add(embed(client, part, model))
             texts += [text for _, text in part]
     if not texts:
-        raise ValueError(f"no text in `{file}`")
+        raise ValueError(f"`{file}` has no text")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:  # the index is whole or absent
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:  # so that the index appears whole
         new = Path(unfinished, "index")
         new.mkdir()
         faiss.write_index(vectors, str(new / "vectors.faiss"))
@@ -76,7 +76,7 @@ def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
 
 
 def embed(client: Client, lines: list[tuple[int, str]], model: dict[str, str]) -> np.ndarray:
-    """The vectors of numbered lines; of one that cannot be used, the number is told."""
+    """Return the vectors of numbered lines. Errors name the lines."""
     try:
         return client.embed([text for _, text in lines], normalize=True, truncate=True, **model)
     except InvalidInput as error:
@@ -85,18 +85,18 @@ def embed(client: Client, lines: list[tuple[int, str]], model: dict[str, str]) -
 
 
 def query(client: Client, index: Index, text: str, top_k: int) -> list[tuple[float, str]]:
-    """The texts of an index that are nearest to a text."""
+    """Return the texts of an index that are nearest to a text."""
     return index.search(client.embed([text], normalize=True, truncate=True, **index.model)[0], top_k)
 
 
 def read_arguments() -> argparse.Namespace:
-    """What the command was called with."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     indexing = commands.add_parser("index", help="write an index of the lines of a file")
     indexing.add_argument("file", type=Path)
     indexing.add_argument("folder", type=Path)
-    indexing.add_argument("--model", default="", help="name of the model, where the server has several")
+    indexing.add_argument("--model", default="", help="name of the model, if the server has several")
     asking = commands.add_parser("query", help="print the nearest lines")
     asking.add_argument("folder", type=Path)
     asking.add_argument("text")
@@ -105,7 +105,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """The command; see the top of this file."""
+    """Run the command."""
     arguments = read_arguments()
     try:
         target = os.environ.get("BERTLINE_TARGET") or "127.0.0.1:50051"

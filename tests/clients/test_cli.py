@@ -436,7 +436,7 @@ def test_bench(run: Run, server: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--concurrency", "many"], "--concurrency is a whole number"),
+        (["--concurrency", "many"], "--concurrency must be a whole number"),
         (["--concurrency", "1", "--rate", "5"], "not both"),
         (["--duration", "0"], "--duration must be above 0"),
         (["-t", "http://localhost:1"], "without `http://`"),

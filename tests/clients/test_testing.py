@@ -373,7 +373,7 @@ def test_a_server_may_come_back(server: FakeServer) -> None:
         (lambda server: server.reply("embed", print), "no RPC of that name: `embed`"),
         (lambda server: FakeModel(task="spam"), "unknown task: `spam`"),
         (lambda server: FakeModel(state="new"), "unknown state: `new`"),
-        (lambda server: FakeModel(version="v1"), "a version is a whole number, at least 1: `v1`"),
+        (lambda server: FakeModel(version="v1"), "a version must be a whole number of at least 1: `v1`"),
     ],
 )
 def test_mistakes_are_told_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:

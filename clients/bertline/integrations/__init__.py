@@ -1,6 +1,6 @@
-"""Bertline where other libraries expect a model of their own; each module needs its library, and nothing else does.
+"""Adapters of Bertline's client to other libraries. Each module needs only its own library.
 
-sentence_transformers   Encoder: `encode` and `similarity` as SentenceTransformer has them (without the library)
-langchain               BertlineEmbeddings: embeddings of LangChain
-mteb                    BertlineEncoder: a model that the benchmark MTEB evaluates
+sentence_transformers   Encoder: `encode` and `similarity` of SentenceTransformer (does not need the library)
+langchain               BertlineEmbeddings: LangChain embeddings
+mteb                    BertlineEncoder: model for the benchmark MTEB
 """

@@ -1,4 +1,4 @@
-"""Texts with what a model was trained to see before them."""
+"""Prompts before texts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from bertline.errors import InvalidInput, InvalidItem
 
 
 def with_prompt(prompt: str, texts: Iterable[str]) -> list[str]:
-    """Each text after a prompt, which may be empty.
+    """Return the texts with a prompt before each.
+
+    Args:
+        prompt: may be empty.
+        texts: to put it before.
 
     Raises:
-        InvalidInput: for blank texts; with a prompt before them, the server could not tell.
+        InvalidInput: for blank texts, which the server cannot recognise after a prompt.
     """
-    given = read_texts(texts)
+    checked = read_texts(texts)
     reason = "empty text; it needs at least one word"
-    if blank := [InvalidItem(index, "text", reason) for index, text in enumerate(given) if not text.strip()]:
+    if blank := [InvalidItem(index, "text", reason) for index, text in enumerate(checked) if not text.strip()]:
         raise InvalidInput.of(blank)
-    return [prompt + text for text in given]
+    return [prompt + text for text in checked]

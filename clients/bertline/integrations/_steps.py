@@ -1,4 +1,4 @@
-"""Vectors of a list in several calls, of which a progress bar can tell."""
+"""Embed a list in several calls, with a progress bar."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from bertline.client import Client
 from bertline.errors import InvalidInput, InvalidItem, ModelNotFound
 
 _STEP = 1024
-"""Texts between two states of the progress bar, where no batch size says it."""
+"""Texts between two updates of the progress bar, if no batch size is given."""
 
 
 def embed_in_steps(
     client: Client, texts: list[str], step: int | None, options: Mapping[str, Any], *, show_progress: bool
 ) -> np.ndarray:
-    """As `client.embed`, `step` texts at one time; all by one version of the model.
+    """Embed texts like `client.embed`, `step` texts per call, all with one version of the model.
 
     Args:
         client: of the server.
-        texts: any number of them.
-        step: None for one call, or as many as a progress bar needs.
-        options: of `Client.embed`, `model` and `version` among them.
-        show_progress: show a bar.
+        texts: list of any length.
+        step: texts per call; None for all in one call, or 1024 with a progress bar.
+        options: of `Client.embed`, including `model` and `version`.
+        show_progress: show a progress bar.
 
     Returns:
         [texts, dim] float32; [0, 0] for no texts.
 
     Raises:
-        ValueError: when `step` is below 1, or tqdm is missing.
-        TypeError: when `step` is no whole number.
-        BertlineError: as `client.embed`, with positions in the whole list.
+        ValueError: if `step` is below 1, or tqdm is not installed.
+        TypeError: if `step` is not a whole number.
+        BertlineError: like `client.embed`, with positions in the whole list.
     """
     step = read_count("batch_size", step) or (_STEP if show_progress else max(len(texts), 1))
-    if len(texts) > step:  # another model may be loaded meanwhile
+    if len(texts) > step:  # another version may be loaded in between
         options = {**options, **_pinned(client, texts, options)}
     parts = [_embed(client, texts, first, step, options) for first in _firsts(len(texts), step, show_progress)]
     return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
@@ -47,7 +47,7 @@ def _pinned(client: Client, texts: list[str], options: Mapping[str, Any]) -> dic
     try:
         found = model_of_task(client.models(), "embedding", options["model"], options["version"])
     except ModelNotFound:
-        client.embed(texts[:1], **options)  # the server says what is wrong, as it does where one call is enough
+        client.embed(texts[:1], **options)  # raises the server's own error
         found = model_of_task(client.models(), "embedding", options["model"], options["version"])
     return {"model": found.name, "version": found.version}
 

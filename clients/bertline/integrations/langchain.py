@@ -1,4 +1,4 @@
-"""Embeddings of LangChain from a served model (needs langchain-core).
+"""LangChain embeddings from a served model (needs langchain-core).
 
 from bertline import Client
 from bertline.integrations.langchain import BertlineEmbeddings
@@ -18,25 +18,25 @@ from bertline.integrations._prompts import with_prompt
 
 
 class BertlineEmbeddings(Embeddings):
-    """Vectors of a server, for any vector store of LangChain.
+    """Embeddings of a server, for any LangChain vector store.
 
-    A store is searched with vectors of the model that filled it: name `model` and `version` where the server may get
-    others. The clients stay open, whoever opened them closes them.
+    A store must be searched with the model that filled it: give `model` and `version` if the server may load others.
+    The caller closes the clients.
 
     Args:
-        client: for the methods that wait; without `async_client` the others use it too, in a thread.
-        async_client: for the methods to be awaited, of the event loop that they run in.
-        model: its name; empty for the only loaded model of task `embedding`.
-        version: empty for the highest loaded one.
-        query_prompt: what to put before queries, for models that were trained so.
-        document_prompt: what to put before documents.
+        client: for the blocking methods. Without `async_client`, the coroutines use it in a thread.
+        async_client: for the coroutines, in their event loop.
+        model: name of the model; empty for the only loaded model of task `embedding`.
+        version: of the model; empty for the highest loaded version.
+        query_prompt: text to put before queries, for models that were trained with one.
+        document_prompt: text to put before documents.
         **options: of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`. Without
-            `truncate` or `windows`, texts that are too long raise InvalidInput, or are cut with the warning TextsCut
-            where the model was evaluated so.
+            `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on truncated
+            texts, they are truncated with the warning TextsCut.
 
     Raises:
         TypeError: for other options.
-        ValueError: without any client.
+        ValueError: if no client is given.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BertlineEmbeddings(Embeddings):
         **options: Any,
     ) -> None:
         if client is None and async_client is None:
-            raise ValueError("a client is needed: BertlineEmbeddings(Client(target))")
+            raise ValueError("give a client: BertlineEmbeddings(Client(target))")
         if unknown := set(options) - {"normalize", "dimensions", "windows", "window_stride", "truncate"}:
             raise TypeError(f"unknown options: `{', '.join(sorted(unknown))}`; see `Client.embed`")
         self._client = client
@@ -61,11 +61,11 @@ class BertlineEmbeddings(Embeddings):
         self._options = options | {"model": model, "version": version}
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Vectors of texts to be found."""
+        """Return the vectors of documents."""
         return self._embed(with_prompt(self._document_prompt, texts))
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector to search with."""
+        """Return the vector of a query."""
         return self._embed(with_prompt(self._query_prompt, [text]))[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -82,7 +82,7 @@ class BertlineEmbeddings(Embeddings):
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
         if self._client is None:
-            raise ValueError("these embeddings have an `async_client` only: await `aembed_...`, or give a `client` too")
+            raise ValueError("these embeddings have only an `async_client`: await `aembed_...`, or give a `client`")
         return self._client.embed(texts, **self._options).tolist()
 
     async def _aembed(self, client: AsyncClient, texts: list[str]) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""A served model for the benchmark MTEB (needs mteb >= 2.20).
+"""Served model for the benchmark MTEB (needs mteb >= 2.20).
 
 import mteb
 from bertline import Client
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class BertlineEncoder(AbsEncoder):
-    """The model of a server as MTEB evaluates it: one version, whatever is loaded meanwhile.
+    """Model of a server for MTEB: one version, even if others are loaded meanwhile.
 
     Args:
-        client: of the server; it stays open, whoever opened it closes it.
-        model: its name; empty for the only loaded model of task `embedding`.
-        version: empty for the one that is the highest now.
-        prompts: what is put before texts, by MTEB's names: a task, a type of task, `query`, `document`, `task-query`.
-        truncate_dim: keep so many numbers of each vector, the first ones.
-        truncate: False raises InvalidInput for texts that are too long instead of cutting them.
+        client: of the server. The caller closes it.
+        model: name of the model; empty for the only loaded model of task `embedding`.
+        version: of the model; empty for the highest loaded version.
+        prompts: texts to put before inputs, by MTEB's names: a task, a type of task, `query`, `document`, `task-query`.
+        truncate_dim: keep only the first numbers of each vector.
+        truncate: truncate texts that are too long. False raises InvalidInput for them.
         similarity_fn_name: `cosine` or `dot`.
-        metadata: fields of `mteb.ModelMeta` that a server does not know: `name` (`organization/model`), `languages`,
+        metadata: fields of `mteb.ModelMeta` that the server does not know: `name` (`organization/model`), `languages`,
             `license`, `training_datasets` and the like.
 
     Raises:
-        ModelNotFound: when there is no such model.
-        ValueError: when MTEB refuses the metadata, or the similarity is unknown.
+        ModelNotFound: if there is no such model.
+        ValueError: if MTEB rejects the metadata, or the similarity is unknown.
     """
 
     mteb_model_meta: ModelMeta
@@ -72,13 +72,13 @@ class BertlineEncoder(AbsEncoder):
         )
         self.model_prompts = self.model.prompts
         changes = {"prompts": dict(prompts or {}), "truncate_dim": truncate_dim}
-        known = _known(found) | {
+        fields = _model_meta(found) | {
             "embed_dim": truncate_dim or found.dim,
             "similarity_fn_name": similarity_fn_name,
             "use_instructions": bool(prompts),
             "experiment_kwargs": {name: value for name, value in changes.items() if value} or None,
         }
-        self.mteb_model_meta = ModelMeta(**known | dict(metadata or {}))
+        self.mteb_model_meta = ModelMeta(**fields | dict(metadata or {}))
 
     def encode(
         self,
@@ -90,14 +90,14 @@ class BertlineEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """One vector for each text.
+        """Return one vector per text.
 
         Args:
             inputs: batches, each with a list of texts as `text`.
-            task_metadata: of the task; says which of the prompts is used.
-            hf_split: makes no difference.
-            hf_subset: makes no difference.
-            prompt_type: whether the texts are queries or documents; says which of the prompts is used.
+            task_metadata: of the task; selects the prompt.
+            hf_split: ignored.
+            hf_subset: ignored.
+            prompt_type: query or document; selects the prompt.
             **kwargs: of `Encoder.encode`: `batch_size`, `show_progress_bar` and the like.
 
         Returns:
@@ -107,10 +107,10 @@ class BertlineEncoder(AbsEncoder):
         return self.model.encode(texts, prompt_name=self.get_prompt_name(task_metadata, prompt_type), **kwargs)
 
 
-def _known(model: Model) -> dict[str, Any]:
-    """What a server knows of the fields of ModelMeta; None for the others that have to be given.
+def _model_meta(model: Model) -> dict[str, Any]:
+    """Return the fields of ModelMeta that the server knows, and None for the other required fields.
 
-    The revision has the digest of the graph: MTEB takes results of the same name and revision from its cache.
+    The revision contains the digest of the graph, because MTEB caches results by name and revision.
     """
     unknown = ["release_date", "languages", "n_parameters", "memory_usage_mb", "license", "open_weights"]
     unknown += ["public_training_code", "public_training_data", "training_datasets"]

@@ -1,4 +1,4 @@
-"""A served model with the methods of SentenceTransformer that search, clustering and the like call.
+"""Served model with the methods of SentenceTransformer that search, clustering and similar code call.
 
 from bertline import Client
 from bertline.integrations.sentence_transformers import Encoder
@@ -21,31 +21,30 @@ from bertline.results import Model
 
 SimilarityName = Literal["cosine", "dot"]
 
-_ELSEWHERE = {
+_UNSUPPORTED = {
     "output_value": ("sentence_embedding", "the server returns one vector for a text"),
     "precision": ("float32", "pass the vectors to sentence_transformers.quantize_embeddings"),
-    "device": (None, "the server computes; it is told where when it is started"),
+    "device": (None, "the server computes; its flags select the device"),
     "pool": (None, "the server computes; the client's `num_in_flight` says how much at one time"),
     "chunk_size": (None, "the client's `batch_size` says how many texts are in a request"),
 }
-"""What SentenceTransformer takes and a client cannot do: the value that changes nothing, and what to do instead."""
+"""Arguments of SentenceTransformer that a client does not support: the allowed value, and what to do instead."""
 
 
 class Encoder:
-    """The model of a server in place of a SentenceTransformer.
+    """Model of a server in place of a SentenceTransformer.
 
-    Texts that are too long are cut, as SentenceTransformer does. Blank texts are refused, unlike there: the server has
-    no vector for them. What SentenceTransformer does on its own machine (training, devices, token embeddings) is not
-    here.
+    Texts that are too long are truncated, as in SentenceTransformer. Blank texts raise InvalidInput, because the server
+    has no vector for them. Training, devices and token embeddings are not supported.
 
     Args:
-        client: of the server; it stays open, whoever opened it closes it.
-        model: its name; empty for the only loaded model of task `embedding`.
-        version: empty for the highest loaded one.
-        prompts: by name, what is put before texts; `query` and `document` are empty where they are not given.
-        default_prompt_name: which of them, where `encode` names none.
-        truncate_dim: keep so many numbers of each vector, the first ones, where a call does not say how many.
-        truncate: False raises InvalidInput for texts that are too long instead of cutting them.
+        client: of the server. The caller closes it.
+        model: name of the model; empty for the only loaded model of task `embedding`.
+        version: of the model; empty for the highest loaded version.
+        prompts: texts to put before inputs, by name. `query` and `document` are empty by default.
+        default_prompt_name: prompt to use if `encode` names none.
+        truncate_dim: keep only the first numbers of each vector, unless a call gives another dimension.
+        truncate: truncate texts that are too long. False raises InvalidInput for them.
         similarity_fn_name: `cosine` or `dot`.
 
     Raises:
@@ -92,41 +91,41 @@ class Encoder:
         chunk_size: None = None,
         sentences: str | Sequence[str] | np.ndarray | None = None,
     ) -> Any:
-        """One vector for each text.
+        """Return one vector per text.
 
         Args:
-            inputs: a text, or a list of them.
-            prompt_name: which of the encoder's prompts to put before each text.
-            prompt: what to put before each text, instead.
-            batch_size: texts to have under way at one time; None for as many as the client sends.
+            inputs: a text, or a list of texts.
+            prompt_name: name of the encoder's prompt to put before each text.
+            prompt: text to put before each text instead.
+            batch_size: texts per call of the client; None for all in one call.
             show_progress_bar: True for a bar (needs tqdm).
-            output_value: `sentence_embedding`, nothing else.
-            precision: `float32`, nothing else.
+            output_value: only `sentence_embedding`.
+            precision: only `float32`.
             convert_to_numpy: False for a list of tensors (needs torch).
             convert_to_tensor: True for one tensor (needs torch).
-            device: None, nothing else.
-            normalize_embeddings: divide each vector by its Euclidean norm, also where the model does not.
-            truncate_dim: keep so many numbers of each vector, the first ones. Where the model normalises, the shorter
-                vectors have length 1 again.
-            task: changes nothing, as for a SentenceTransformer without a router.
-            pool: None, nothing else.
-            chunk_size: None, nothing else.
-            sentences: the name of `inputs` before sentence-transformers 5.4.
+            device: only None.
+            normalize_embeddings: divide each vector by its Euclidean norm, even if the model does not.
+            truncate_dim: keep only the first numbers of each vector. If the model normalises, the shorter vectors have
+                length 1 again.
+            task: ignored, as in a SentenceTransformer without a router.
+            pool: only None.
+            chunk_size: only None.
+            sentences: name of `inputs` before sentence-transformers 5.4.
 
         Returns:
             [texts, dim] float32, [dim] for a single text; [0, 0] for no texts.
 
         Raises:
-            TypeError: when neither `inputs` nor `sentences` came, both, or something else than texts.
-            ValueError: for what a server cannot be asked for, and unknown prompts.
+            TypeError: unless exactly one of `inputs` and `sentences` is given, with texts.
+            ValueError: for unsupported arguments and unknown prompts.
             BertlineError: see `bertline.errors`.
         """
-        given = {"output_value": output_value, "precision": precision or "float32", "device": device}
-        _refuse(given | {"pool": pool, "chunk_size": chunk_size})
-        given_texts = _one_of(inputs, sentences)
-        single = isinstance(given_texts, str)
+        unsupported = {"output_value": output_value, "precision": precision or "float32", "device": device}
+        _refuse(unsupported | {"pool": pool, "chunk_size": chunk_size})
+        texts_or_text = _one_of(inputs, sentences)
+        single = isinstance(texts_or_text, str)
         before = self._prompt(prompt_name, prompt)
-        texts = with_prompt(before, [given_texts] if single else given_texts)
+        texts = with_prompt(before, [texts_or_text] if single else texts_or_text)
         options: dict[str, Any] = {
             "normalize": normalize_embeddings or None,  # False leaves a model that normalises as it is
             "dimensions": self.truncate_dim if truncate_dim is None else truncate_dim,
@@ -147,7 +146,7 @@ class Encoder:
         *more: Any,
         **arguments: Any,
     ) -> Any:
-        """As `encode`, with the prompt `query` where no other is named."""
+        """Encode like `encode`, with the prompt `query` by default."""
         prompt_name = self._prompt_name(("query",), prompt_name, prompt)
         return self.encode(inputs, prompt_name, prompt, *more, **arguments)
 
@@ -159,14 +158,13 @@ class Encoder:
         *more: Any,
         **arguments: Any,
     ) -> Any:
-        """As `encode`, with the prompt `document` where no other is named; `passage` or `corpus` where it was removed
-        from `prompts`."""
+        """Encode like `encode`, with the prompt `document` by default, or `passage` or `corpus` if that was removed."""
         prompt_name = self._prompt_name(("document", "passage", "corpus"), prompt_name, prompt)
         return self.encode(inputs, prompt_name, prompt, *more, **arguments)
 
     @property
     def similarity_fn_name(self) -> SimilarityName:
-        """`cosine` or `dot`; may be set, also to the SimilarityFunction of sentence-transformers."""
+        """`cosine` or `dot`. May be set, also to a SimilarityFunction of sentence-transformers."""
         return self._similarity_fn_name
 
     @similarity_fn_name.setter
@@ -177,33 +175,41 @@ class Encoder:
         self._similarity_fn_name: SimilarityName = name
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """How alike vectors are, each with each.
+        """Return the similarity of each vector with each other vector.
 
         Args:
             embeddings1: [n, dim] or [dim].
             embeddings2: [m, dim] or [dim].
 
         Returns:
-            [n, m] float32; an array where SentenceTransformer returns a tensor.
+            [n, m] float32. This is an array; SentenceTransformer returns a tensor.
         """
         return self._comparable(embeddings1) @ self._comparable(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """How alike vectors are, each with the one at the same place: [n, dim] and [n, dim] give [n] float32."""
+        """Return the similarity of vectors row by row.
+
+        Args:
+            embeddings1: [n, dim].
+            embeddings2: [n, dim].
+
+        Returns:
+            [n] float32.
+        """
         return (self._comparable(embeddings1) * self._comparable(embeddings2)).sum(axis=1)
 
     def get_embedding_dimension(self) -> int:
-        """Length of the vectors."""
+        """Return the dimension of the vectors."""
         dim = self._served.dim
         return min(self.truncate_dim or dim, dim)
 
     def get_sentence_embedding_dimension(self) -> int:
-        """Length of the vectors, by the name that sentence-transformers had before 5.4."""
+        """Return the dimension of the vectors; name before sentence-transformers 5.4."""
         return self.get_embedding_dimension()
 
     @property
     def max_seq_length(self) -> int:
-        """Longest text that is not cut, in tokens."""
+        """Maximum length of a text that is not truncated, in tokens."""
         return self._served.max_seq_length
 
     @property
@@ -238,9 +244,9 @@ def _one_of(inputs: Any, sentences: Any) -> Any:
     return sentences if inputs is None else inputs
 
 
-def _refuse(given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        allowed, instead = _ELSEWHERE[name]
+def _refuse(arguments: Mapping[str, Any]) -> None:
+    for name, value in arguments.items():
+        allowed, instead = _UNSUPPORTED[name]
         if value != allowed:
             raise ValueError(f"`{name}` cannot be `{value}`: {instead}")
 

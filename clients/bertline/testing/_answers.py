@@ -1,4 +1,4 @@
-"""What a fake server answers: the same to the same request, and of the right form, but without meaning."""
+"""Answers of a fake server: valid and deterministic, but without meaning."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _VOCABULARY_SIZE = 30_000
 
 
 def vector(text: str, dim: int = 8) -> np.ndarray:
-    """The vector of a text: [dim] float32 of length 1."""
-    values = _numbers(text, dim) * 2 - 1
+    """Return the vector of a text: [dim] float32 of length 1."""
+    values = _uniform(text, dim) * 2 - 1
     return (values / np.linalg.norm(values)).astype("<f4")
 
 
-def _numbers(text: str, count: int) -> np.ndarray:
-    """[count] float64 in [0, 1), which follow from the text."""
+def _uniform(text: str, count: int) -> np.ndarray:
+    """Return [count] float64 in [0, 1), derived from a text."""
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * count), dtype="<u4") / 2**32
 
 
-def _shares(texts: Sequence[str]) -> np.ndarray:
-    """Probabilities [texts] that sum to 1."""
-    weights = np.array([_numbers(text, 1)[0] + 1e-3 for text in texts])
+def _probabilities(texts: Sequence[str]) -> np.ndarray:
+    """Return probabilities, [texts] float64, that sum to 1."""
+    weights = np.array([_uniform(text, 1)[0] + 1e-3 for text in texts])
     return weights / weights.sum()
 
 
 def tokens(text: str) -> list[re.Match[str]]:
-    """Words and punctuation marks."""
+    """Split a text into words and punctuation marks."""
     return list(_TOKEN.finditer(text))
 
 
 def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
-    """`vector` of each text."""
+    """Return the `vector` of each text."""
     vectors = np.array([vector(text, model.dim) for text in request.texts], dtype="<f4").reshape(-1, model.dim)
     if request.dimensions:
         vectors = vectors[:, : request.dimensions]
@@ -50,11 +50,11 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
 
 
 def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
-    """All labels, with probabilities out of the text."""
+    """Return all labels, with probabilities derived from the text."""
     names = model.labels_for(TASKS["Classify"])
     results = []
     for item in request.inputs:
-        scores = _shares([f"{name} {item.text} {item.text_pair}" for name in names])
+        scores = _probabilities([f"{name} {item.text} {item.text_pair}" for name in names])
         ranked = sorted(zip(names, scores.tolist(), strict=True), key=lambda pair: -pair[1])
         labels = [pb.LabelScore(label=name, score=score) for name, score in ranked[: request.top_k or None]]
         results.append(pb.Classification(labels=labels))
@@ -62,21 +62,21 @@ def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
 
 
 def regress(model: FakeModel, request: pb.RegressRequest) -> pb.RegressReply:
-    """A number from 0 to 1."""
-    return pb.RegressReply(values=[_numbers(f"{item.text} {item.text_pair}", 1)[0] for item in request.inputs])
+    """Return a number from 0 to 1, derived from the text."""
+    return pb.RegressReply(values=[_uniform(f"{item.text} {item.text_pair}", 1)[0] for item in request.inputs])
 
 
 def choose(model: FakeModel, request: pb.ChooseRequest) -> pb.ChooseReply:
-    """Probabilities out of the choices and what they belong to."""
+    """Return probabilities derived from context, question and choice."""
     results = []
     for item in request.inputs:
-        scores = _shares([f"{item.context} {item.question} {choice}" for choice in item.choices])
+        scores = _probabilities([f"{item.context} {item.question} {choice}" for choice in item.choices])
         results.append(pb.ChooseResult(choice=int(scores.argmax()), scores=scores))
     return pb.ChooseReply(results=results)
 
 
 def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
-    """Where the last word of the question stands in the contexts; no answer where it does not."""
+    """Return the places of the question's last word in the contexts, or no answer."""
     results = []
     for item in request.inputs:
         words = [match[0] for match in tokens(item.question) if match[0].isalnum()]
@@ -96,14 +96,14 @@ def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
 
 
 def tag(model: FakeModel, request: pb.TagRequest) -> pb.TagReply:
-    """Words that begin with a capital are entities, of a type that follows from the word."""
+    """Return words with a capital as entities, with a type derived from the word."""
     kinds = sorted({label[2:] for label in model.labels_for(TASKS["Tag"]) if label[:2] == "B-"}) or ["MISC"]
     results = []
     for item in request.inputs:
         result = pb.TagResult()
         for match in tokens(item.text or " ".join(item.words)):
             place = {"start": match.start(), "end": match.end()}
-            kind = kinds[int(_numbers(match[0], 1)[0] * len(kinds))] if match[0][0].isupper() else ""
+            kind = kinds[int(_uniform(match[0], 1)[0] * len(kinds))] if match[0][0].isupper() else ""
             if kind:
                 result.entities.add(**place, text=match[0], label=kind, score=0.75)
             if request.return_words:
@@ -113,15 +113,15 @@ def tag(model: FakeModel, request: pb.TagRequest) -> pb.TagReply:
 
 
 def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply:
-    """`word0`, `word1`, ... from a number that follows from the text and the place of the [MASK] in it."""
+    """Return `wordN`, `wordN+1`, ... for each [MASK], with N derived from the text and the position of the [MASK]."""
     results = []
     for text in request.texts:
         masks = []
-        that_fit = tokens(text)[: model.max_seq_length - 2]
-        for place in range(sum(token[0] == "[MASK]" for token in that_fit)):
-            first = int(_numbers(f"{text} {place}", 1)[0] * _VOCABULARY_SIZE)
+        fitting = tokens(text)[: model.max_seq_length - 2]
+        for place in range(sum(token[0] == "[MASK]" for token in fitting)):
+            first = int(_uniform(f"{text} {place}", 1)[0] * _VOCABULARY_SIZE)
             names = [f"word{(first + rank) % _VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
-            targets = [pb.TokenScore(token=name, score=_numbers(f"{text} {name}", 1)[0]) for name in request.targets]
+            targets = [pb.TokenScore(token=name, score=_uniform(f"{text} {name}", 1)[0]) for name in request.targets]
             found = [pb.TokenScore(token=name, score=0.5 ** (rank + 1)) for rank, name in enumerate(names)]
             masks.append(pb.MaskFill(tokens=found, targets=targets))
         results.append(pb.FillMaskResult(masks=masks))
@@ -129,7 +129,7 @@ def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply
 
 
 def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
-    """A token for each word and punctuation mark."""
+    """Return one token per word and punctuation mark."""
     results = []
     for item in request.inputs:
         result = pb.TokenizedInput()
@@ -143,7 +143,7 @@ def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
 
 
 def _add_token(result: Any, token: str, start: int = 0, end: int = 0, *, type_id: int, special: bool = True) -> None:
-    result.ids.append(int(_numbers(token, 1)[0] * _VOCABULARY_SIZE))
+    result.ids.append(int(_uniform(token, 1)[0] * _VOCABULARY_SIZE))
     result.tokens.append(token)
     result.starts.append(start)
     result.ends.append(end)
@@ -161,4 +161,4 @@ ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
     "FillMask": fill_mask,
     "Tokenize": tokenize,
 }
-"""RPC -> its answer; ListModels and GetModel tell of the models."""
+"""Answer of each RPC, except ListModels and GetModel."""

@@ -1,4 +1,4 @@
-"""The models of a fake server, and which of them a request means."""
+"""Models of a fake server, and the choice of one for a request."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ TASKS = {
     "Tag": "tagging",
     "FillMask": "masked-lm",
 }
-"""RPC -> the task of the models that answer it; the other RPCs are answered by any model."""
+"""Task that each RPC needs. Any model answers the other RPCs."""
 _LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeModel:
-    """A version of a model that a FakeServer has."""
+    """Model version of a FakeServer."""
 
     name: str = "fake"
     version: str = "1"
     task: str = ""
-    """As `bertline.Model.task`; empty for a model that answers every RPC, which only fakes do."""
+    """See `bertline.Model.task`. Empty: answers every RPC, which no real model does."""
     labels: Sequence[str] = ()
-    """Of classification and tagging; some are made up where none are given."""
+    """Labels of classification and tagging. Empty: default labels."""
     dim: int = 8
-    """Length of the vectors."""
+    """Dimension of the vectors."""
     max_seq_length: int = 512
-    """In tokens, each a word or a punctuation mark of the fake tokenizer."""
+    """Maximum length in tokens. The fake tokenizer makes a token of each word and punctuation mark."""
     state: str = "ready"
-    """`loading`, `ready`, `stale` or `failed`: only ready and stale ones answer."""
+    """`loading`, `ready`, `stale` or `failed`. Only `ready` and `stale` models answer."""
     error: str = ""
-    """Why it cannot be loaded."""
+    """Why its directory cannot be loaded."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.task and self.task not in TASKS.values():
             raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(TASKS.values())})")
         if not re.fullmatch(r"[1-9]\d*", self.version, re.ASCII):
-            raise ValueError(f"a version is a whole number, at least 1: `{self.version}`")
+            raise ValueError(f"a version must be a whole number of at least 1: `{self.version}`")
         if self.state not in ("loading", "ready", "stale", "failed"):
             raise ValueError(f"unknown state: `{self.state}` (one of: loading, ready, stale, failed)")
 
@@ -57,21 +57,21 @@ class FakeModel:
 
     @property
     def serves(self) -> bool:
-        """Whether it answers."""
+        """True if the model answers."""
         return self.state in ("ready", "stale")
 
     @property
     def ref(self) -> pb.ModelRef:
-        """Name and version."""
+        """Name and version as a message."""
         return pb.ModelRef(name=self.name, version=self.version)
 
     def labels_for(self, task: str) -> Sequence[str]:
-        """Those that were given, or made up."""
+        """Return the labels for a task."""
         return self.labels or _LABELS.get(task, ())
 
     @property
     def info(self) -> pb.ModelInfo:
-        """What ListModels says of it."""
+        """Description of the model in ListModels."""
         state = f"MODEL_STATE_{self.state.upper()}"
         if not self.serves:
             return pb.ModelInfo(model=self.ref, state=state, error=self.error)
@@ -90,10 +90,10 @@ class FakeModel:
 
 
 def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> FakeModel:
-    """The model that a request means, found as a server finds it.
+    """Return the model for a request, chosen as a real server does.
 
     Raises:
-        Refusal: when there is none.
+        Refusal: if there is none.
     """
     task, loaded = TASKS.get(method, ""), [model for model in models if model.serves]
     name = ref.name or _only_name(models, task)
@@ -133,7 +133,7 @@ def _refuse_loading(models: Sequence[FakeModel]) -> None:
 
 
 def _rank(model: FakeModel) -> tuple[int, str]:
-    """Highest version last: numbers as numbers."""
+    """Return a sort key that orders versions as numbers."""
     return len(model.version), model.version
 
 

@@ -1,4 +1,4 @@
-"""A port that passes connections on to another port: what it passes can be cut or silenced, as by a network."""
+"""Relay between two ports, whose connections can be cut or silenced, as by a network."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any
 
 
 class Relay:
-    """Listens on 127.0.0.1, in a thread of its own, until it is closed."""
+    """Relay from a port of 127.0.0.1 to another port. Runs in its own thread until it is closed.
+
+    Args:
+        upstream_port: to connect to.
+        port: to listen on; 0 for a free one.
+    """
 
     def __init__(self, upstream_port: int, port: int = 0) -> None:
         self.upstream_port = upstream_port
         self.loop = asyncio.new_event_loop()
         self.sides: set[Side] = set()
-        """Both ends of all connections."""
+        """Both ends of each connection."""
         self.is_silent = False
         self.is_closing = False
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -31,11 +36,11 @@ class Relay:
         self.loop.call_soon_threadsafe(self._abort)
 
     def silence(self, silent: bool) -> None:
-        """Connections stay, but nothing goes through."""
+        """Stop or resume the data of all connections, without closing them."""
         self.loop.call_soon_threadsafe(self._silence, silent)
 
     def close(self) -> None:
-        """Cut all connections and listen no more; again is fine."""
+        """Cut all connections and stop listening. May be called again."""
         if self.loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
@@ -62,7 +67,7 @@ class Relay:
         self.is_closing = True
         for listener in self._server.sockets:
             self.loop.remove_reader(listener.fileno())
-        # Connections that were accepted: of a server that is closed, asyncio would forget to close them.
+        # Wait for connections that were just accepted. asyncio does not close them with the server.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.gather(*tasks, return_exceptions=True)
         self._server.close()
@@ -72,7 +77,7 @@ class Relay:
 
 
 class Side(asyncio.Protocol):
-    """One end of a connection: that of the client, which makes the other, or that of the server."""
+    """One end of a connection: the client's, or the server's that it opens."""
 
     transport: Any
 
@@ -82,7 +87,7 @@ class Side(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to pass on when there are both ends."""
+        """Start to forward when both ends are connected."""
         self.transport = transport
         self._relay.sides.add(self)
         if self._peer is None:
@@ -96,28 +101,28 @@ class Side(asyncio.Protocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on."""
+        """Forward data to the other end."""
         if self._peer:
             self._peer.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cut the other end, too."""
+        """Cut the other end."""
         self._relay.sides.discard(self)
         if self._peer:
             self._peer.transport.abort()
 
     def pause_writing(self) -> None:
-        """Take no more than can be passed on."""
+        """Pause the other end while this one cannot write."""
         if self._peer:
             self._peer.read(False)
 
     def resume_writing(self) -> None:
-        """Take more."""
+        """Resume the other end."""
         if self._peer:
             self._peer.read(True)
 
     def read(self, reads: bool) -> None:
-        """Take what comes, or leave it where it is."""
+        """Resume or pause reading."""
         if reads and self._peer and not self._relay.is_silent:
             self.transport.resume_reading()
         else:

@@ -72,10 +72,10 @@ def test_more_texts_may_be_asked_for_than_there_are(search, index):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["index", "{notes}", "{index}", "--model", "plain"], "there is something already"),
-        (["index", "{notes}", "{new}", "--model", "labels"], "`labels` is a model of task `classification`"),
+        (["index", "{notes}", "{index}", "--model", "plain"], "already exists"),
+        (["index", "{notes}", "{new}", "--model", "labels"], "`labels` has task `classification`"),
         (["index", "{notes}", "{new}"], "name one of the models"),
-        (["index", "{empty}", "{new}", "--model", "plain"], "no text in"),
+        (["index", "{empty}", "{new}", "--model", "plain"], "has no text"),
         (["index", "{new}", "{new}", "--model", "plain"], "No such file"),
         (["query", "{new}", "owl"], "No such file"),
     ],
@@ -110,7 +110,7 @@ def test_a_line_that_cannot_be_used(search, tmp_path):
 def test_variables_may_be_empty(search, index, start):
     """As if they were not set, of the command and of the service."""
     assert search("query", index, "owl", BERTLINE_TOKEN="").returncode == 0
-    assert "a target is" not in search("query", index, "owl", BERTLINE_TARGET="").stderr
+    assert "a target must be" not in search("query", index, "owl", BERTLINE_TARGET="").stderr
     with start(BERTLINE_TOKEN="") as http:
         assert http.get("/health").status_code == 200
 
@@ -229,7 +229,7 @@ def test_an_index_of_a_model_that_is_gone(start, index, tmp_path):
     with start(BERTLINE_INDEX=str(tmp_path / "index")) as http:
         reply = http.post("/search", json={"text": "owl"})
 
-    assert (reply.status_code, "made anew" in reply.text) == (503, True)
+    assert (reply.status_code, "build the index again" in reply.text) == (503, True)
 
 
 def test_without_an_index_over_http(start):
