@@ -14,27 +14,12 @@ from export.html_report import MAX_METRICS, describe_speed
 from export.records import convert_manifest
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
-from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record, usage_of
+from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record
+from training.reports.usages import usage_of
 
 TEMPLATE = "model_card.md.j2"
-_CLIENT = {
-    "embedding": "print(client.embed({examples}, model={model}))",
-    "classification": "print([item.label for item in client.classify({examples}, model={model})])",
-    "regression": "print(client.regress({examples}, model={model})[0])",
-    "multiple-choice": "print(client.choose({examples}, model={model})[0].choice)",
-    "tagging": "print([word.tag for word in client.tag({examples}, model={model}, return_words=True)[0].words])",
-    "spans": 'print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
-    "masked-lm": "print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
-}
-"""Python client call for each task."""
-_EXAMPLES = {
-    "embedding": '["A text to embed.", "Another text."]',
-    "masked-lm": '["The [MASK] is old."]',
-    "tagging": '["A text with names."]',
-    "multiple-choice": '[("A question?", ["One answer.", "Another answer."])]',
-}
-_OTHER_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
-"""Examples of other tasks; the key is True for networks trained on pairs."""
+_EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
+"""Examples of tasks whose usage has none; the key is True for networks trained on pairs."""
 _DATA = {"evaluated_on": "Evaluated on", "calibrated_on": "Calibrated on"}
 
 
@@ -49,8 +34,8 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     record = training_record(task, provenance["training"])
     data = provenance.get("data", {})
     record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
-    examples = _EXAMPLES.get(task, _OTHER_EXAMPLES[record["text_pairs"]])
     usage = usage_of(task)
+    examples = usage.examples or _EXAMPLES[record["text_pairs"]]
     return render_card(
         TEMPLATE,
         folder=Path(__file__).parent,
@@ -73,8 +58,8 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         record=record,
         examples=examples,
         usage=usage,
-        client=_CLIENT[task].format(examples=examples, model=f'"{manifest.name}", version="{manifest.version}"'),
-        optimum_class="" if task == "multiple-choice" else usage.auto_class.replace("Auto", "ORT"),
+        client=usage.python.format(examples=examples, model=f'"{manifest.name}", version="{manifest.version}"'),
+        optimum_class=usage.optimum_class,
     )
 
 

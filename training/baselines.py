@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -21,17 +20,6 @@ from tasks.tagging import TaggingExample
 from tasks.tags import has_no_scheme, to_iob2
 from tasks.tokenizer import Tokenizer
 from training.data.pretraining import Masking
-from training.similarity import word_overlap
-
-
-def baseline(task: str, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer) -> tuple[str, dict[str, float]]:
-    """Return name and dev scores of a task's best baseline, fitted on train."""
-    if task == "masked-lm":
-        return "unigram", unigram(train, dev, tokenizer)
-    found = [(name, scores_of(train, dev)) for name, scores_of in BASELINES[task].items()]
-    if task == "regression":
-        found.append(("word overlap", word_overlap(dev, tokenizer)))
-    return max(found, key=lambda item: list(item[1].values()))
 
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
@@ -146,13 +134,3 @@ EPSILON = 1e-9
 def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:
     hidden = [tokenizer.token_id(token) or 0 for example in examples for token in example.tokens]
     return np.bincount(hidden, minlength=tokenizer.vocab_size)
-
-
-BASELINES: dict[str, dict[str, Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]]] = {
-    "classification": {"majority label": majority_label},
-    "spans": {"first words": first_words, "always no answer": no_answer},
-    "regression": {"mean label": mean_label},
-    "multiple-choice": {"commonest choice": majority_choice},
-    "tagging": {"commonest tag": majority_tag},
-}
-"""Baselines of each task by name; the one with the best first score counts. Regression also has `word_overlap`."""

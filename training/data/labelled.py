@@ -12,28 +12,22 @@ from training.data.columns import Columns
 from training.data.conll import is_conll_column
 from training.data.examples import Examples, encode_examples
 from training.data.format_hints import other_task
-from training.data.squad import read_spans
-from training.data.table_examples import read_classification, read_multiple_choice, read_regression
+from training.data.table_examples import read_regression
 from training.data.tables import TABLES, WITH_LISTS, kind_of
-from training.data.tagging import read_tagging
+from training.objectives.registry import OBJECTIVES
 from training.text.documents import suffix_of
 
-READERS: dict[str, Callable[[Path, Columns], Examples]] = {
-    "classification": read_classification,
-    "spans": read_spans,
-    "regression": read_regression,
-    "multiple-choice": read_multiple_choice,
-    "tagging": read_tagging,
-}
+READERS: dict[str, Callable[[Path, Columns], Examples]] = {name: item.read for name, item in OBJECTIVES.items()}
 """Reader of the labelled data of each task."""
-TABLE_COLUMNS = {
-    ("tokens", "tags"): ["tagging"],
-    ("question", "context", "answers"): ["spans"],
-    ("choices", "label"): ["multiple-choice"],
-    ("ending0", "label"): ["multiple-choice"],
-    ("text", "label"): ["classification", "regression"],
-}
-"""Default names of columns -> tasks whose reader takes them, for hints at the right task."""
+
+
+def _table_columns() -> dict[tuple[str, ...], list[str]]:
+    """Return the tasks of each set of default columns; general columns (`text`, `label`) last."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, objective in OBJECTIVES.items():
+        for columns in objective.table_columns:
+            found.setdefault(columns, []).append(name)
+    return dict(reversed(found.items()))
 
 
 def read_examples(
@@ -80,7 +74,7 @@ def _read(task: str, path: Path, columns: Columns) -> Examples:
     try:
         return READERS[task](path, columns)
     except ValueError as error:
-        raise ValueError(f"{error}{other_task(path, task, TABLE_COLUMNS)}") from error
+        raise ValueError(f"{error}{other_task(path, task, _table_columns())}") from error
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:

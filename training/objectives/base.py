@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.features import Features
+from training.data.columns import Columns
 from training.data.examples import Examples
 from training.loop.types import Batch
 from training.model.heads import BertModel
@@ -96,6 +98,12 @@ class TaskObjective(LabelledObjective):
     """Reason why examples are left out."""
     baselines: ClassVar[Mapping[str, Baseline]]
     """Baselines of the task by name."""
+    table_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Default columns of tables of the task, to recognize its files; alternatives."""
+
+    @abstractmethod
+    def read(self, path: Path, columns: Columns) -> Examples:
+        """Read the labelled examples of a file."""
 
     @abstractmethod
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -13,6 +14,9 @@ from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
 from training.baselines import majority_label
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.table_examples import read_classification
 from training.loop.types import Batch
 from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, all_label_names
 
@@ -21,6 +25,10 @@ class ClassificationObjective(TaskObjective):
     """Cross entropy of the label."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
+    table_columns = (("text", "label"),)
+
+    def read(self, path: Path, columns: Columns) -> Examples:
+        return read_classification(path, columns)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         return ClassificationSettings(max_seq_length=options.max_seq_length, labels=all_label_names(self, examples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,9 @@ from tasks.base import TaskSettings
 from tasks.features import Features
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
 from training.baselines import majority_choice
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.table_examples import read_multiple_choice
 from training.loop.types import Batch
 from training.objectives.base import Baseline, LabelledFeatures, Targets, TaskObjective, TaskOptions
 
@@ -22,6 +26,10 @@ class MultipleChoiceObjective(TaskObjective):
     """Cross entropy of the right choice among those of its question."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"commonest choice": majority_choice}
+    table_columns = (("choices", "label"), ("ending0", "label"))
+
+    def read(self, path: Path, columns: Columns) -> Examples:
+        return read_multiple_choice(path, columns)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=options.max_seq_length)

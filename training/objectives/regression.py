@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,9 @@ from tasks.base import TaskSettings
 from tasks.features import Features
 from tasks.regression import RegressionExample, RegressionSettings
 from training.baselines import mean_label
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.table_examples import read_regression
 from training.loop.types import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
@@ -26,6 +30,10 @@ class RegressionObjective(TaskObjective):
     """Squared error of labels, standardised by mean and deviation of the training data."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"mean label": mean_label}
+    table_columns = (("text", "label"),)
+
+    def read(self, path: Path, columns: Columns) -> Examples:
+        return read_regression(path, columns)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels = np.array([example.label or 0 for example in examples], dtype=np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,9 @@ from tasks.base import TaskSettings
 from tasks.joined_words import word_around
 from tasks.spans import SpanExample, SpanSettings, Window
 from training.baselines import first_words, no_answer
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.squad import read_spans
 from training.loop.types import Batch
 from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
 
@@ -24,6 +28,11 @@ class SpanObjective(TaskObjective):
     """Mean of the cross entropies of the answer's first and last token."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"first words": first_words, "always no answer": no_answer}
+    table_columns = (("question", "context", "answers"),)
+
+    def read(self, path: Path, columns: Columns) -> Examples:
+        return read_spans(path, columns)
+
     default_max_seq_length = 384
     unusable_reason = "no answer is at its answer_start"
 

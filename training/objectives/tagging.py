@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,9 @@ from tasks.joined_words import is_mark, learn_joined_words
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
 from training.baselines import majority_tag
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.tagging import read_tagging
 from training.loop.types import Batch
 from training.objectives.base import (
     IGNORED,
@@ -37,6 +41,10 @@ class TaggingObjective(TaskObjective):
     """Cross entropy of the tag at the first token of each word."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"commonest tag": majority_tag}
+    table_columns = (("tokens", "tags"),)
+
+    def read(self, path: Path, columns: Columns) -> Examples:
+        return read_tagging(path, columns)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]

@@ -10,7 +10,6 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +21,13 @@ from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
 from training.provenance import checkpoint_name
 from training.renamed_fields import with_new_names
+from training.reports.usages import USAGES, usage_of
 from training.task_card import TaskCard
 
 CARD_FILE = "README.md"
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
 TEMPLATE = "model_card.md.j2"
 FOLDER = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Names of a task on the hub, in transformers and in the client."""
-
-    sentence: str
-    """Description of the model."""
-    pipeline_tag: str
-    """Tag of Hugging Face's hub, and of `transformers.pipeline`."""
-    auto_class: str
-    client: str = ""
-    """Arguments of the command `bertline`; empty if it has no command for the task."""
-
-
-USAGES = {
-    "masked-lm": Usage(
-        "A BERT pretrained on masked words",
-        "fill-mask",
-        "AutoModelForMaskedLM",
-        'fill-mask {model} "The [MASK] is old."',
-    ),
-    "classification": Usage(
-        "A BERT that labels a text or a pair of texts",
-        "text-classification",
-        "AutoModelForSequenceClassification",
-        'classify {model} "A text to label."',
-    ),
-    "spans": Usage(
-        "A BERT that answers a question with a span of a given text",
-        "question-answering",
-        "AutoModelForQuestionAnswering",
-        'answer {model} "A question?" "A text that answers it."',
-    ),
-    "embedding": Usage(
-        "A BERT that turns texts into vectors", "feature-extraction", "AutoModel", 'embed {model} "A text to embed."'
-    ),
-    "regression": Usage(
-        "A BERT that gives a text or a pair of texts a number",
-        "text-classification",
-        "AutoModelForSequenceClassification",
-        'regress {model} "A text."',
-    ),
-    "tagging": Usage(
-        "A BERT that tags the words of a text",
-        "token-classification",
-        "AutoModelForTokenClassification",
-        'tag {model} "A text with names."',
-    ),
-    "multiple-choice": Usage(
-        "A BERT that chooses among endings or answers",
-        "multiple-choice",
-        "AutoModelForMultipleChoice",
-        'choose {model} "A question?" "An answer." "Another answer."',
-    ),
-}
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "mean_absolute_error": "mae"}
 """Names of scores -> different names on the hub."""
 MAIN_SETTINGS = {
@@ -165,11 +109,6 @@ def read_notes(directory: Path) -> str:
         return path.read_text(encoding="utf-8").partition(NOTES_BEGIN)[2].strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
-
-
-def usage_of(task: str) -> Usage:
-    """Return the usage of a task."""
-    return USAGES.get(task, Usage(f"A BERT for {task}", "", "AutoModel"))
 
 
 def training_record(task: str, provenance: Mapping[str, Any], direction: str = "both") -> dict[str, Any]:

@@ -19,7 +19,6 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from training.baselines import (
-    baseline,
     first_words,
     majority_choice,
     majority_label,
@@ -45,6 +44,7 @@ from training.data.tagging import read_tagging
 from training.loop.optimizer import create_optimizer
 from training.loop.schedule import learning_rate
 from training.model.encoder import EncoderConfig
+from training.objectives.registry import best_baseline
 from training.text.documents import read_documents
 
 EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
@@ -603,11 +603,11 @@ def test_baselines():
     assert first_words(spans, spans) == {"exact_match": 1.0, "f1": 1.0}
     unanswerable = [SpanExample("q", "one two three four")] * 3
     assert first_words(unanswerable, unanswerable)["f1"] == no_answer(spans, unanswerable)["f1"] == 1.0
-    assert baseline("spans", spans, [*spans, *unanswerable], None) == (
+    assert best_baseline("spans", spans, [*spans, *unanswerable], None) == (
         "always no answer",
         no_answer(spans, [*spans, *unanswerable]),
     )
-    assert baseline("spans", spans, spans, None)[0] == "first words"
+    assert best_baseline("spans", spans, spans, None)[0] == "first words"
 
 
 def test_first_characters_are_the_baseline_of_text_without_spaces():

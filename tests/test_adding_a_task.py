@@ -1,0 +1,130 @@
+"""The list "Adding a task" of CONTRIBUTING.md names every place where the code names tasks."""
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tasks import TASKS
+from tasks.registry import LabelledTask, TaskName
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("tasks", "training", "export", "serving", "clients/bertline")
+MOST_FILES = 10
+
+ONE_TASK = ("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py")
+"""Places of code for one task: readers of one format, baselines, ..."""
+SPECIAL = {
+    "embedding": {
+        "clients/bertline/integrations/_steps.py",
+        "clients/bertline/integrations/mteb.py",
+        "clients/bertline/integrations/sentence_transformers.py",
+        "export/card.py",  # a sentence-transformers model, for the hub
+        "export/evaluation_set.py",  # has texts without labels
+        "export/interop.py",
+        "export/quality.py",
+        "export/quality_gate.py",  # judged by cosines
+        "export/source.py",
+        "serving/core/finite.py",
+        "training/checkpoint.py",  # needs no head
+        "training/contrastive.py",
+        "training/evaluate.py",
+        "training/model/vectors.py",
+        "training/reports/samples.py",
+        "training/similarity.py",
+    },
+    "spans": {
+        "export/source.py",  # lengths of foreign checkpoints
+        "training/ablations/runs.py",
+        "training/ablations/tables.py",
+        "training/finetune.py",  # the null threshold
+        "training/reports/samples.py",
+    },
+    "classification": {
+        "export/source.py",  # Hugging Face has one class for classification and regression
+        "training/ablations/tables.py",
+        "training/finetune.py",  # warns of labels that are numbers
+        "training/reports/samples.py",
+    },
+    "regression": {
+        "export/evaluation_set.py",
+        "export/source.py",
+        "serving/core/finite.py",
+        "training/checkpoint_writer.py",
+        "training/contrastive.py",  # pairs with a similarity
+        "training/reports/samples.py",
+        "training/similarity.py",
+    },
+    "tagging": {"training/ablations/tables.py"},
+    "multiple-choice": {"serving/core/finite.py"},  # one number for each choice
+    "masked-lm": {
+        "export/network.py",  # the matrix of the word embeddings
+        "export/parity.py",
+        "export/quality_gate.py",
+        "serving/core/finite.py",
+        "training/checkpoint.py",
+        "training/evaluate.py",
+        "training/pretrain.py",
+        "training/report.py",
+        "training/reports/model_card.py",
+        "training/reports/samples.py",
+    },
+}
+"""Files that treat one task differently from all others. A new task needs no entry."""
+
+
+@pytest.fixture(scope="module")
+def listed():
+    """Paths in the section of CONTRIBUTING.md: of the numbered list, and of all lists."""
+    section = re.search(r"## Adding a task\n(.*?)\n## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+    needed = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
+    return needed, needed + re.findall(r"`([^`]+\.py)`", section)
+
+
+@pytest.fixture(scope="module")
+def naming():
+    """For each task, the files that have its name as a string, or import its module."""
+    modules = {task.__module__: name for name, task in TASKS.items()}
+    found = {name: set() for name in TASKS}
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in TASKS:
+                found[node.value].add(path.relative_to(ROOT).as_posix())
+            elif isinstance(node, ast.ImportFrom) and node.module in modules:
+                found[modules[node.module]].add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_a_task_touches_at_most_ten_files(listed):
+    """The numbered list is short, and all of its files are there."""
+    needed, all_paths = listed
+
+    assert 0 < len(needed) <= MOST_FILES
+    for path in all_paths:
+        assert any(ROOT.glob(re.sub("<[a-z]+>", "*", path))), path
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_file_that_names_a_task_is_listed(listed, naming, task):
+    """Other files may name a task only to treat it differently from all others."""
+    others = {path for path in naming[task] - {*listed[1]} if not path.startswith(ONE_TASK)}
+
+    assert others == SPECIAL[task]
+
+
+def test_listed_tables_name_every_task(listed, naming):
+    """So that the list has no file that a new task does not need."""
+    tables = [path for path in listed[0] if re.fullmatch(r"[a-z_/]+\.py", path) and not path.endswith("__init__.py")]
+
+    assert len(tables) >= 4
+    for path in tables:
+        assert {name for name in TASKS if path in naming[name]} >= {*get_args(LabelledTask)}, path
+
+
+def test_names_of_tasks_agree():
+    """The types of recipes and flags have the names of the registry."""
+    names = {name for part in get_args(TaskName) for name in (get_args(part) or (part,))}
+
+    assert names == TASKS.keys() > {*get_args(LabelledTask)}
