@@ -152,7 +152,7 @@ class InferenceService:
         self._metrics.decoded(model, sum(submitted.decode.seconds) + sum(serialize.seconds))
         if self._cache is not None:
             self._metrics.cache_asked(model, hit=False)
-            if models is self.models:
+            if models is self.models:  # else another version may answer the same request now
                 cached = CachedReply(model, call.num_inputs, call.num_tokens, reply.without_timings)
                 self._metrics.cache_evicted(self._cache.put(key, cached))
         return reply
