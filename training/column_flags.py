@@ -1,4 +1,4 @@
-"""The client's spelling of columns: `--column text=NAME` is the same as `--columns.text NAME`."""
+"""Spelling of columns as in the client: `--column text=NAME` is the same as `--columns.text NAME`."""
 
 from __future__ import annotations
 

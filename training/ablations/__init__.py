@@ -1,1 +1,1 @@
-"""The paper's ablations at small scale. See `python -m training.ablations --help`."""
+"""Ablations of the paper, at small scale. See `python -m training.ablations --help`."""

@@ -25,7 +25,7 @@ from tasks.schema import Bounds
 from training.model.encoder import SIZE, Encoder, EncoderConfig, Layer, padding_mask
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
-"""Which tokens a token attends to: all (BERT), those before it, those after it, or both in separate stacks."""
+"""Direction of attention: to all tokens (BERT), to earlier ones, to later ones, or both in separate stacks."""
 Combination = Literal["concat", "sum", "weighted"]
 """Concatenation, sum, or weighted mean; the weights are learned, a softmax that starts uniform."""
 
@@ -38,7 +38,7 @@ class AblationConfig(EncoderConfig):
     state_layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states the heads read: 0 for the embeddings, 1 for the first layer, -1 for the last."""
     state_combination: Combination = "concat"
-    """How several hidden states are combined."""
+    """Combination of several hidden states."""
     bilstm_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
     """Size of each direction of a BiLSTM of two layers below the head; 0 for none."""
 

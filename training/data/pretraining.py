@@ -69,7 +69,7 @@ class PretrainingExample:
 
 
 class PretrainingExamples:
-    """The examples of a corpus.
+    """Examples of a corpus.
 
     Args:
         max_seq_length: longest example in tokens, special tokens included.

@@ -1,1 +1,1 @@
-"""The network: encoder, heads, fast CPU kernels, FLOP counts."""
+"""Network: encoder, heads, fast CPU kernels, FLOP counts."""

@@ -1,4 +1,4 @@
-"""The BERT encoder: embeddings, post-LN transformer layers and the pooler.
+"""BERT encoder: embeddings, post-LN transformer layers and the pooler.
 
 Devlin et al. 2018 (arXiv 1810.04805), section 3 and appendix A.2. Details follow modeling.py of google-research/bert,
 except that GELU is computed exactly, as in Hugging Face checkpoints. Query, key and value are one matrix product here;
@@ -165,7 +165,7 @@ def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:
 
 
 class Encoder(nn.Module):
-    """The encoder below every head."""
+    """Encoder below every head."""
 
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()

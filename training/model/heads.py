@@ -1,4 +1,4 @@
-"""The encoder with a head for each task.
+"""Heads: the encoder with an output layer for each task.
 
 Classes and outputs are named as in Hugging Face's transformers. Sections are those of Devlin et al. 2018.
 
@@ -15,7 +15,7 @@ from training.model.encoder import ACTIVATIONS, Dropout, EncoderConfig
 
 
 class BertModel(nn.Module):
-    """The encoder and its pooler, and the base class of networks with a head.
+    """Encoder with pooler, and base class of networks with a head.
 
     Call it with `input_ids`, `attention_mask` and `token_type_ids`; it returns outputs by name.
     """

@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
+"""Model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
 `training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states what is known of the
 model, and what is not.

@@ -1,4 +1,4 @@
-"""Views of predictions for the report, one function a task: what is shown of an example, and a sentence about all.
+"""Views of predictions for the report, one function a task. Each returns items to show and a sentence about all.
 
 To show a new task better than by a plain table, add a function to `SHOWN`.
 """
@@ -25,7 +25,7 @@ from tasks.tags import chunks
 NUM_SHOWN, NUM_WORST = 18, 12
 """Number of examples in a table of errors, and how many of them are the worst."""
 NUM_SPANS, NUM_WRONG_SPANS, NUM_NEAR_SPANS = 10, 4, 3
-"""The same for spans, which need more space."""
+"""Number of spans to show, which need more space: in all, of wrong and of partly right ones."""
 CONTEXT_CHARS = 320
 """Code points of a context that are shown before and after the answers."""
 TRUTHS = ("label", "labels", "tags", "value", "score", "answers", "answer")

@@ -45,7 +45,7 @@ class Block:
     start: int
     """Offset in the decompressed file in bytes, or in rows of Parquet."""
     length: int
-    """In the unit of `start`."""
+    """Length in the unit of `start`."""
 
     @property
     def num_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The fraction of a corpus that occurs more than once; `training.corpus` prints it.
+"""Fraction of a corpus that occurs more than once; `training.corpus` prints it.
 
 A model memorizes repeated text, and held-out text that also occurs in training is no test: the loss looks better than
 the model is (google-research/bert issue 746). Sequences of ids are compared by 64-bit hashes: among n different ones,

@@ -20,7 +20,7 @@ class FileRange:
     start: int
     """Offset in the decompressed file in bytes, or in rows of Parquet."""
     length: int
-    """In the unit of `start`."""
+    """Length in the unit of `start`."""
     checksum: int
     """CRC-32 of the text."""
 

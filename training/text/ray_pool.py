@@ -26,7 +26,7 @@ import training
 ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 4
-"""How often an item is started; Ray itself retries an item forever if it kills its worker each time."""
+"""Largest number of starts of an item; Ray itself retries an item forever if it kills its worker each time."""
 CONNECT_S = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -138,7 +138,7 @@ def _connected(address: str) -> Iterator[Any]:
         importlib.import_module("ray.data")
     except ImportError as error:
         raise ChildProcessError(
-            f"--ray needs what is not installed ({error}): python -m pip install --group ray -c constraints.txt"
+            f"--ray needs Ray ({error}): python -m pip install --group ray -c constraints.txt"
         ) from error
     with _silent_threads("ray_"):
         _connect(ray, address)
@@ -184,5 +184,5 @@ def _check_reachable(address: str) -> None:
 
 def _one_line(error: BaseException) -> str:
     if module := re.search(r"No module named '([\w.]+)'", str(error)):
-        return f"a node of the Ray cluster has no module `{module[1]}`; install there what is installed here"
+        return f"a node of the Ray cluster has no module `{module[1]}`; install the same packages as on this machine"
     return next(line for line in reversed(f"the Ray cluster failed\n{error}".splitlines()) if line.strip()).strip()

@@ -29,7 +29,7 @@ class ShardStatistics:
     """Counts and hashes of a shard."""
 
     record: dict[str, Any]
-    """The shard's entry in corpus.json: file, counts and digest."""
+    """Entry of the shard in corpus.json: file, counts and digest."""
     sentences: tuple[np.ndarray, np.ndarray]
     """Hashes and lengths of sentences, each [sentences]."""
     documents: tuple[np.ndarray, np.ndarray]
@@ -39,8 +39,8 @@ class ShardStatistics:
     num_file_bytes: int
     """Bytes read from text files."""
     word_counts: dict[str, int] = field(default_factory=dict)
-    """With a segmenter: `num_words`, `num_seams` (pairs of adjacent tokens in its scripts), and `num_boundaries` (seams
-    at which a word begins)."""
+    """Counts with a segmenter: `num_words`, `num_seams` (pairs of adjacent tokens in its scripts), and `num_boundaries`
+    (seams at which a word begins)."""
 
 
 def make_shard(

@@ -160,7 +160,7 @@ def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
 def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
     """It is no part of `training`."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", ray="auto")
-    with pytest.raises(ChildProcessError, match=r"--ray needs what is not installed .* --group ray"):
+    with pytest.raises(ChildProcessError, match=r"--ray needs Ray .* --group ray"):
         prepare_corpus(recipe)
 
 
