@@ -247,7 +247,7 @@ def test_what_health_says_is_what_readiness_is(tmp_path):
         loading = Models([*server._repository.models.versions, Version("tiny", "2")])
 
         async def publish(trouble):
-            server._trouble = trouble
+            server._worker_problem = trouble
             server._publish(loading)
 
         asyncio.run_coroutine_threadsafe(publish(""), running.loop).result(10)
