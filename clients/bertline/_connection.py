@@ -161,7 +161,7 @@ class Health(Enum):
     SERVING = auto()
     NOT_SERVING = auto()
     REFUSED = auto()
-    """The server is there, and refuses health checks: most often because they carry no token."""
+    """Reachable, but refuses health checks, mostly because they carry no token."""
     UNREACHABLE = auto()
 
 
@@ -179,7 +179,7 @@ def health_of_error(error: grpc.RpcError) -> Health:
 
 
 class Stubs:
-    """The channels of a client: one that checks the server's health, and a plain one.
+    """Channels of a client: one that checks the server's health, and a plain one.
 
     gRPC checks health by a stream of its own. If the server refuses that stream, gRPC fails all calls with UNAVAILABLE,
     as if the server was not there. `watch_health` tells the two apart.

@@ -65,7 +65,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
-    """What the client knows about a call that failed."""
+    """Facts about a failed call that the client knows."""
 
     target: str
     timeout: float
@@ -84,7 +84,7 @@ class FailedCall:
 
 @dataclass(frozen=True, slots=True)
 class _Details:
-    """The typed part of a status: google.rpc messages and metadata."""
+    """Typed part of a status: google.rpc messages and metadata."""
 
     reason: str
     """Reason of the ErrorInfo; empty for statuses of older servers, proxies and gRPC itself."""
@@ -112,9 +112,9 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
         return ServerError.of(items)
     error_type, template = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
-    told = _message(error) + ("" if ":" in call.target else "; no port was given, which stands for 443")
+    text = _message(error) + ("" if ":" in call.target else "; no port was given, which stands for 443")
     message = (_TOO_MUCH if is_final else template).format(
-        target=call.target, timeout=call.timeout, code=code.name, details=told, hint=_hint(details, call)
+        target=call.target, timeout=call.timeout, code=code.name, details=text, hint=_hint(details, call)
     )
     found = error_type(message)
     if isinstance(found, Overloaded):

@@ -22,7 +22,7 @@ class BertlineError(Exception):
 
 
 class TextsCut(UserWarning):
-    """The server truncated texts, as in the model's evaluation. The arguments `truncate` and `usage` turn this off."""
+    """Texts were truncated, as in the model's evaluation. The arguments `truncate` and `usage` turn this off."""
 
 
 class ConnectionFailed(BertlineError):
@@ -49,7 +49,7 @@ class InvalidItem:
 
 
 class InvalidInput(BertlineError):
-    """An input is invalid for the server, or cannot be encoded as UTF-8."""
+    """Input is invalid for the server, or cannot be encoded as UTF-8."""
 
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
@@ -75,22 +75,22 @@ def _listed(items: Sequence[InvalidItem], num_items: int = 0) -> str:
 
 
 class ModelNotFound(BertlineError):
-    """The model or version is not loaded. The message lists the loaded models."""
+    """Model or version is not loaded. The message lists the loaded models."""
 
 
 class Overloaded(BertlineError):
-    """The queue of the server is full. Nothing was computed."""
+    """Queue of the server is full. Nothing was computed."""
 
     is_final = False
     """True if trying again does not help: the request is too large for the server."""
 
 
 class Unauthenticated(BertlineError):
-    """The server requires credentials."""
+    """Server requires credentials."""
 
 
 class PermissionDenied(BertlineError):
-    """The credentials do not allow this."""
+    """Credentials do not allow this."""
 
 
 class ServerError(BertlineError):

@@ -126,7 +126,7 @@ class MaskFill:
     tokens: tuple[TokenScore, ...]
     """Tokens, most likely first."""
     targets: tuple[TokenScore, ...]
-    """The requested `targets`, in their order."""
+    """Requested `targets`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

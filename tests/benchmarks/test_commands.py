@@ -1,4 +1,4 @@
-"""Benchmarks are commands as all others: a mistake gets one line."""
+"""Benchmarks are commands like all others: a mistake prints one line."""
 
 import re
 from importlib import import_module
@@ -26,7 +26,7 @@ def texts(tmp_path):
 
 
 def mistake(name, words, monkeypatch, capfd):
-    """The one line that a command says."""
+    """Return the only line that a command prints."""
     ended = call(import_module(f"benchmarks.{name}").main, words.split(), monkeypatch, capfd)
 
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -36,7 +36,7 @@ def mistake(name, words, monkeypatch, capfd):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_benchmark_says_how_it_is_called(name, monkeypatch, capfd):
-    """By the name of its module, not by a path."""
+    """The usage names the module, not a path."""
     ended = call(import_module(f"benchmarks.{name}").main, ["--help"], monkeypatch, capfd)
 
     assert ended.returncode == 0
@@ -69,14 +69,14 @@ def test_mistakes_get_one_line(name, words, told, monkeypatch, capfd):
 
 
 def test_peers_need_as_many_texts_as_one_call_takes(texts, monkeypatch, capfd):
-    """One less is refused with their number."""
+    """The error gives the number of texts that are there, and the number that are needed."""
     found = mistake("serving_peers", f"nosuch --checkpoint nosuch --texts {texts}", monkeypatch, capfd)
 
     assert "has 255 texts, one per line; at least 256 are needed" in found
 
 
 class Peer:
-    """sentence-transformers, as far as what comes before a server is asked needs it."""
+    """Stand-in for sentence-transformers, with the methods that run before the server is called."""
 
     batch_size = 8
 
@@ -88,7 +88,7 @@ class Peer:
 
 
 def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd):
-    """That the client asked for; here it asks for 64 vectors at once."""
+    """The client requests 64 vectors at once, more than the server accepts."""
     texts.write_text("the cat\n" * 256, encoding="utf-8")
     write_model(tmp_path / "models")
     monkeypatch.setattr("benchmarks.serving_peers.SentenceTransformers", Peer)
@@ -98,7 +98,7 @@ def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd
 
 
 def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, capfd):
-    """The process that makes the calls reads the texts; a server has all flags that it is given."""
+    """The worker process reads the texts, and its error reaches the command."""
     write_model(tmp_path / "models")
     words = f"overload {tmp_path / 'models'} --texts nosuch.txt --flags=--log-level=error --flags=--max-texts=8"
 
@@ -106,7 +106,7 @@ def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, ca
 
 
 def test_the_engine_is_measured_with_models_of_more_threads_than_cores(tmp_path, texts):
-    """As the server takes them: with as many threads as there are cores."""
+    """Like the server, the engine uses at most one thread per core."""
     write_model(tmp_path / "models", execution=Execution(num_threads=1000))
 
     assert engine_texts_per_s(tmp_path / "models", texts.read_text("utf-8").splitlines(), 0.05) > 0

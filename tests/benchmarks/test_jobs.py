@@ -8,7 +8,7 @@ ALLOCATE = "import time; kept = b'1' * {megabytes} * 1024 * 1024; time.sleep(0.2
 
 
 def test_memory_is_that_of_the_command():
-    """Not that of the process which starts it, though Linux counts it in what `wait4` tells."""
+    """Memory of the parent does not count, although `wait4` includes it."""
     own = b"1" * (300 * 1024 * 1024)
 
     small, large = (run_measured([sys.executable, "-c", ALLOCATE.format(megabytes=number)]) for number in (1, 100))

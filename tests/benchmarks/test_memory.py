@@ -8,7 +8,7 @@ from tests.serving.models import WORDS, write_model
 
 @pytest.mark.slow
 def test_a_server_that_grows_is_flagged(tmp_path):
-    """The check of memory finds a server that keeps its requests, and nothing against the one that is served."""
+    """The memory check flags a server that keeps its requests, and not the real server."""
     write_model(tmp_path / "models")
     texts = tmp_path / "texts.txt"
     texts.write_text(" ".join(random.Random(0).choices(WORDS, k=5000)), encoding="utf-8")

@@ -7,7 +7,7 @@ from benchmarks.worker import Worker
 
 
 def double(connection, start):
-    """What the worker of a test does: twice a number, until it is to be killed."""
+    """Work of the test's worker: double numbers, and die on request."""
     connection.send(start)
     while (number := connection.recv()) != "die":
         connection.send(2 * int(number))
@@ -23,7 +23,7 @@ def worker():
 
 
 def test_a_worker_that_is_killed_is_noticed(worker):
-    """Whether its answer is waited for, or it is asked again."""
+    """Both `receive` and `send` raise."""
     worker.send(2)
     assert worker.receive() == 4
     worker.send("die")
@@ -35,7 +35,7 @@ def test_a_worker_that_is_killed_is_noticed(worker):
 
 
 def test_a_worker_whose_asker_has_failed_ends_silently(worker, capfd):
-    """What is told is why the asker failed."""
+    """Only the error of the parent is printed."""
     worker._connection.close()
     worker._process.join()
 
@@ -44,7 +44,7 @@ def test_a_worker_whose_asker_has_failed_ends_silently(worker, capfd):
 
 
 def test_a_mistake_that_a_worker_finds_is_raised_here(worker, capfd):
-    """And not printed there."""
+    """The worker does not print it."""
     worker.send("two")
 
     with pytest.raises(ValueError, match="'two'"):

@@ -51,7 +51,7 @@ class Payloads:
 
 @dataclass(frozen=True)
 class _InputMaker:
-    """How inputs and calls of a task are made."""
+    """Maker of inputs and calls for a task."""
 
     operation: Operation
     call: Callable[..., Call[Any]]

@@ -27,7 +27,7 @@ _MAX_LATE_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class LoadProfile:
-    """When calls are sent: by `concurrency` or at a `rate`, until `duration_s` or `num_calls`."""
+    """Schedule of calls: by `concurrency` or at a `rate`, until `duration_s` or `num_calls`."""
 
     concurrency: int | None = None
     """Calls in flight: the next one starts when one has ended (closed loop)."""
@@ -51,11 +51,11 @@ class CallResults:
     """Results of the calls of a run. Arrays hold one number per answered call, in the order of the replies."""
 
     latency_s: array[float] = field(default_factory=lambda: array("d"))
-    """From when the call was due (open loop) or sent (closed loop) to its reply."""
+    """Seconds from when the call was due (open loop) or sent (closed loop) to its reply."""
     service_s: array[float] = field(default_factory=lambda: array("d"))
-    """From when the call was sent to its reply."""
+    """Seconds from sending to the reply."""
     tokenize_s: array[float] = field(default_factory=lambda: array("f"))
-    """The server's timings, of replies that carry them."""
+    """Timings of the server, of replies that carry them."""
     queue_s: array[float] = field(default_factory=lambda: array("f"))
     inference_s: array[float] = field(default_factory=lambda: array("f"))
     rest_s: array[float] = field(default_factory=lambda: array("f"))

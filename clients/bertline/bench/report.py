@@ -73,11 +73,11 @@ class TimingMedians:
     """Medians of a call's timings, in seconds, over replies that carry timings. They need not add up."""
 
     tokenize_s: float
-    """At the server, like queue and inference."""
+    """Time at the server, as are queue and inference."""
     queue_s: float
     inference_s: float
     rest_s: float
-    """From sending to the reply, minus the three above: network, gRPC at both ends, wait for a core."""
+    """Time from sending to the reply, minus the three above: network, gRPC at both ends, wait for a core."""
 
     @classmethod
     def of(cls, results: CallResults) -> TimingMedians | None:
@@ -129,9 +129,9 @@ class BenchRun:
     sent_bytes_per_s: float
     received_bytes_per_s: float
     latency_s: Latency | None
-    """From when a call was due (open loop) or sent (closed loop) to its reply."""
+    """Time from when a call was due (open loop) or sent (closed loop) to its reply."""
     service_s: Latency | None
-    """From when a call was sent to its reply. In a closed loop, this equals `latency_s`."""
+    """Time from sending to the reply. In a closed loop, this equals `latency_s`."""
     max_late_s: float
     """Longest delay from when a call was due to when it was sent."""
     server_medians: TimingMedians | None
@@ -251,7 +251,7 @@ class Report:
     interrupted: bool
     """True after Ctrl-C: later runs are missing, and the last may be short."""
     runs: list[BenchRun]
-    """One for each concurrency or rate, in their order."""
+    """Results of each concurrency or rate, in their order."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `--json` prints: the fields of this class and of its parts, by name.

@@ -31,7 +31,7 @@ from bertline.results import Model
 
 _CHANNEL_OPTIONS = {
     "grpc.enable_retries": 0,  # refused calls are counted, not sent again
-    "grpc.use_local_subchannel_pool": 1,  # else channels share a connection
+    "grpc.use_local_subchannel_pool": 1,  # else all channels use one connection
 }
 _TICK_S = 0.5
 _SET_UP_S = 30.0

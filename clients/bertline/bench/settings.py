@@ -42,9 +42,9 @@ class BenchSettings:
     """Calls due per second, even if earlier ones have not ended: one run for each number. `--rate 100` or
     `--rate 100,200`. Not with --concurrency."""
     arrivals: Arrivals = "poisson"
-    """With --rate: `poisson` for the random gaps of many independent callers, or `constant` gaps."""
+    """Gaps between calls with --rate: `poisson`, as of many independent callers, or `constant`."""
     max_in_flight: int = 1000
-    """With --rate: most calls in flight. Later calls wait in the client, and their wait counts as latency."""
+    """Most calls in flight with --rate. Later calls wait in the client, and their wait counts as latency."""
     duration_s: float | None = None
     """`--duration`: seconds of each run. Calls in flight at its end are awaited. Default: 10."""
     num_requests: int | None = None

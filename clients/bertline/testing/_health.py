@@ -13,7 +13,7 @@ from bertline.testing._faults import Refusal
 
 
 class FakeHealth:
-    """The service grpc.health.v1.Health.
+    """Service grpc.health.v1.Health.
 
     Args:
         services: returns the names of the services that exist now.

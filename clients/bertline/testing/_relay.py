@@ -77,7 +77,7 @@ class Relay:
 
 
 class Side(asyncio.Protocol):
-    """One end of a connection: the client's, or the server's that it opens."""
+    """End of a connection: the client's, or the server's, which the former opens."""
 
     transport: Any
 
