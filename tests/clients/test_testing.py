@@ -338,7 +338,7 @@ def test_a_token_is_asked_for(open_health: bool) -> None:
         with Client(server.target, token="other") as client, pytest.raises(errors.Unauthenticated):
             client.embed(["text"])
         with Client(server.target) as client:
-            with pytest.raises(errors.Unauthenticated, match="no token came"):
+            with pytest.raises(errors.Unauthenticated, match="the call has no token"):
                 client.embed(["text"])
             if open_health:
                 assert client.health()

@@ -242,7 +242,7 @@ class FakeServer:
     def _admit(self, context: grpc.ServicerContext) -> None:
         sent = dict(context.invocation_metadata()).get("authorization")
         if self._token and sent != f"Bearer {self._token}":
-            raise Refusal("UNAUTHENTICATED", "no valid token came" if sent else "no token came")
+            raise Refusal("UNAUTHENTICATED", "the token is not valid" if sent else "the call has no token")
 
     def _apply_faults(self, method: str, context: grpc.ServicerContext) -> None:
         has_ended = threading.Event()
