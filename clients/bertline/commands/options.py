@@ -34,19 +34,23 @@ SUMMARY_AFTER_S = 60.0
 TARGET = "127.0.0.1:50051"
 """Default server."""
 Target = Annotated[
-    str, typer.Option("--target", "-t", envvar="BERTLINE_TARGET", help="Address of the server, host:port.")
+    str,
+    typer.Option(
+        "--target", "-t", metavar="HOST:PORT", envvar="BERTLINE_TARGET", help="Address of the server, host:port."
+    ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", help="Time limit of one request, in seconds.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time limit of one request, in seconds.")]
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
+        metavar="NAME[/VERSION]",
         help="Model to use, NAME or NAME/VERSION. Default: the only loaded model of the task.",
         show_default=False,
     ),
 ]
-TopK = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
+TopK = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
 
 
 class OutputFormat(StrEnum):
@@ -66,6 +70,7 @@ class JobOptions:
         typer.Option(
             "--input",
             "-i",
+            metavar="FILE",
             help="File, URL, or pattern in quotes; `-` is standard input. Give it several times for several files.",
         ),
     ] = None
@@ -83,17 +88,21 @@ class JobOptions:
         ),
     ] = None
     keep: Annotated[
-        list[str] | None, typer.Option(help="Input column to copy into the output; repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Input column to copy into the output; repeatable. Default: all."),
     ] = None
     drop: Annotated[
         list[str] | None,
-        typer.Option(help="Input column to leave out of the output, such as a long text; repeatable."),
+        typer.Option(
+            metavar="COLUMN", help="Input column to leave out of the output, such as a long text; repeatable."
+        ),
     ] = None
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             help="File or URL that ends in .parquet, .jsonl or .npy, or in / for a folder of parts. Default: JSONL on "
             "standard output.",
         ),
@@ -104,8 +113,9 @@ class JobOptions:
     rejects: Annotated[
         str | None,
         typer.Option(
+            metavar="FILE",
             help="File for rejected rows, with reasons. Default: OUTPUT.rejects.jsonl, or _rejects.jsonl in an output "
-            "folder."
+            "folder.",
         ),
     ] = None
     force: Annotated[
@@ -125,19 +135,26 @@ class JobOptions:
         bool | None,
         typer.Option(help="Truncate inputs that are too long, or reject them. Default: as the model was evaluated."),
     ] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of rows in one request.")] = 64
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows in one request.")] = 64
     in_flight: Annotated[
-        int, typer.Option(min=1, max=1024, help="Number of concurrent requests. Raise it for several servers.")
+        int,
+        typer.Option(metavar="N", min=1, max=1024, help="Number of concurrent requests. Raise it for several servers."),
     ] = 8
     patience: Annotated[
         float,
-        typer.Option(min=0, help="How long to retry while the server is unreachable or overloaded, in seconds."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="How long to retry while the server is unreachable or overloaded, in seconds.",
+        ),
     ] = 60.0
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Run on a Ray cluster, one file a task: `auto`, `local` or host:port."),
     ] = None
-    ray_workers: Annotated[int, typer.Option(min=1, help="Number of files at the same time, with --ray.")] = 2
+    ray_workers: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of files at the same time, with --ray.")
+    ] = 2
 
     def run(
         self,

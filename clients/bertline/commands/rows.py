@@ -41,7 +41,9 @@ def embed(
     ] = None,
     dimensions: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_COUNT, help="Length of the vectors, for models trained for it (Matryoshka)."),
+        typer.Option(
+            metavar="N", min=1, max=MAX_COUNT, help="Length of the vectors, for models trained for it (Matryoshka)."
+        ),
     ] = None,
     windows: Annotated[
         bool, typer.Option("--windows", help="Split long texts into windows, and average their vectors.")
@@ -62,7 +64,8 @@ def classify(
     job: JobOptions,
     texts: Texts = None,
     top_k: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, help="Maximum number of labels for each input. Default: all.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of labels for each input. Default: all."),
     ] = None,
 ) -> None:
     """Label texts or pairs of texts. Rows need `text`, and `text_pair` for pairs."""
