@@ -1,4 +1,4 @@
-"""What every command of this package does with its arguments, and with a user's mistake."""
+"""Command lines of all packages: parsing into recipes, one-line errors, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -12,54 +12,36 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from types import FrameType
-from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import tyro
 
 from training.column_flags import expand_column_flags
+from training.renamed_fields import RENAMED_FIELDS
 
 RecipeT = TypeVar("RecipeT")
 
 PEER_DELAY_S = 2.0
-"""How long a process waits before it reports what another one is about to say: the launcher ends it meanwhile."""
+"""Seconds that one of several processes waits before it reports an error, as another one is about to report it. The
+launcher ends it meanwhile."""
 
 MISTAKE = 2
-"""Exit code of a mistake in flags and, under `torchrun`, of any other that starting anew does not mend."""
+"""Exit code of a mistake in flags and, under `torchrun`, of any error that a restart does not cure."""
 
 
-ELSEWHERE = {
-    "model-name-or-path": ("checkpoint", "init"),
-    "tokenizer-name": ("tokenizer",),
-    "train-file": ("train", "data", "corpus"),
-    "validation-file": ("dev", "dev-corpus"),
-    "output-dir": ("run-dir", "out"),
-    "max-length": ("max-seq-length",),
-    "num-train-epochs": ("epochs", "num-epochs", "num-steps"),
-    "num-epochs": ("epochs", "num-steps"),
-    "max-steps": ("num-steps", "epochs", "num-epochs"),
-    "num-steps": ("epochs", "num-epochs"),
-    "per-device-train-batch-size": ("batch-sizes", "global-batch-size"),
-    "train-batch-size": ("batch-sizes", "global-batch-size"),
-    "global-batch-size": ("batch-sizes",),
-    "gradient-accumulation-steps": ("micro-batch-size",),
-    "learning-rate": ("learning-rates",),
-    "lr": ("learning-rates", "learning-rate"),
-    "seed": ("seeds",),
-    "warmup-steps": ("warmup-ratio",),
-    "max-grad-norm": ("clip-norm",),
-    "adam-beta1": ("betas",),
-    "adam-beta2": ("betas",),
-    "fp16": ("dtype",),
-    "bf16": ("dtype",),
-    "torch-compile": ("compile",),
-    "logging-steps": ("log-every",),
-    "save-steps": ("checkpoint-every",),
-    "save-total-limit": ("keep-last",),
-    "eval-steps": ("eval-every",),
-    "load-best-model-at-end": ("select",),
-    "mlm-probability": ("masking-rate",),
-}
-"""Flags of transformers' scripts, or of other commands here -> ours, of which the first counts that a command has."""
+RENAMED_FLAGS = {old.replace("_", "-"): new.replace("_", "-") for old, new in RENAMED_FIELDS.items()}
+"""Old -> new names of flags, without `--`."""
 
 
 def parse(
@@ -70,23 +52,24 @@ def parse(
     *,
     default: RecipeT | None = None,
 ) -> RecipeT:
-    """A recipe out of the command line; each field is a flag. Other words end the process with exit code 2.
+    """Parse the command line into a recipe; each field is a flag. Other mistakes end the process with exit code 2.
 
     Args:
-        recipe_type: a dataclass, or a function that makes one.
-        module: name for the usage line, as in `python -m module`.
-        description: the module's docstring.
+        recipe_type: a dataclass, or a function that returns one.
+        module: for the usage line, as in `python -m module`.
+        description: docstring of the module.
         args: arguments; None for the process's own.
-        default: the fields for which there is no flag.
+        default: defaults of the fields.
 
     Raises:
-        ValueError: for values that the recipe refuses, a flag that must have values and stands without any, one that
-            is called otherwise here, and one that there is not.
+        ValueError: for a value that the recipe rejects, a flag without its values, an unknown or renamed flag, or an
+            unknown word (such as the task).
     """
     arguments = expand_column_flags(sys.argv[1:] if args is None else args)
     if {"-h", "--help"} & set(arguments):
-        arguments = ["--help"]  # the whole of it: words that stand before would be left out
-    _check_names(arguments, recipe_type)
+        arguments = ["--help"]  # help of the whole command; words before it would be left out
+    _check_flags(arguments, recipe_type)
+    _check_first_word(arguments, recipe_type)
     recipe: RecipeT = tyro.cli(
         _maker(recipe_type, default),
         prog=f"python -m {module}",
@@ -98,12 +81,12 @@ def parse(
     for item, value in _values(recipe):
         flag = f"--{item.name.replace('_', '-')}"
         if value == () and (item.default is MISSING or flag in given):
-            raise ValueError(f"{flag} stands without a value; it needs at least one")
+            raise ValueError(f"{flag} stands without a value; it needs at least one{_hint_on_order(recipe_type)}")
     return recipe
 
 
 def _values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """Of all fields, those of what a recipe holds, too."""
+    """Yield all fields with their values, nested ones, too."""
     for item in fields(recipe):
         yield item, (value := getattr(recipe, item.name))
         if is_dataclass(value):
@@ -111,7 +94,7 @@ def _values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
 
 
 def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
-    """A function for tyro: around a ValueError of a class it would draw a box with the name of the class."""
+    """Return a function for tyro, which would draw a box with the class's name around a ValueError of a class."""
 
     def make(recipe: Any) -> Any:
         return recipe
@@ -121,63 +104,68 @@ def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Call
     return make
 
 
-def _check_names(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Refuse flags that are called otherwise here, all at once."""
-    flags, renamed = _flags(recipe_type), {}
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        plain = name.removeprefix("--").replace("_", "-")
-        ours = next((other for other in ELSEWHERE.get(plain, ()) if other in flags), None)
-        if name.startswith("--") and plain not in flags and ours:
-            renamed[name] = ours
-    _check_known([name for name in _named(arguments) if name not in renamed], recipe_type)
-    if renamed:
-        names = ", ".join(f"`{name}` is `--{ours}`" for name, ours in renamed.items())
-        raise ValueError(f"flags are called otherwise here: {names}; --help says what each counts")
-
-
-def _named(arguments: Sequence[str]) -> list[str]:
-    return [name for argument in arguments if len(name := argument.partition("=")[0]) > 2 and name.startswith("--")]
-
-
-def _check_known(names: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Refuse a flag that there is not: where a word is missing, too, tyro would tell of that alone."""
-    made = recipe_type if is_dataclass(recipe_type) else get_type_hints(recipe_type)["return"]
-    known = {"help", *_all_flags(made)}
-    for name in names:
-        if (plain := name.removeprefix("--").replace("_", "-")) not in known:
-            near = get_close_matches(plain, known, 1)
-            raise ValueError(f"no such flag: `{name}` ({f'nearest: `--{near[0]}`' if near else '--help lists all'})")
-
-
-def _all_flags(made: Any, prefix: str = "", *, omit: bool = False) -> Iterator[str]:
-    """The flags of a recipe and of what it holds."""
+def _recipe_hints(recipe_type: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...], Any]]:
+    """Yield name, type, marks of tyro and bare type of each field of a recipe."""
+    made = (
+        recipe_type if is_dataclass(recipe_type) or is_typeddict(recipe_type) else get_type_hints(recipe_type)["return"]
+    )
     for name, hint in get_type_hints(made, include_extras=True).items():
-        marks, bare = getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
+        if get_origin(hint) is not ClassVar:
+            yield name, hint, getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
+
+
+def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject renamed and unknown flags. If a word is missing, too, tyro would report that alone."""
+    known = {"help", *_flags(recipe_type)}
+    for name in (argument.partition("=")[0] for argument in arguments):
+        plain = name.removeprefix("--").replace("_", "-")
+        if not name.startswith("--") or name == "--" or plain in known:
+            continue
+        if RENAMED_FLAGS.get(plain) in known:
+            raise ValueError(f"flag `{name}` is now `--{RENAMED_FLAGS[plain]}`")
+        near = get_close_matches(plain, known, 1)
+        hint = f"did you mean `--{near[0]}`?" if near else "--help lists all"
+        raise ValueError(f"unknown flag `{name}`; {hint}")
+
+
+def _flags(recipe_type: Callable[..., Any], prefix: str = "", *, omit: bool = False) -> Iterator[str]:
+    """Yield the flags of a recipe, nested ones, too, without `--`."""
+    for name, _, marks, bare in _recipe_hints(recipe_type):
         flag = prefix + name.replace("_", "-")
         if tyro.conf.Suppress in marks or tyro.conf.Positional in marks:
             continue
         if is_dataclass(bare) or is_typeddict(bare):
             is_plain = omit or tyro.conf.OmitArgPrefixes in marks
-            yield from _all_flags(bare, "" if is_plain else f"{flag}.", omit=is_plain)
+            yield from _flags(bare, "" if is_plain else f"{flag}.", omit=is_plain)
         else:
             yield flag
         if bare is bool:
             yield f"{prefix}no-{name.replace('_', '-')}"
 
 
-def _flags(recipe_type: Callable[..., Any]) -> set[str]:
-    """The flags of a recipe, without those of what it holds."""
-    made = recipe_type if is_dataclass(recipe_type) else get_type_hints(recipe_type)["return"]
-    hints = get_type_hints(made, include_extras=True).items()
-    return {
-        name.replace("_", "-") for name, hint in hints if tyro.conf.Suppress not in getattr(hint, "__metadata__", ())
-    }
+def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject a first word that is not among the choices of the recipe's first word, such as a misspelt task."""
+    word = next(iter(arguments), "-")
+    for name, _, marks, bare in _recipe_hints(recipe_type):
+        if tyro.conf.Positional in marks and get_origin(bare) is Literal and not word.startswith("-"):
+            choices = get_args(bare)
+            near = get_close_matches(word, choices, 1)
+            if word not in choices:
+                hint = f"; did you mean `{near[0]}`?" if near else ""
+                raise ValueError(f"unknown {name}: `{word}` (one of: {', '.join(choices)}){hint}")
+
+
+def _hint_on_order(recipe_type: Callable[..., Any]) -> str:
+    """Return a hint if the words after a flag may have been taken for a word that is missing before the flags."""
+    words = [name.upper() for name, _, marks, _ in _recipe_hints(recipe_type) if tyro.conf.Positional in marks]
+    return f" (give {' '.join(words)} before all flags)" if words else ""
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Turn ValueError, OSError and a lack of memory into one line on standard error and a non-zero exit code; an
-    interrupt into 130, and other signals that end a process into 128 + theirs, after tidying up."""
+    """Turn ValueError, OSError and a lack of memory into one line on standard error and a non-zero exit code.
+
+    An interrupt exits with 130, SIGTERM and SIGHUP with 128 + their number, after cleaning up.
+    """
 
     @functools.wraps(main)
     def wrapped() -> None:
@@ -188,12 +176,15 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
-    """Exit code and last word of a command, None for a good end. When it returns, nothing holds the frames of an
-    error any more: what they hold, threads of others' libraries, too, is gone before the interpreter goes."""
+    """Run a command; return exit code and last line, or None if it succeeded.
+
+    When this returns, nothing holds the frames of an error any more, so that their objects (threads of libraries, too)
+    are gone before the interpreter ends.
+    """
     try:
         with _signals_as_interrupts():
             main()
-    except BrokenPipeError:  # whoever read what is printed has ended
+    except BrokenPipeError:  # the reader of our output has ended
         os._exit(128 + signal.SIGPIPE)
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
@@ -215,7 +206,7 @@ def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
 
 
 class _Ended(KeyboardInterrupt):
-    """By another signal than Ctrl-C's."""
+    """Ended by a signal other than SIGINT."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -228,8 +219,10 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """Let what ends a process leave as little behind as Ctrl-C. One of several processes may wait for others in a call
-    that no exception reaches, and ends at once."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C.
+
+    One of several processes ends at once instead, as it may wait for others in a call that no exception reaches.
+    """
     wanted = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
     noticed = [number for number in wanted if signal.getsignal(number) == signal.SIG_DFL]  # others as under nohup
     for number in noticed:
@@ -242,27 +235,28 @@ def _signals_as_interrupts() -> Iterator[None]:
 
 
 def _is_peer() -> bool:
-    """Whether this is one of several processes, and another one of them reports."""
+    """Return whether this is one of several processes, and another one reports."""
     return os.environ.get("LOCAL_RANK", "0") != "0"
 
 
-def _exit(code: int, last_word: str = "") -> NoReturn:
-    """End this process; one of several at once, as its network would wait for peers that are gone, or abort.
+def _exit(code: int, last_line: str = "") -> NoReturn:
+    """End this process. One of several ends at once, as its network would wait for peers that are gone, or abort.
 
     Args:
-        code: of one that `torchrun` started; 1 for any other with a last word.
+        code: exit code; 1 for a single process with a last line.
+        last_line: for standard error.
     """
     if "WORLD_SIZE" not in os.environ:
-        sys.exit(last_word or code)
-    if last_word:
-        print(last_word, file=sys.stderr)
+        sys.exit(last_line or code)
+    if last_line:
+        print(last_line, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """As Python and numpy, torch on a GPU, and torch on a CPU say so."""
+    """Return whether memory is lacking, as Python, numpy, or torch on GPU or CPU report it."""
     is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return is_named or "can't allocate memory" in str(error)
 

@@ -23,6 +23,7 @@ from tasks import TASKS, AnyTask, create_task
 from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.features import Features
+from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination, change_config, num_combined_layers
@@ -37,7 +38,7 @@ from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples
 from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.loop.distributed import World, world
-from training.loop.recipe import RecipeRecord
+from training.loop.recipe import RECIPE_FILE, RecipeRecord, stage_of
 from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
@@ -99,7 +100,9 @@ class FinetuneRecipe(LoopSettings):
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """How often training goes through the data."""
-    learning_rate: Annotated[float, LEARNING_RATE] = 5e-5
+    learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it
+    """Peak of the learning rate. None: by the hidden size of the encoder, 3e-4 up to 256 (bertline-mini), 1e-4 up to
+    512, 5e-5 up to 768 (BERT-base), 2e-5 above."""
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
     """Dev examples for the curve, drawn at random, scored four times on the way; the final score is of all."""
@@ -134,7 +137,32 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
         ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        return _finetune(recipe, run)
+        return _finetune(with_learning_rate(recipe, run), run)
+
+
+DEFAULT_LEARNING_RATES = ((256, 3e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
+"""Learning rate for encoders up to a hidden size: measured for 256 (docs/results.md); of the BERT paper for 768 and
+1,024; between them for 512."""
+
+
+def default_learning_rate(hidden_size: int) -> float:
+    """Return the default learning rate of fine-tuning for the hidden size of an encoder."""
+    return next(rate for size, rate in DEFAULT_LEARNING_RATES if hidden_size <= size)
+
+
+def with_learning_rate(recipe: FinetuneRecipe, run: RunDirectory) -> FinetuneRecipe:
+    """Set the learning rate if the recipe has none: that of the run if it is resumed, else the default."""
+    if recipe.learning_rate is not None:
+        return recipe
+    path = recipe.run_dir / RECIPE_FILE
+    before = read_json(path) if path.is_file() and (run.states() or run.checkpoint_path.exists()) else {}
+    if stage_of(before) == recipe.stage and isinstance(rate := before.get("learning_rate"), float):
+        return replace(recipe, learning_rate=rate)
+    hidden_size = read_shape(recipe.checkpoint).hidden_size
+    rate = default_learning_rate(hidden_size)
+    if run.world.is_main:
+        print(f"learning rate: {rate:g}, by default for hidden size {hidden_size} (--learning-rate)", flush=True)
+    return replace(recipe, learning_rate=rate)
 
 
 def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
@@ -257,6 +285,7 @@ def _pairs(examples: Examples) -> list[bool]:
 
 
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
+    assert recipe.learning_rate is not None
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_epochs)
     outcome = Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=scores)
     if failure := outcome.failure(metric_of(outcome.scores["dev"], None)):

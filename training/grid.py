@@ -236,6 +236,7 @@ def _asked(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
 def _outcome(
     run_recipe: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None
 ) -> Outcome:
+    assert run_recipe.learning_rate is not None
     setting = Setting(run_recipe.learning_rate, run_recipe.global_batch_size, run_recipe.num_epochs)
     return Outcome(
         name=run_recipe.run_dir.name, setting=setting, seed=run_recipe.seed, scores=scores or {}, error=error

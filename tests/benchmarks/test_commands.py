@@ -45,7 +45,7 @@ def test_every_benchmark_says_how_it_is_called(name, monkeypatch, capfd):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_flag_that_there_is_not_is_told(name, monkeypatch, capfd):
-    assert "no such flag: `--nosuch`" in mistake(name, "--nosuch", monkeypatch, capfd)
+    assert "unknown flag `--nosuch`" in mistake(name, "--nosuch", monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(

@@ -252,8 +252,8 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--texts", "a\0.txt"], r"no such file: 'a\x00.txt'"),
         (["--task", "multiple-choice"], "cannot do `multiple-choice`: it has the head of a `BertForSequence"),
         (["--labels", "a", "b"], "`classifier.weight` is of 3 labels, and 2 are named (--labels)"),
-        (["--precison", "int8"], "no such flag: `--precison` (nearest: `--precision`)"),
-        (["--columns.txt", "a"], "no such flag: `--columns.txt` (nearest: `--columns.text`)"),
+        (["--precison", "int8"], "unknown flag `--precison`; did you mean `--precision`?"),
+        (["--columns.txt", "a"], "unknown flag `--columns.txt`; did you mean `--columns.text`?"),
         (["--labels", "", " ", "c"], "a label of classification is blank"),
     ],
 )

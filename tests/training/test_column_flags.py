@@ -42,7 +42,7 @@ def test_a_name_may_hold_an_equals_sign():
     [
         (["--column", "sentence"], "--column needs a field and the name of a column, .*: `sentence`"),
         (["--column"], "--column needs a field"),
-        (["--column", "txt=x"], r"no such flag: `--columns\.txt` .*--columns\.text"),
+        (["--column", "txt=x"], r"unknown flag `--columns\.txt`; .*--columns\.text"),
     ],
 )
 def test_mistakes_get_one_line(flags, message):

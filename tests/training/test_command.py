@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import training
-from training.command import ELSEWHERE, command, parse
+from training.command import RENAMED_FLAGS, command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CorpusRecipe
 from training.finetune import FinetuneRecipe
@@ -87,37 +87,67 @@ def test_every_flag_says_what_it_is_for(path, monkeypatch, capsys):
     assert [flag for flag, text in helps.items() if text.startswith("(") or not text] == []
 
 
-@pytest.mark.parametrize(
-    ("recipe_type", "flags", "message"),
-    [
-        (
-            FinetuneRecipe,
-            "spans --model_name_or_path a --per_device_train_batch_size=8 --num_train_epochs 2 --max_seq_length 64",
-            "`--model_name_or_path` is `--checkpoint`, `--per_device_train_batch_size` is `--global-batch-size`, "
-            "`--num_train_epochs` is `--num-epochs`; --help says what each counts",
-        ),
-        (GridRecipe, "spans --learning-rate 1e-3 --num_train_epochs 2", "`--learning-rate` is `--learning-rates`, "),
-        (CorpusRecipe, "--train_file a --output_dir b", "`--train_file` is `--data`, `--output_dir` is `--out`;"),
-    ],
-)
-def test_flags_that_are_called_otherwise_here_are_named(recipe_type, flags, message):
-    """Those of transformers, with hyphens or underscores, all at once; ours may have underscores, too."""
-    with pytest.raises(ValueError, match=message):
-        parse(recipe_type, "command", None, flags.split())
+RECIPE_TYPES = (FinetuneRecipe, GridRecipe, PretrainRecipe, ContrastiveRecipe, CorpusRecipe)
 
 
-def test_recipes_are_told_of_in_the_names_that_they_have():
-    """The command of pretraining takes words before its flags, and is no exception."""
-    with pytest.raises(ValueError, match="`--num_train_epochs` is `--num-steps`"):
-        recipe_from_arguments(["tiny", "--num_train_epochs", "3"])
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED_FLAGS.items()))
+def test_a_renamed_flag_is_answered_with_its_new_name(old, new):
+    """In one line, whether it is spelt with hyphens or underscores."""
+    for flag in (f"--{old}", f"--{old.replace('-', '_')}=0.5"):
+        with pytest.raises(ValueError, match=f"^flag `{flag.partition('=')[0]}` is now `--{new}`$"):
+            recipe_from_arguments(["tiny", "--corpus", "a", "--run-dir", "b", flag, "0.5"])
 
 
-def test_other_names_lead_to_flags():
-    """Of some command."""
-    recipes = (FinetuneRecipe, GridRecipe, PretrainRecipe, ContrastiveRecipe, CorpusRecipe)
-    flags = {name.replace("_", "-") for recipe in recipes for name in get_type_hints(recipe)}
+def test_renamed_flags_lead_to_flags():
+    """No old name is a flag of any command, and each new name is one of some command."""
+    flags = {name.replace("_", "-") for recipe in RECIPE_TYPES for name in get_type_hints(recipe)}
 
-    assert {ours for names in ELSEWHERE.values() for ours in names} <= flags
+    assert not flags & RENAMED_FLAGS.keys()
+    assert set(RENAMED_FLAGS.values()) <= flags
+
+
+def test_an_unknown_flag_names_the_nearest_one():
+    """Even if words are missing, too."""
+    with pytest.raises(ValueError, match=r"^unknown flag `--learnin_rate`; did you mean `--learning-rate`\?$"):
+        parse(FinetuneRecipe, "command", None, ["spans", "--learnin_rate", "1"])
+    with pytest.raises(ValueError, match=r"^unknown flag `--xyz`; --help lists all$"):
+        parse(FinetuneRecipe, "command", None, ["--xyz", "1"])
+
+
+def test_a_misspelt_task_names_the_tasks(monkeypatch):
+    """In one line, without names from the code."""
+    monkeypatch.setattr(sys, "argv", ["command", "clasification", "--checkpoint", "a", "--train", "b"])
+
+    with pytest.raises(SystemExit) as caught:
+        import_module("training.finetune").main()
+
+    tasks = ", ".join(TASKS)
+    assert (
+        caught.value.code == f"error: unknown task: `clasification` (one of: {tasks}); did you mean `classification`?"
+    )
+
+
+@pytest.mark.parametrize("module", ["training.finetune", "training.evaluate"])
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_a_missing_checkpoint_is_one_line(module, kind, tmp_path, monkeypatch):
+    """It names the path, what was expected and what to give."""
+    path = tmp_path / "checkpoint"
+    if kind == "file":
+        path.write_text("")
+    words = {
+        "training.finetune": ["spans", "--checkpoint", str(path), "--train", "a", "--run-dir", str(tmp_path / "run")],
+        "training.evaluate": [str(path), "--data", "a"],
+    }[module]
+    monkeypatch.setattr(sys, "argv", ["command", *words])
+
+    with pytest.raises(SystemExit) as caught:
+        import_module(module).main()
+
+    message = {
+        "missing": f"error: no checkpoint at `{path}`: there is no such directory; give one with config.json",
+        "file": f"error: not a checkpoint: `{path}` is a file; give the directory with config.json and weights",
+    }[kind]
+    assert str(caught.value.code).startswith(message)
 
 
 @pytest.mark.parametrize("module", ["training.finetune", "training.pretrain"])

@@ -28,7 +28,7 @@ from training.data.labelled import read_examples
 from training.data.sources import source_names
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune, main
+from training.finetune import FinetuneRecipe, default_learning_rate, finetune, main
 from training.loop.run_directory import read_metrics
 from training.objectives.base import LabelledFeatures
 from training.objectives.registry import OBJECTIVES
@@ -693,3 +693,29 @@ def test_a_cased_vocabulary_that_is_lower_cased_is_told(tokens, config, is_told,
     load_tokenizer(tmp_path), load_tokenizer(tmp_path)
 
     assert capsys.readouterr().err.count("so all text is lower-cased, though 3 of its tokens have capitals") == is_told
+
+
+def test_the_default_learning_rate_follows_from_the_size(checkpoint, tmp_path, alone, capsys):
+    """It is printed and recorded, and a resumed run keeps its own."""
+    train = write_classification(tmp_path / "train.jsonl", 16, 0)
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=checkpoint, train=(train,), run_dir=tmp_path / "run", num_epochs=0.1
+    )
+    finetune(recipe, alone)
+    record = json.loads((tmp_path / "run" / "recipe.json").read_text())
+
+    assert record["learning_rate"] == 3e-4
+    assert "learning rate: 0.0003, by default for hidden size 32 (--learning-rate)" in capsys.readouterr().out
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(record | {"learning_rate": 5e-5}))
+    finetune(recipe, alone)
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["learning_rate"] == 5e-5
+    with pytest.raises(ValueError, match=r"was started with learning_rate `5e-05`, not `0\.0003`"):
+        finetune(replace(recipe, learning_rate=3e-4), alone)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "expected"), [(128, 3e-4), (256, 3e-4), (512, 1e-4), (768, 5e-5), (1024, 2e-5)]
+)
+def test_large_encoders_have_lower_learning_rates(hidden_size, expected):
+    """As measured for small ones, and as in the paper for BERT-base and BERT-large."""
+    assert default_learning_rate(hidden_size) == expected

@@ -21,6 +21,7 @@ from training.loop.types import LoopSettings, Progress
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe
 from training.provenance import PATH_FIELDS
+from training.renamed_fields import RENAMED_FIELDS
 from training.reports.plot import plot_run
 from training.task_card import TaskCard
 
@@ -304,3 +305,37 @@ def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
         f"` is gone; the metrics start again at step {step}" for step in (1, 3)
     ]
     assert [line["step"] for line in read_metrics(tmp_path)] == [3, 4]
+
+
+def test_a_run_of_an_earlier_version_resumes(tmp_path, alone):
+    """Its recipe has old names of fields and no stage, its state old keys, and its metrics old names of losses."""
+    fields = {"corpus": tmp_path, "run_dir": tmp_path, "long_seq_length": 256, "long_fraction": 0.25}
+    record = RecipeRecord(
+        PretrainRecipe(objective="replaced-tokens", discriminator_weight=20.0, **fields), {}, paths=("corpus",)
+    )
+    old_names = {new: old for old, new in RENAMED_FIELDS.items()}
+    old = {old_names.get(name, name): value for name, value in record.values.items() if name != "stage"}
+    assert {"long_share", "mask_share", "random_share", "detector_weight"} <= old.keys()
+    with RunDirectory(tmp_path, alone) as run:
+        run.begin(record)
+        run.save_state(*network(), Progress(step=3, epoch=1), LossMonitor(), keep=9)
+    path = tmp_path / "state" / "step-00000003" / "state.pt"
+    state = torch.load(path, weights_only=True)
+    state = {"model": state["model"], "optimizer": state["optimizer"], "position": state["progress"], "recipe": old}
+    torch.save(state | {"watch": {"smoothed": {"detector": 0.5}, "lowest": 0.5, "said": ["rise"]}}, path)
+    (tmp_path / "recipe.json").write_text(json.dumps(old))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "detector": 0.5}\n')
+
+    with RunDirectory(tmp_path, alone) as run:
+        assert run.begin(record)
+        monitor = LossMonitor()
+        progress = run.load_state(*network(), monitor)
+
+    assert (progress.step, progress.epoch) == (3, 1)
+    assert monitor.state_dict()["smoothed"] == {"discriminator": 0.5}
+    assert monitor.state_dict()["warned"] == ["rise"]
+    assert read_metrics(tmp_path) == [{"step": 3, "discriminator": 0.5}]
+    assert json.loads((tmp_path / "recipe.json").read_text()) == record.values
+    assert record.values["stage"] == "pretraining"
+    with pytest.raises(RunMismatchError, match=r"was started with discriminator_weight `2.0`, not `20.0`"):
+        record.check(old | {"detector_weight": 2.0}, tmp_path)
