@@ -51,7 +51,7 @@ SeqLength = Annotated[int, Bounds(least=8, most=MAX_SEQ_LENGTH)]
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """How a model treats text: decided in training, stored in checkpoint and manifest, never set at serving."""
+    """Settings of a model for text: decided in training, stored in checkpoint and manifest, never set at serving."""
 
     max_seq_length: SeqLength = 512
     """Longest sequence in tokens, [CLS] and [SEP] included; 8 to 65,536."""

@@ -49,7 +49,7 @@ class ClassificationSettings(TaskSettings):
 
     max_seq_length: SeqLength = 128
     labels: tuple[str, ...] = ()
-    """In the order of the logits."""
+    """Labels in the order of the logits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,13 +1,4 @@
-"""The model directory: what export writes and the server reads.
-
-    models/<name>/<version>/
-        model.onnx        the graph, self-contained but for
-        model.onnx.data   its weights, where they are too large for one file
-        tokenizer.json    the tokenizer
-        manifest.json     everything the server must know, and where it came from
-
-Writing is atomic (a version directory is whole or absent); reading checks every digest.
-"""
+"""Manifest of a model directory: `manifest.json`, everything that the server must know about a model."""
 
 from __future__ import annotations
 
@@ -42,7 +33,7 @@ def check_precision(precision: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How to run the graph: chosen by measurement at export, used as is by the server."""
+    """Execution settings of the graph: measured at export, used by the server."""
 
     provider: str = CPU
     provider_options: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -1,4 +1,4 @@
-"""The model directory: what export writes and the server reads.
+"""Model directory: written by export, read by the server.
 
     models/<name>/<version>/
         model.onnx        the graph

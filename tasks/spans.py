@@ -76,7 +76,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpanPrediction:
-    """The n best spans of an example, and the scores of "no answer"."""
+    """Best spans of an example, and the scores of "no answer"."""
 
     spans: tuple[Span, ...]
     has_answer: bool

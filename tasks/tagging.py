@@ -66,7 +66,7 @@ class Offsets(Sequence[tuple[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class TaggingExample:
-    """The words of a sentence, and their tags if known."""
+    """Words of a sentence, and their tags if known."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class TaggingExample:
 
     @property
     def text(self) -> str:
-        """The source, or the words joined by spaces."""
+        """Source, or the words joined by spaces."""
         return " ".join(self.words) if self.source is None else self.source
 
     @property
@@ -134,7 +134,7 @@ class TaggingSettings(TaskSettings):
 
     max_seq_length: SeqLength = 128
     labels: tuple[str, ...] = ()
-    """In the order of the logits."""
+    """Labels in the order of the logits."""
     doc_stride: Annotated[int, Bounds(least=0, most=MAX_SEQ_LENGTH)] = 0
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     strict: bool = False

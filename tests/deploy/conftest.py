@@ -1,4 +1,4 @@
-"""A server that has been asked everything once."""
+"""Server that has answered every kind of call once."""
 
 import threading
 
@@ -11,7 +11,7 @@ from tests.serving.models import write_model
 
 
 def ask(running):
-    """Calls that are answered, cut, refused and mistaken."""
+    """Make calls that are answered, truncated, rejected and invalid."""
     for texts, truncate in ([["cat", "the cat " * 5], False], [["cat " * 400], True], [[""], False]):
         try:
             running.stub.Embed(pb.EmbedRequest(texts=texts, truncate=truncate))
@@ -21,12 +21,12 @@ def ask(running):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A server with a model that loads and one that does not, asked again and again."""
+    """Server with a model that loads and one that does not, called repeatedly."""
     models = tmp_path_factory.mktemp("models")
     write_model(models, "embedder")
     write_model(models, "broken", files={"model.onnx": "0" * 64, "tokenizer.json": "0" * 64})
     ended = threading.Event()
-    with serve(models, cache_bytes=1) as running:  # nothing fits, so that all is computed again and again
+    with serve(models, cache_bytes=1) as running:  # nothing fits, so everything is computed each time
 
         def keep_asking():
             while not ended.wait(0.1):

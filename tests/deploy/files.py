@@ -1,4 +1,4 @@
-"""What deploy/ holds, as the tests read it."""
+"""Files of deploy/, parsed for the tests."""
 
 import json
 import re
@@ -27,12 +27,12 @@ def section(path, name):
 
 
 def names(expression):
-    """Names of series in PromQL."""
+    """Return the names of series in PromQL."""
     return set(re.findall(r"\b(?:bertline|process|grpc_server)_\w+", expression))
 
 
 def labels(expression):
-    """Label names in the selectors and groupings of PromQL."""
+    """Return the label names in the selectors and groupings of PromQL."""
     grouped = re.findall(r"\b(?:by|on|ignoring|without)\s*\(([\w, ]*)\)", expression)
     matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
     return set(matched) | {name for group in grouped for name in re.split(r",\s*", group)}

@@ -1,4 +1,4 @@
-"""Dockerfile, Kubernetes manifest and systemd unit name settings that there are, and agree with them."""
+"""Dockerfile, Kubernetes manifest and systemd unit use existing settings with valid values."""
 
 import re
 
@@ -14,14 +14,14 @@ DEFAULTS = {name: field.get_default() for name, field in Settings.model_fields.i
 
 @pytest.fixture(scope="module")
 def pod():
-    """Of the deployment."""
+    """Container of the deployment."""
     documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     return next(item for item in documents if item["kind"] == "Deployment")["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "bertline.service", "kubernetes.yaml"])
 def test_settings_exist(name):
-    """Every variable that is set is a setting of the server, and has a value that it takes."""
+    """Every variable is a setting of the server, with a valid value."""
     text = (DEPLOY / name).read_text()
     values = dict(re.findall(r"\bBERTLINE_([A-Z_]+)(?:=|, value: \"?)([^\s\"}]+)", text))
 
@@ -30,7 +30,7 @@ def test_settings_exist(name):
 
 
 def test_ports(pod):
-    """Ports are the server's own everywhere."""
+    """Ports are the server's defaults everywhere."""
     ports = [DEFAULTS["port"], DEFAULTS["metrics_port"]]
     (container,) = pod["containers"]
 
@@ -41,12 +41,12 @@ def test_ports(pod):
 
 
 def test_no_variables_of_services(pod):
-    """Kubernetes does not set BERTLINE_PORT to the address of a Service that is called as the manifest's is."""
+    """Kubernetes does not set BERTLINE_PORT to the address of the manifest's Service."""
     assert pod["enableServiceLinks"] is False
 
 
 def test_time_to_stop(pod):
-    """Who stops a server waits until it has drained; who asks whether it lives, until it had helped itself."""
+    """Stopping waits until the server has drained, and the liveness probe until it could have recovered."""
     (container,) = pod["containers"]
     grace_s = next(float(item["value"]) for item in container["env"] if item["name"] == "BERTLINE_GRACE_S")
     slept_s = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -59,8 +59,7 @@ def test_time_to_stop(pod):
 
 
 def test_memory(pod):
-    """What an idle server takes, its messages, and what attackers add beside them, keep within the limit of memory; so
-    do requests of the default size."""
+    """Memory of an idle server, of messages and of attackers stays within the limit; so do requests of default size."""
     (container,) = pod["containers"]
     variables = {item["name"]: item["value"] for item in container["env"]}
     buffer = int(variables["BERTLINE_BUFFER_BYTES"])
@@ -72,7 +71,7 @@ def test_memory(pod):
 
 
 def test_image():
-    """What is copied into the image is there, and not kept from it."""
+    """Files copied into the image exist and are not ignored."""
     copied = re.findall(r"^COPY ((?!--from).*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     allowed = re.findall(r"^!(\S+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.MULTILINE)
     names = " ".join(copied).split()

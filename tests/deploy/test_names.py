@@ -1,4 +1,4 @@
-"""Alerts, dashboard and documentation speak of series that there are."""
+"""Alerts, dashboard and documentation name existing series."""
 
 import re
 
@@ -12,7 +12,7 @@ ADDED_BY_PROMETHEUS = {"job", "instance"}
 
 @pytest.fixture(scope="module")
 def families(asked):
-    """Of a real server's page."""
+    """Series and labels of a real server's metrics."""
     return list(text_string_to_metric_families(asked.page()))
 
 
@@ -21,7 +21,7 @@ def families(asked):
     [rule["expr"] for rule in RULES] + [expression for panel in PANELS.values() for expression in panel],
 )
 def test_series_exist(expression, families):
-    """Each name and label of a query stands on the page of a real server."""
+    """Each name and label of a query is in the metrics of a real server."""
     samples = [sample for family in families for sample in family.samples]
 
     assert names(expression) <= {sample.name for sample in samples}
@@ -30,7 +30,7 @@ def test_series_exist(expression, families):
 
 
 def test_every_series_is_documented(families):
-    """The table in docs/reference/metrics.md has all series of ours and no others."""
+    """All our series are in the table of docs/reference/metrics.md, and no others."""
     documented = set(re.findall(r"^\| `(\w+)`", page("reference/metrics.md"), re.MULTILINE))
     ours = {family.name + "_total" * (family.type == "counter") for family in families}
 
@@ -40,7 +40,7 @@ def test_every_series_is_documented(families):
 
 
 def test_documented_queries(families):
-    """The queries in docs/guides/monitor.md ask for series that there are."""
+    """Queries in docs/guides/monitor.md name existing series."""
     samples = {sample.name for family in families for sample in family.samples}
     queries = re.findall(r"^```promql\n(.*?)^```", section("guides/monitor.md", "Metrics"), re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""deploy/nginx.conf before a real server: what it lets through and what it keeps away."""
+"""deploy/nginx.conf in front of a real server: calls that pass, and calls that are stopped."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of one model."""
+    """Server of one model."""
     models = tmp_path_factory.mktemp("models")
     write_model(models)
     with serve(models) as running:
@@ -34,7 +34,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def proxy(server, tmp_path_factory):
-    """The address of nginx before it."""
+    """Address of nginx in front of the server."""
     directory = tmp_path_factory.mktemp("nginx")
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
@@ -69,7 +69,7 @@ def test_calls_pass(server, proxy):
 
 
 def test_messages_without_end(server, proxy):
-    """nginx ends them after its own time, which is shorter than the server's."""
+    """nginx ends stalled requests after its own timeout, which is shorter than the server's."""
     with Sender(proxy) as sender:
         for _ in range(100):
             sender.send(sender.open(EMBED), struct.pack(">?I", False, 10**6) + bytes(900_000), timeout_s=0.01)
@@ -78,7 +78,7 @@ def test_messages_without_end(server, proxy):
 
 
 def test_calls_of_an_address(server, proxy):
-    """Beyond so many at one time, over all its connections, calls do not reach the server."""
+    """Calls above the limit for an address, over all its connections, do not reach the server."""
     before = server.total("grpc_server_started_total")
     senders = [Sender(proxy) for _ in range(4)]
     for sender in senders:
@@ -92,7 +92,7 @@ def test_calls_of_an_address(server, proxy):
 
 
 def test_file_sizes():
-    """What nginx lets through is not smaller than the server's default."""
+    """Requests up to the server's default size pass nginx."""
     size = re.search(r"client_max_body_size (\d+)m;", (DEPLOY / "nginx.conf").read_text())[1]
 
     assert int(size) * 2**20 > 4 * 2**20

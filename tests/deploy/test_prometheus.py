@@ -1,4 +1,4 @@
-"""Prometheus itself reads what is in deploy/. Needs its programs: Debian's package `prometheus`."""
+"""Prometheus itself reads the files of deploy/. Needs Debian's package `prometheus`."""
 
 import json
 import math
@@ -22,7 +22,7 @@ AT_ZERO = {
     "Padding",
     "Replies from the cache",
 }
-"""What the traffic does not bring about."""
+"""Series that the traffic does not change."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -39,12 +39,12 @@ def promtool(*arguments, **options):
 
 
 def test_configuration():
-    """promtool finds no fault with the scrape configuration, nor with the alerts that it names."""
+    """promtool accepts the scrape configuration and its alerts."""
     assert f"{len(RULES)} rules found" in promtool("check", "config", DEPLOY / "prometheus.yml")
 
 
 def test_rules():
-    """Each alert fires on its trouble, and none on a healthy server."""
+    """Each alert fires on its problem, and none on a healthy server."""
     tested = (DEPLOY / "alerts_test.yml").read_text()
 
     promtool("test", "rules", DEPLOY / "alerts_test.yml")
@@ -52,12 +52,12 @@ def test_rules():
 
 
 def test_page(asked):
-    """promtool's lint finds nothing on a real page but what the customary names bring with them."""
+    """promtool's lint accepts the metrics of a real server, except for customary names."""
     assert promtool("check", "metrics", input=asked.page()) == ""
 
 
 class Prometheus:
-    """One that runs."""
+    """Running Prometheus."""
 
     def __init__(self, port):
         self.address = f"http://127.0.0.1:{port}"
@@ -71,7 +71,7 @@ class Prometheus:
         return [float(result["value"][1]) for result in self.ask("query", query=expression)["result"]]
 
     def wait_for(self, expression):
-        """Until a query returns a number other than 0."""
+        """Wait until a query returns a number other than 0."""
         end = time.monotonic() + 60
         while True:
             try:

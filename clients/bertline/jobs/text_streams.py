@@ -105,7 +105,7 @@ def _is_alphabetic(text: str) -> bool:
 
 
 class _PrependedStream(io.RawIOBase):
-    """The first line, already read, and the rest of the stream. With `old_mac`, carriage returns become line feeds."""
+    """Stream of a first line already read, and the rest. With `old_mac`, carriage returns become line feeds."""
 
     def __init__(self, first: bytes, rest: BinaryIO, *, old_mac: bool) -> None:
         self._first, self._rest, self._old_mac = io.BytesIO(first), rest, old_mac
