@@ -25,7 +25,7 @@ def test_token_batches(lengths, max_batch_tokens):
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=60), max_batch_tokens=st.integers(1, 200))
 def test_token_batches_are_filled(lengths, max_batch_tokens):
-    """No batch could have taken the first sequence of the next one."""
+    """Batches are full: none has room for the first sequence of the next."""
     batches = list(token_batches(lengths, max_batch_tokens))
 
     assert all(lengths[batch[0]] * (len(batch) + 1) > max_batch_tokens for batch in batches[:-1])
@@ -71,7 +71,7 @@ def case(request, word_tokenizer):
 
 @pytest.mark.parametrize(("max_batch_tokens", "chunk_size"), [(1, 1), (16, 5), (50, 3), (100_000, 1000)])
 def test_predictions_do_not_depend_on_batches(case, max_batch_tokens, chunk_size):
-    """However examples are batched and chunked, their predictions are those of each alone, in order."""
+    """Predictions do not depend on batches and chunks, and come in order."""
     task, examples, run = case
     alone = [predict(task, [example], run)[0] for example in examples]
     finished = []

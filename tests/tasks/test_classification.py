@@ -34,7 +34,7 @@ def test_softmax_equals_scipy(logits):
 
 @pytest.mark.parametrize("extreme", [3.4e38, 1e4, 89.0])
 def test_softmax_of_extreme_logits(extreme):
-    """The largest float32 neither overflows nor becomes NaN."""
+    """Softmax of the largest float32 neither overflows nor becomes NaN."""
     logits = np.array([extreme, -extreme, extreme], np.float32)
 
     assert softmax(logits).tolist() == [0.5, 0.0, 0.5]
@@ -56,7 +56,7 @@ def test_decode(task):
 
 
 def test_equal_scores_rank_in_the_order_of_the_labels(task):
-    """And the label is the first of them."""
+    """Ranked labels come by score, and the first one is the label."""
     prediction = predict(task, [0, 1, 1])
 
     assert [label for label, _ in prediction.ranked()] == ["yes", "maybe", "no"]
@@ -77,6 +77,6 @@ def test_score(task):
 
 @pytest.mark.parametrize("labels", [(), ("one",), ("same", "same")])
 def test_labels_that_cannot_work(labels):
-    """At least two labels, each once."""
+    """Labels must be at least two, all different."""
     with pytest.raises(ValueError, match="at least two labels, each once"):
         ClassificationSettings(labels=labels)

@@ -30,7 +30,7 @@ def test_normalize(tokenizer, dtype):
 
 
 def test_a_zero_vector_stays_zero(tokenizer):
-    """No division by zero."""
+    """Normalizing a vector of zeros does not divide by zero."""
     assert not embed(tokenizer, np.zeros(8, np.float32), normalize=True).any()
 
 
@@ -68,7 +68,7 @@ def test_the_first_numbers_of_a_vector(tokenizer):
 
 
 def test_what_was_cut_is_counted(tokenizer):
-    """In tokens of the text."""
+    """Windows are weighted by their tokens of the text."""
     task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8))
 
     assert [windows[0].num_truncated for windows in task.encode(["a " * 6, "a " * 9])] == [0, 3]

@@ -10,7 +10,7 @@ from tasks.classification import Classification, ClassificationExample, Classifi
 
 
 def truncate_by_popping(first, second, max_tokens):
-    """The reference loop: pop from the longer one, from the second of two equally long ones, until both fit."""
+    """Reference loop: pop from the longer one, from the second of two equally long ones, until both fit."""
     first, second = list(first), list(second)
     while len(first) + len(second) > max_tokens:
         (first if len(first) > len(second) else second).pop()
@@ -19,7 +19,7 @@ def truncate_by_popping(first, second, max_tokens):
 
 @given(num_first=st.integers(0, 60), num_second=st.integers(0, 60), max_tokens=st.integers(0, 130))
 def test_pairs_are_cut_as_by_the_reference_loop(num_first, num_second, max_tokens):
-    """Whatever the lengths, the same tokens stay: as many, from the beginning."""
+    """The same tokens stay as in the reference loop, for all lengths."""
     expected = truncate_by_popping(range(num_first), range(num_second), max_tokens)
 
     assert tuple(map(list, map(range, fit_pair(num_first, num_second, max_tokens)))) == expected

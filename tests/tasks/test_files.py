@@ -66,7 +66,7 @@ def test_what_stands_there_is_not_touched_by_mistake(tmp_path, make, replace):
 
 
 def test_what_appears_meanwhile_is_not_touched(tmp_path):
-    """Of two writers at the same path, the later one is told, and the earlier one's directory stays."""
+    """Two writers of the same path: the later one gets an error, the earlier one's directory stays."""
     path = tmp_path / "there"
 
     with pytest.raises(ValueError, match="already exists"):
@@ -85,7 +85,7 @@ def old(tmp_path):
 
 
 def test_replace(old):
-    """The old directory gives way to the new one as a whole."""
+    """Replacing swaps whole directories."""
     seen = []
 
     fill(old, lambda: seen.extend(names(old)), replace=True)
@@ -96,7 +96,7 @@ def test_replace(old):
 
 
 def test_a_failed_replacement_keeps_the_old(old):
-    """As if nothing had been tried."""
+    """After an error, everything is as before."""
     with pytest.raises(ValueError, match="half-way"):
         fill(old, lambda: fail(ValueError("half-way")), replace=True)
 
@@ -123,7 +123,7 @@ def test_an_interrupted_replacement_keeps_the_old(old, monkeypatch):
 
 
 def test_a_name_too_long_for_a_temporary_directory_leaves_nothing(tmp_path):
-    """The error has the name that was given."""
+    """Errors name the given path."""
     with pytest.raises(OSError, match="too long") as error:
         fill(tmp_path / "a" / "b" / ("1" * 250), lambda: None)
 
@@ -132,7 +132,7 @@ def test_a_name_too_long_for_a_temporary_directory_leaves_nothing(tmp_path):
 
 
 def test_what_a_link_leads_to_is_replaced(old, tmp_path):
-    """The link stays."""
+    """Links are followed and stay."""
     link = tmp_path / "link"
     link.symlink_to(old)
 
@@ -156,7 +156,7 @@ def test_atomic_write(tmp_path):
 
 
 def test_a_failed_write_keeps_the_old(tmp_path):
-    """What is not bytes cannot be written, and leaves file and folder as they were."""
+    """Writing something other than bytes fails and leaves file and folder as they were."""
     atomic_write(tmp_path / "file", b"old")
 
     with pytest.raises(TypeError):
@@ -192,7 +192,7 @@ def test_a_directory_is_gone_on_with(tmp_path):
 
 
 def test_finished_work_survives_a_failure_at_its_end(old, monkeypatch):
-    """What cannot be put in its place now, is there to be put there later; what was there stays until then."""
+    """If renaming fails, the finished directory can be put in place later; the old one stays until then."""
     monkeypatch.setattr("os.rename", lambda source, target: fail(OSError("full")))
     with pytest.raises(OSError, match="full"):
         make(old, "1")
@@ -205,7 +205,7 @@ def test_finished_work_survives_a_failure_at_its_end(old, monkeypatch):
 
 
 def test_finished_work_survives_what_appears_meanwhile(tmp_path):
-    """It is told, and nothing is lost on either side."""
+    """Another writer gets an error, and nothing is lost on either side."""
     path = tmp_path / "there"
     with pytest.raises(ValueError, match="already exists"):
         make(path, "1", act=path.mkdir, replace=False)
@@ -214,16 +214,16 @@ def test_finished_work_survives_what_appears_meanwhile(tmp_path):
     assert names(path) == []
 
 
-def test_only_a_value_error_removes_what_was_begun(tmp_path):
-    """What it was made from has to change, then."""
+def test_only_a_value_error_removes_the_partial_directory(tmp_path):
+    """A ValueError removes the partial directory, since its inputs must change."""
     with pytest.raises(ValueError, match="bad"):
         make(tmp_path / "there", "1", act=lambda: fail(ValueError("bad")))
 
     assert names(tmp_path) == []
 
 
-def test_what_was_begun_of_something_else(tmp_path):
-    """Is refused, or with `replace` thrown away."""
+def test_a_partial_directory_with_other_inputs(tmp_path):
+    """Partial directories with other inputs are refused, or removed with `replace`."""
     path = tmp_path / "there"
     with pytest.raises(Interrupted):
         make(path, "1", made_from="other", act=lambda: fail(Interrupted))
@@ -234,8 +234,8 @@ def test_what_was_begun_of_something_else(tmp_path):
     assert names(path) == ["2"]
 
 
-def test_what_was_begun_with_more_settings(tmp_path):
-    """Is refused by the name of the setting that is left out now."""
+def test_a_partial_directory_with_more_inputs(tmp_path):
+    """Partial directories with more inputs are refused, and the missing one is named."""
     path = tmp_path / "there"
     with pytest.raises(Interrupted), resumable_directory(path, made_from={"data": "text", "words": "jieba"}):
         raise Interrupted
@@ -244,8 +244,8 @@ def test_what_was_begun_with_more_settings(tmp_path):
         make(path, replace=False)
 
 
-def test_a_link_to_a_directory_is_gone_on_with_where_it_leads(old, tmp_path):
-    """As often as one likes."""
+def test_a_link_to_a_directory_is_resumed_at_its_target(old, tmp_path):
+    """Replacing through a link works repeatedly."""
     link = tmp_path / "link"
     link.symlink_to(old)
     for number in ("1", "2"):
@@ -256,8 +256,8 @@ def test_a_link_to_a_directory_is_gone_on_with_where_it_leads(old, tmp_path):
     assert names(tmp_path) == ["link", "there"]
 
 
-def test_what_a_killed_process_was_removing_is_in_nobodys_way(old):
-    """The directory before the last."""
+def test_leftovers_of_a_killed_process_are_removed(old):
+    """Left-over directories of killed processes are removed."""
     leftover = old.with_name("there.partial.old")
     leftover.mkdir()
     (leftover / "older").touch()
@@ -282,7 +282,7 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
-    """After a power cut, a name stands for all of its bytes, or is not there."""
+    """After a power cut, a file has all its bytes or does not exist."""
     log = []
     sync, rename, replace = os.fsync, os.rename, os.replace
     monkeypatch.setattr("os.fsync", lambda file: (log.append(os.readlink(f"/proc/self/fd/{file}")), sync(file)))
@@ -302,7 +302,7 @@ def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
 
 
 def test_sha256(tmp_path):
-    """The digest of the bytes, hexadecimal."""
+    """Digests are those of the bytes, hexadecimal."""
     data = bytes(range(256)) * 5000
     (tmp_path / "file").write_bytes(data)
 

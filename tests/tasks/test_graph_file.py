@@ -1,4 +1,4 @@
-"""What the file of a graph says of others."""
+"""Weight files and positions in the file of a graph."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_weight_files(tmp_path, place, location):
 
 @pytest.mark.parametrize("name", ["bert.embeddings.position.weight", "roberta.embeddings.position_embeddings.weight"])
 def test_positions(tmp_path, name):
-    """As many as rows of their table."""
+    """Positions are the rows of their table."""
     weights = [numpy_helper.from_array(np.ones((40, 2), np.float32), name), numpy_helper.from_array(np.ones(3), "w")]
     (tmp_path / "model.onnx").write_bytes(model(initializers=weights).SerializeToString())
 

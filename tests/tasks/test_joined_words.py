@@ -86,13 +86,13 @@ def test_words_are_whole_parts_in_order(tokenizer, text, marks, words):
 
 
 def test_words_that_are_too_long_stay_divided(tokenizer):
-    """So that nothing is refused or cut which was not before."""
+    """Joined words never exceed the longest word that fits."""
     assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=8) == list("a-b-c-d-e")
     assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=11) == ["a-b-c-d-e"]
 
 
-def test_who_watches_ends_the_work(tokenizer):
-    """A text of a million marks is not worked at when nobody waits any more."""
+def test_the_check_can_end_the_work(tokenizer):
+    """Joining stops when the check raises."""
     calls = []
 
     def check():
@@ -106,8 +106,8 @@ def test_who_watches_ends_the_work(tokenizer):
 
 
 @pytest.mark.parametrize("mark", ["", "-", "a", "aa", "a--a", "0-a", "a.a,", "ab"])
-def test_odd_marks_are_refused(mark):
-    """They come out of files."""
+def test_malformed_marks_are_refused(mark):
+    """Malformed rules in files are refused."""
     with pytest.raises(ValueError, match="joined_marks of tagging are written as"):
         settings_from_dict("tagging", {"labels": ["O", "B"], "joined_marks": [mark]})
 

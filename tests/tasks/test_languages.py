@@ -1,4 +1,4 @@
-"""Which data sets are counted by characters, and how their text is divided."""
+"""Data sets scored by characters, and their division into characters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The model directory: read as it was written, and refused when anything about it is wrong."""
+"""Model directories are read as written, and refused if anything is wrong."""
 
 import json
 from dataclasses import asdict, replace
@@ -71,7 +71,7 @@ def error_of(directory):
 
 @pytest.mark.parametrize("directory", list(SETTINGS), indirect=True)
 def test_round_trip(directory, tokenizer):
-    """What was written is read, for every task, and the task is made of it."""
+    """Reading returns what was written, and makes the task of it."""
     model = read_model_directory(str(directory))
     task = model.load_task()
 
@@ -83,7 +83,7 @@ def test_round_trip(directory, tokenizer):
 
 
 def test_the_loaded_task_encodes(directory):
-    """With the settings of the manifest."""
+    """Tasks have the settings of the manifest."""
     task = read_model_directory(directory).load_task()
 
     assert len(task.encode([SpanExample("who?", "a " * 500)])[0]) == 3
@@ -133,7 +133,7 @@ def nested(depth):
     ],
 )
 def test_values_that_no_model_has_are_named(directory, changes, message):
-    """Of the right kind, but not possible, or not to be written again: in a line that is UTF-8, whatever it names."""
+    """Impossible values of the right type are refused in one line of UTF-8."""
     change(directory, **changes)
 
     assert message in error_of(directory)
@@ -141,7 +141,7 @@ def test_values_that_no_model_has_are_named(directory, changes, message):
 
 
 def test_what_is_nested_less_deeply_is_read(directory):
-    """The hundredth level is allowed."""
+    """Nesting of exactly 100 levels is allowed."""
     change(directory, provenance={"dev": nested(98)})
 
     assert read_model_directory(directory).manifest.provenance["dev"] == nested(98)
@@ -185,7 +185,7 @@ def test_files_outside_are_not_read(directory, name):
     ids=range(10),
 )
 def test_broken_manifests(directory, content):
-    """Not JSON, not an object, not UTF-8, of another format or of none."""
+    """Broken manifests: not JSON, not an object, not UTF-8, another format or none."""
     (directory / "manifest.json").write_bytes(content)
 
     assert f"broken manifest `{directory / 'manifest.json'}`" in error_of(directory)
@@ -254,7 +254,7 @@ def test_missing_and_unknown_keys(directory, field):
 
 
 def test_every_key_is_tried_here():
-    """The fields above keep up with the manifest."""
+    """All fields of the manifest are tried above."""
     assert sorted(field for fields in FIELDS.values() for field in fields) == sorted(Manifest.__dataclass_fields__)
 
 
@@ -270,14 +270,14 @@ def test_every_key_is_tried_here():
     ],
 )
 def test_wrong_execution(directory, execution, message):
-    """The key inside of `execution` is named."""
+    """Errors name the key inside of `execution`."""
     change(directory, execution=execution)
 
     assert message in error_of(directory)
 
 
 def test_provider_options_are_read_as_written(directory):
-    """And need not be there."""
+    """Provider options are optional."""
     assert read_model_directory(directory).manifest.execution.provider_options == {}
 
     execution = Execution(provider="OpenVINOExecutionProvider", provider_options={"device_type": "CPU"})
@@ -286,7 +286,7 @@ def test_provider_options_are_read_as_written(directory):
 
 
 def test_wrong_task_and_settings(directory):
-    """The task and the setting are named."""
+    """Errors name the task and the setting."""
     change(directory, settings={"poling": "cls"})
     assert "unknown key `settings.poling`" in error_of(directory)
 
@@ -295,7 +295,7 @@ def test_wrong_task_and_settings(directory):
 
 
 def test_broken_tokenizer_with_right_digest(directory):
-    """What the digests cannot see is told when the task is made."""
+    """Errors that digests cannot show come when the task is made."""
     (directory / "tokenizer.json").write_text("{}")
     change(directory, files=read_files(directory) | {"tokenizer.json": sha256(directory / "tokenizer.json")})
 
@@ -329,7 +329,7 @@ def test_model_versions(tmp_path):
 
 
 def test_model_versions_of_nothing(tmp_path):
-    """No directory, a file, and a directory without models are one line each, with what to do."""
+    """A missing directory, a file, and a directory without models get one line each, with what to do."""
     (tmp_path / "file").write_text("")
     for path in ("missing", "file"):
         with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; export a model into it first"):
@@ -341,7 +341,7 @@ def test_model_versions_of_nothing(tmp_path):
 
 @pytest.mark.parametrize("path", ["models/demo/1", "demo/1", "/srv/demo/1/"])
 def test_parse_model_path(path):
-    """The last two parts are name and version."""
+    """Name and version are the last two parts of the path."""
     assert parse_model_path(path) == ("demo", "1")
 
 

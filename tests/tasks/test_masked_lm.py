@@ -87,7 +87,7 @@ def test_score(task):
 
 
 def test_masks_cut_off_are_not_scored(task):
-    """Where truncation took a [MASK], its token has no prediction to compare."""
+    """A truncated [MASK] is not scored."""
     prediction = make_prediction(task, {"a": 1})
 
     scores = task.score([ClozeExample("[MASK] [MASK]", ("a", "b"))], [prediction])
@@ -96,7 +96,7 @@ def test_masks_cut_off_are_not_scored(task):
 
 
 def test_a_token_outside_of_the_vocabulary_cannot_be_scored(task):
-    """It is named, rather than scored as something else."""
+    """Unknown tokens are named in the error."""
     with pytest.raises(ValueError, match="not a token of the vocabulary: `zebra`"):
         task.score([ClozeExample("[MASK]", ("zebra",))], [make_prediction(task, {"a": 1})])
 

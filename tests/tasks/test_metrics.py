@@ -143,7 +143,7 @@ def test_scores_of_scripts_with_spaces(prediction, answer, exact, f1):
 
 
 def test_scores_by_characters_by_answerability():
-    """The unit ends the name of each score."""
+    """Names of scores by characters end with the unit."""
     scores = squad_scores(["北京", ""], [["北京市"], []])
 
     assert scores == {

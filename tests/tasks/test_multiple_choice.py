@@ -50,7 +50,7 @@ def test_long_texts_are_cut_or_refused(task):
 
 
 def test_half_a_surrogate_pair_is_named_where_it_stands(task):
-    """Not at each of the choices that a question stands before."""
+    """A broken question is named once, not at each choice."""
     example = MultipleChoiceExample(("w3", "w4"), "w1", "w2 \ud83d")
 
     with pytest.raises(InvalidExamplesError) as caught:
@@ -60,7 +60,7 @@ def test_half_a_surrogate_pair_is_named_where_it_stands(task):
 
 
 def test_empty_choices_are_named(task):
-    """By example and number."""
+    """Errors name example and choice."""
     good = MultipleChoiceExample(("w3", "w4"), "w1")
 
     with pytest.raises(InvalidExamplesError) as caught:

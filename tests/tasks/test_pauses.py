@@ -113,7 +113,7 @@ def test_no_text_stops_other_threads(tokenizer, read, unit):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
 def test_words_of_a_text_stop_no_other_thread(unit):
-    """As Tokenize and Tag ask for them, with a vocabulary of few tokens."""
+    """Offsets of words, as Tokenize and Tag use them, with a small vocabulary."""
     from tasks.tokenizer_files import build_tokenizer
 
     few = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]))

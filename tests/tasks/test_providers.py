@@ -1,4 +1,4 @@
-"""What execution providers are told, and what is said where one is missing."""
+"""Options of execution providers, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_a_manifest_tells_openvino_stays():
 
 @pytest.mark.parametrize("text", ["ov.json", "[1]", '{"CPU": 1}'])
 def test_openvino_settings_that_are_none_are_named(text):
-    """In one line."""
+    """Malformed options get one line."""
     with pytest.raises(ValueError, match="provider option `load_config` must be JSON, settings by device"):
         config(provider_options={"load_config": text})
 
@@ -54,7 +54,7 @@ def test_other_providers_are_told_what_the_manifest_says():
 
 
 def test_missing_providers_are_named_with_their_package():
-    """And with what there is."""
+    """Errors for missing providers name their package and the available ones."""
     check_installed(CPU, [CPU])
     with pytest.raises(
         ValueError, match=rf"`{TENSORRT}` \(available: {CPU}\); pip uninstall .*, then pip install onnxruntime-gpu$"

@@ -34,7 +34,7 @@ VALUES = {
 
 
 def test_every_task_is_tried_here():
-    """The strategies above keep up with the registry."""
+    """All tasks of the registry have a strategy above."""
     assert VALUES.keys() == TASKS.keys()
     assert all(task.name == name for name, task in TASKS.items())
 
@@ -97,7 +97,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "values", "message"), WRONG)
 def test_wrong_settings(name, values, message):
-    """The task or the key that is wrong is named, in one line."""
+    """Errors name the wrong task or key in one line."""
     with pytest.raises(ValueError, match=message) as caught:
         settings_from_dict(name, values)
 

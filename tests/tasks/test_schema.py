@@ -75,7 +75,7 @@ def test_values_of_each_type(hint, right, wrong, words):
     ],
 )
 def test_wrong_objects(values, message):
-    """The path of the key that is wrong is named."""
+    """Errors name the path of the wrong key."""
     with pytest.raises(ValueError, match=message):
         read_fields(Record, values, prefix="x.")
 
@@ -96,7 +96,7 @@ def test_unknown_and_missing_fields_of_other_versions():
 
 
 def test_fields_that_may_be_missing():
-    """By default those with a default value, otherwise only the given ones."""
+    """Fields with a default may be missing, or only the given ones."""
     assert read_fields(Record, {"count": 1}) == {"count": 1}
     with pytest.raises(ValueError, match="missing key `rate`"):
         read_fields(Record, {"count": 1}, optional=("rates", "limit", "inner"))
@@ -112,7 +112,7 @@ def test_fields_that_may_be_missing():
     ],
 )
 def test_numbers_out_of_bounds(record, message):
-    """The first number that is out of bounds is named, by the name that the caller chooses."""
+    """Errors name the first number out of bounds, by the name that the caller chooses."""
     check_bounds(Record(9, rates=(0.1,), limit=None))
     with pytest.raises(ValueError, match=f"^--{message}"):
         check_bounds(record, named="--{}".format)

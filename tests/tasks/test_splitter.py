@@ -204,7 +204,7 @@ def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(text=TEXTS, flags=st.sampled_from(FLAGS), max_chars=st.sampled_from([0, 3, 100]))
 def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, max_chars):
-    """Whatever the normalizer does, whichever tokens were added."""
+    """Pieces give the same tokens for any normalizer and added tokens."""
     tokenizer = make(flags, added, max_chars)
 
     assert_equal_to_whole(tokenizer, text)
@@ -239,7 +239,7 @@ def test_texts_beside_each_other(short_pieces, texts, max_ids, stop_after):
     ],
 )
 def test_other_tokenizers_are_not_cut(short_pieces, change):
-    """Where nobody has shown that the pieces are the same, a text is read whole."""
+    """Tokenizers other than BERT's read texts whole."""
     backend = build_tokenizer(VOCAB)
     change(backend)
     tokenizer = Tokenizer(backend)
@@ -265,7 +265,7 @@ LONG = {
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_no_piece_is_long(monkeypatch, text):
-    """Whatever the text, no more than some thousand characters are tokenised at a time."""
+    """No more than a few thousand characters of any text are tokenized at a time."""
     longest = 0
     tokenizer, encode = make(), Tokenizer._encode
 
@@ -282,7 +282,7 @@ def test_no_piece_is_long(monkeypatch, text):
 
 
 def test_no_more_is_read_than_is_needed():
-    """A text that has enough tokens is not read to its end, and who watches is told of those that are kept."""
+    """A text is not read beyond `stop_after`, and progress counts the kept tokens."""
     told = []
     (tokens,) = make().with_progress(told.append).tokenize(["a. " * 300_000], max_ids=8, stop_after=8)
 

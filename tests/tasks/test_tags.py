@@ -65,7 +65,7 @@ def sentences(kinds):
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS])
 @given(sentence=sentences(["PER", "LOC", "creative-work"]))
 def test_every_scheme_gives_an_entity_for_each(scheme, sentence):
-    """The entities are those that were spelled, which seqeval finds, too."""
+    """Entities are those that the tags encode, as in seqeval."""
     entities, num_words = sentence
     tags = spell(entities, num_words, scheme)
 
@@ -106,7 +106,7 @@ def test_strict_tags_spell_what_seqeval_finds(scheme, data):
 
 @given(tags=st.lists(st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in "XY")]), max_size=9))
 def test_faulty_tags_are_read_as_seqeval_reads_them(tags):
-    """Without a word; the letters of BILOU and BMES mean the same."""
+    """Faulty tags give the entities of seqeval without warnings, also in BILOU and BMES."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         expected = get_entities(tags)
@@ -206,7 +206,7 @@ def test_tags_without_prefixes_are_no_fault(labels):
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(seed=st.integers(0, 2**32 - 1), num_words=st.integers(1, 5))
 def test_no_strict_tags_are_likelier(scheme, seed, num_words):
-    """Of all sequences of tags that are strict, those found have the largest sum."""
+    """Decoded tags have the largest sum of all strict sequences."""
     labels = SCHEMES[scheme]
     logits = np.random.default_rng(seed).normal(size=(num_words, len(labels))).astype(np.float32)
     begins, ends = scheme != "IOE2", scheme != "IOB2"
@@ -266,5 +266,5 @@ def test_schemes_are_told_apart(tags, strict):
     ],
 )
 def test_schemes_that_end_entities_are_told_apart(tags, strict):
-    """With `E` or `S`, and their like; IOB2 does not."""
+    """Entities of strict schemes end with `E` or `S`; those of IOB2 do not."""
     assert is_strict_at_ends([["O"], tags]) == strict

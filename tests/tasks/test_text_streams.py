@@ -40,7 +40,7 @@ OTHERS = "utf-8 utf-8-sig latin-1 cp1251 cp1252 gb18030 big5 shift-jis euc-kr is
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:8]))
 def test_encodings_are_told_apart(text):
-    """With and without a byte order mark, in any script, also where the beginning ends within a character."""
+    """Detection works with and without a byte order mark, in any script, and if the start ends inside a character."""
     assert {name: detect_utf16(text.encode(name)) for name in WIDE} == WIDE
     assert not any(detect_utf16(text.encode(name, "ignore")) for name in OTHERS)
     for size in range(8, 30):
@@ -68,7 +68,7 @@ def test_a_stray_control_character_is_no_encoding(content):
 
 
 def test_a_wide_file_is_refused_in_one_line():
-    """With its name and the command that converts it."""
+    """UTF-16 is refused with the name and the command that converts it."""
     with pytest.raises(
         ValueError, match=r"^`a` is UTF-16LE, not UTF-8; convert it: iconv -f UTF-16LE -t UTF-8 old.txt > new.txt$"
     ):
@@ -92,7 +92,7 @@ def test_a_wide_file_is_refused_in_one_line():
 )
 @pytest.mark.parametrize("buffered", [True, False])
 def test_carriage_returns_end_lines_where_no_line_feed_does(content, lines, buffered):
-    """In streams that can be peeked into, and others."""
+    """Carriage returns become line feeds in streams with and without `peek`."""
     stream = io.BufferedReader(io.BytesIO(content)) if buffered else io.BytesIO(content)
 
     assert list(text_stream(stream, "`a`")) == lines

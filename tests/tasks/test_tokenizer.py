@@ -1,4 +1,4 @@
-"""The tokenizer equals the ones of transformers, and refuses what is not BERT's."""
+"""Tokenizers give the ids of transformers, and other tokenizers are refused."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
 @settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_any_text_equals_the_fast_tokenizer(loaded, reference, text):
-    """Whatever Unicode text comes, ids and offsets are those of transformers."""
+    """Ids and offsets are those of transformers for any Unicode text."""
     assert_equals_fast(loaded, reference[0], text)
 
 
@@ -136,7 +136,7 @@ def test_reference_vectors(text, tokens):
 
 
 def test_reference_ids():
-    """The ids of the reference code's full tokenizer test."""
+    """Ids are those of the reference code's full tokenizer test."""
     tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
 
     assert tokenizer.tokenize(["UNwant\u00e9d,running"])[0].ids.tolist() == [7, 4, 5, 10, 8, 9]
@@ -256,7 +256,7 @@ def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
     ],
 )
 def test_a_configuration_that_transformers_obeys_must_agree(reference, config, tmp_path):
-    """Where its tokens would be others than those of tokenizer.json alone, the directory is refused."""
+    """A config that contradicts tokenizer.json is refused."""
     shutil.copytree(reference[2], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
@@ -324,7 +324,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("files", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_directories(tmp_path, files, message):
-    """What cannot be read is one line that names the directory or the file."""
+    """Unreadable tokenizers get one line that names the directory or the file."""
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
 
@@ -337,7 +337,7 @@ def test_broken_directories(tmp_path, files, message):
 
 
 def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
-    """It is refused as any other that is broken; what Rust raises is no Exception."""
+    """A file that makes Rust panic is refused like any other broken file."""
     content = json.loads(build_tokenizer(vocab).to_str())
     content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -351,7 +351,7 @@ def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
     [("MAX_FILE_BYTES", 1000, r"has \d+ bytes, 1000 fit"), ("MAX_ADDED_TOKENS", 7, "has 8 added tokens, 7 fit")],
 )
 def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, monkeypatch, name, most, message):
-    """Before they are read: nothing else would run meanwhile."""
+    """Huge vocabularies are refused before they are read, since reading stops all threads."""
     backend = build_tokenizer(vocab)
     backend.add_tokens(["<e1>", "<e2>", "<e3>"])
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -398,7 +398,7 @@ def test_marks_stay_with_their_word():
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])
 def test_wide_files_are_refused(name, tmp_path):
-    """In one line that says how to convert them."""
+    """UTF-16 files are refused in one line with the command that converts them."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]))
     (tmp_path / name).write_bytes(("{}" if "json" in name else "cat\n").encode("utf-16"))
 
