@@ -121,7 +121,7 @@ def test_a_server_that_grpc_has_ended(all_tasks):
     with serve(all_tasks[0]) as running:
         watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)
         asyncio.run_coroutine_threadsafe(running.server._grpc.stop(0), running.loop).result(10)
-        with pytest.raises(RuntimeError, match="gRPC takes no more calls"):
+        with pytest.raises(RuntimeError, match="gRPC accepts no more calls"):
             watching.result(10)
 
 

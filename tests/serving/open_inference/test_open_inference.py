@@ -246,8 +246,8 @@ def test_what_health_says_is_what_readiness_is(tmp_path):
         server = running.server
         loading = Models([*server._repository.models.versions, Version("tiny", "2")])
 
-        async def publish(trouble):
-            server._worker_problem = trouble
+        async def publish(problem):
+            server._worker_problem = problem
             server._publish(loading)
 
         asyncio.run_coroutine_threadsafe(publish(""), running.loop).result(10)
