@@ -271,7 +271,8 @@ class AsyncClient:
         self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, is_checked: bool
     ) -> RequestAndReply:
         """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
-        stubs = self._open()
+        stubs = self._stubs
+        assert stubs is not None  # opened before anything was sent
         try:
             reply = await sent
         except asyncio.CancelledError as error:
