@@ -4,11 +4,11 @@ import sys
 from types import TracebackType
 
 
-def _say(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Any error but an interrupt, which whoever pressed Ctrl-C knows of."""
+def _print_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print a traceback, except after Ctrl-C."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
 
 
-if sys.argv[:1] == ["-m"]:  # a command, which takes seconds to import before it can handle interrupts itself
-    sys.excepthook = _say
+if sys.argv[:1] == ["-m"]:  # a command; importing takes seconds, in which it does not yet handle interrupts
+    sys.excepthook = _print_error

@@ -72,27 +72,27 @@ class ContrastiveRecipe(LoopSettings):
     compile: Literal["auto", "on", "off"] = "off"
     """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
-    """Of the training data."""
+    """Columns of the training data."""
     dev_columns: Columns = field(default_factory=Columns)
-    """Of the dev data. What is not given is as in the training data, if the dev data have that."""
+    """Columns of the dev data. Those not given are as in the training data, if the dev data have them."""
     min_label: float | None = None
     """Supervised: only pairs whose `label` is at least this are positives; None for all pairs."""
     split_sentences: bool = False
-    """Unsupervised: take each text apart into sentences, in any script (Thai and Lao: at spaces)."""
+    """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
     pooling: Pooling = "cls"
     """The vector of a text: the last hidden state of [CLS], or its mean over tokens."""
     normalize: bool = True
-    """Whether the result gives vectors of length 1 (training compares directions only)."""
+    """Give vectors of length 1 (training compares directions only)."""
     head: Literal["auto", "on", "off"] = "auto"
     """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
     temperature: Annotated[float, Bounds(above=0)] = 0.05
     """Cosines are divided by it before the softmax."""
     global_batch_size: Annotated[int, COUNT] = 64
-    """Texts, each with its positive, in a step; all others of it are negatives, over all processes."""
+    """Texts in a step, each with its positive, over all processes; the other texts are negatives."""
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
-    """A process takes its share of the batch at one time, as every text is compared with every other."""
+    """Not a flag: a process runs its whole part of the batch at once, as every text is compared with every other."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
-    """How often training goes through the data."""
+    """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
@@ -115,18 +115,18 @@ class ContrastiveRecipe(LoopSettings):
 
     @property
     def with_head(self) -> bool:
-        """Whether [CLS] goes through the pooler in training."""
+        """True if [CLS] goes through the pooler in training."""
         return self.head == "on" or (self.head == "auto" and self.pooling == "cls" and self.mode == "unsupervised")
 
 
 def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
-    """Train, or go on with it.
+    """Train, or resume.
 
     Returns:
         The checkpoint directory.
 
     Raises:
-        ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
+        ValueError: if data or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
         return _train_embedding(recipe, run)
@@ -192,7 +192,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
 
 
 def check_dropout(recipe: ContrastiveRecipe) -> None:
-    """Without dropout, both views of a text are equal, and there is nothing to learn from them.
+    """Check that there is dropout: without it, both views of a text are equal.
 
     Raises:
         ValueError: for unsupervised training without any dropout.
@@ -207,7 +207,7 @@ def check_dropout(recipe: ContrastiveRecipe) -> None:
 
 
 def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
-    """How the result treats texts.
+    """Return the settings of the result.
 
     Raises:
         ValueError: when max_seq_length or train_seq_length is beyond the checkpoint's positions.
@@ -222,7 +222,7 @@ def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
 
 
 def read_views(recipe: ContrastiveRecipe) -> Examples:
-    """The training texts with their positives and negatives (Views).
+    """Read the training texts with their positives and negatives (Views).
 
     Raises:
         ValueError: naming files without any, or data in which some texts have a negative and others none.
@@ -240,7 +240,7 @@ def read_views(recipe: ContrastiveRecipe) -> Examples:
 
 
 def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Views]]:
-    """With where each stands."""
+    """Yield each text's views with their location."""
     if recipe.mode == "supervised":
         yield from read_positives(path, recipe.columns, recipe.min_label).located()
         return
@@ -281,7 +281,7 @@ def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecip
 def scores_before(
     task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
 ) -> dict[str, dict[str, float]]:
-    """What the checkpoint scores as it is, with both poolings, and what takes no network at all."""
+    """Return the scores of the checkpoint before training, with both poolings, and of baselines without a network."""
     rows: dict[str, dict[str, float]] = {}
     for pooling in get_args(Pooling):
         other = task.with_settings(pooling=pooling)
@@ -318,7 +318,7 @@ def _finish(
 
 
 def recipe_from_arguments() -> ContrastiveRecipe:
-    """What is asked for, the dev data having the columns of the training data where nothing else is said."""
+    """Parse the recipe; dev data have the columns of the training data unless flags say otherwise."""
     read = partial(parse, ContrastiveRecipe, "training.contrastive", __doc__)
     recipe = read()
     return (

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint on a dev set, with the code that also stands in the server before and behind the model.
+"""Evaluate a checkpoint on a dev set, with the code that the server runs before and after the model.
 
     python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
     python -m training.evaluate runs/vectors/checkpoint --data stsb-dev.tsv
@@ -52,15 +52,15 @@ class EvaluateRecipe:
     """As `--train` of training.finetune; for masked-lm text, of which the first 1,000 passages of each file are taken;
     for embeddings tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
     train: tuple[Path, ...] = ()
-    """Training data, as much of it: adds the baseline fitted on it."""
+    """Training data: adds the score of the baseline fitted on them."""
     columns: Columns = field(default_factory=Columns)
-    """Of all data. What is not given is as it was in training, if the data have that."""
+    """Columns of all data. Those not given are as in training, if the data have them."""
     predictions: Path | None = None
     """Write predictions here, one JSON object a line."""
 
 
 def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
-    """A function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
+    """Return a function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
     network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
 
@@ -73,11 +73,11 @@ def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu
 
 
 class LanguageModelError(ValueError):
-    """A checkpoint that was pretrained for comparison with BERT, and cannot be asked anything before fine-tuning."""
+    """The checkpoint is a language model for comparison with BERT; it has no task before fine-tuning."""
 
 
 def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
-    """The task of a checkpoint, and its network ready to run.
+    """Load the task of a checkpoint and its network, ready to run.
 
     Raises:
         ValueError: when the checkpoint has no task card, or lacks what the task needs, or what its card says.
@@ -101,7 +101,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
 
 
 def check_labels(task: AnyTask, examples: Examples) -> None:
-    """A label that the checkpoint cannot give means another data set, or another column.
+    """Check that the checkpoint has the labels of the data; if not, the data set or column is another one.
 
     Raises:
         ValueError: naming the first one, and where it stands.
@@ -120,7 +120,7 @@ def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel)
 
 
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A small table: a row a name, a column a score. Losses and errors as they are, the others in percent."""
+    """Format a table with a row for each name and a column for each score; all but losses and errors in percent."""
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
     widths = {name: max(14, len(name) + 2) for name in names}
@@ -142,7 +142,7 @@ def _cell(name: str, scores: Mapping[str, float]) -> str:
 def evaluate_predictions(
     recipe: EvaluateRecipe, task: AnyTask, run: RunModel
 ) -> tuple[int, dict[str, dict[str, float]]]:
-    """Score predictions, and write them down where that is asked for.
+    """Score predictions, and write them if asked for.
 
     Returns:
         How many examples there are; the scores of the checkpoint, and of the baseline where there is training data.
@@ -187,7 +187,7 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> 
 
 
 def recipe_from_arguments() -> EvaluateRecipe:
-    """What is asked for, over the columns that the checkpoint's own data had."""
+    """Parse the recipe; columns default to those of the checkpoint's own data."""
     read = partial(parse, EvaluateRecipe, "training.evaluate", __doc__)
     recipe = read()
     card = read_task_card(recipe.checkpoint)

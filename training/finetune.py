@@ -3,7 +3,7 @@
     python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run-dir a
     python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir b
 
-The checkpoint may be ours or any Hugging Face BERT directory. The same command again resumes.
+The checkpoint may be ours or any Hugging Face BERT directory. The same command resumes.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class FinetuneRecipe(LoopSettings):
     compile: Literal["auto", "on", "off"] = "off"
     """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
     columns: Columns = field(default_factory=Columns)
-    """Of the training and dev data."""
+    """Columns of the training and dev data."""
     from_scratch: bool = False
-    """Keep only the checkpoint's shape and vocabulary and start from random weights: what is pretraining worth?"""
+    """Start from random weights, with the checkpoint's shape and vocabulary, to measure what pretraining is worth."""
     frozen: bool = False
-    """Train the head alone, on the hidden states as they are (the feature-based approach, section 5.3 of the paper)."""
+    """Train the head only, on frozen hidden states (the feature-based approach, section 5.3 of the paper)."""
     layers: tuple[int, ...] | None = None
     """Whose hidden states the head takes: 0 for the embeddings, layers from 1 up, or from the last, -1, down; None for
     the checkpoint's own, in BERT -1. What is no BERT, by these or the next two, cannot be exported."""
@@ -99,7 +99,7 @@ class FinetuneRecipe(LoopSettings):
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers under the head (the paper: 768); 0 for none."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
-    """How often training goes through the data."""
+    """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it
     """Peak of the learning rate. None: by the hidden size of the encoder, 3e-4 up to 256 (bertline-mini), 1e-4 up to
     512, 5e-5 up to 768 (BERT-base), 2e-5 above."""
@@ -128,13 +128,13 @@ class FinetuneRecipe(LoopSettings):
 
 
 def finetune(recipe: FinetuneRecipe, world: World) -> Path:
-    """Fine-tune, or go on with it.
+    """Fine-tune, or resume.
 
     Returns:
         The checkpoint directory.
 
     Raises:
-        ValueError: for data or a checkpoint that cannot be used, or a run that was started differently.
+        ValueError: if data or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
         return _finetune(with_learning_rate(recipe, run), run)
@@ -225,7 +225,7 @@ def _remark_on_data(
     dev: Examples,
     dev_features: Sequence[Sequence[Features]],
 ) -> dict[str, Any]:
-    """Print what was read, and what is odd about it.
+    """Print what was read, with warnings about it.
 
     Returns:
         The cuts of training and dev data, for the task card.
@@ -258,7 +258,7 @@ def _scores_on_the_way(task: AnyTask, model: BertModel, dev: Examples, world: Wo
 
 
 def _describe(task: AnyTask, examples: Examples) -> str:
-    """What was read, so that a wrong column shows."""
+    """Describe the data that were read, so that a wrong column is noticed."""
     pairs = _pairs(examples)
     some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
     kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
@@ -271,7 +271,7 @@ MANY_LABELS = 50
 
 
 def _doubt(task: str, labels: Sequence[str]) -> str:
-    """What is odd about classes that are fractions or many numbers; empty for others."""
+    """Describe labels that look like numbers rather than classes; "" for others."""
     numbers = [to_number(label) for label in labels]
     is_odd = len(labels) > MANY_LABELS or any(number % 1 for number in numbers)
     if task == "classification" and is_odd and all(map(math.isfinite, numbers)):
@@ -280,7 +280,7 @@ def _doubt(task: str, labels: Sequence[str]) -> str:
 
 
 def _pairs(examples: Examples) -> list[bool]:
-    """Which of the texts have a pair; empty for tasks that know none."""
+    """Return for each example whether it is a pair of texts; nothing for tasks without pairs."""
     return [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
 
 
@@ -293,7 +293,7 @@ def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:
 
 
 def task_settings(recipe: FinetuneRecipe, examples: Examples, dev: Examples) -> TaskSettings:
-    """The settings of the task, from the recipe and the data.
+    """Return the settings of the task, from the recipe and the data.
 
     Raises:
         ValueError: when max_seq_length is beyond the checkpoint's positions, when there is but one label, or when dev
@@ -331,7 +331,7 @@ def task_options(recipe: FinetuneRecipe, max_seq_length: int) -> TaskOptions:
 
 
 def _note_known(examples: Examples, dev: Examples) -> None:
-    """By what the network reads: labels and numbers of questions may be others."""
+    """Print a note if dev examples are in the training data; labels and ids may differ."""
     known = {_input_of(example) for example in examples}
     if num_known := sum(_input_of(example) in known for example in dev):
         print(f"note: {num_known:,} of {len(dev):,} dev examples are in the training data, too", flush=True)
@@ -381,19 +381,19 @@ def _create(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
 
 
 def _has_its_head(checkpoint: Path, model: BertForSequenceRegression) -> bool:
-    """Whether the head of a network is the checkpoint's, rather than new."""
+    """Return whether the head of a network is the checkpoint's, not a new one."""
     weight = read_weights(checkpoint).get("classifier.weight")
     return weight is not None and torch.equal(weight, model.classifier.weight)
 
 
 def _knows_labels(checkpoint: Path, task: AnyTask) -> bool:
-    """Whether what a checkpoint's classifier says, if it has one, is what the task asks, in the same order."""
+    """Return whether a checkpoint's classifier has the labels of the task, in the same order."""
     card, labels = read_task_card(checkpoint), getattr(task.settings, "labels", ())
     return (card is None or card.task == task.name) and (not labels or labels_of(read_config(checkpoint)) == labels)
 
 
 def _shape(recipe: FinetuneRecipe) -> EncoderConfig:
-    """The shape of the network.
+    """Return the shape of the network.
 
     Raises:
         ValueError: for layers that there are not, or one layer that is to be combined.
@@ -405,7 +405,7 @@ def _shape(recipe: FinetuneRecipe) -> EncoderConfig:
 
 
 def _states(recipe: FinetuneRecipe) -> dict[str, Any]:
-    """What is not to be as in the checkpoint."""
+    """Return the fields of the shape that differ from the checkpoint's."""
     given = {"state_layers": recipe.layers, "state_combination": recipe.combine, "bilstm_size": recipe.bilstm}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -418,7 +418,7 @@ def _final_scores(
     dev: Sequence[Any],
     world: World,
 ) -> tuple[AnyTask, dict[str, Any]]:
-    """The task, with the null threshold that was searched for if it was, and its scores."""
+    """Return the task (with the null threshold that was searched, if asked for) and its scores."""
     predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
     rows = {"dev": task.score(dev, predictions)}
     if isinstance(task, Spans) and recipe.null_threshold == "auto":

@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them, however that one ends."""
+"""End a process with the one that started it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel end this process when its parent has ended; at once, where it has ended already.
+    """Let the kernel kill this process when its parent ends; end at once if it has ended already.
 
     Args:
-        parent: process id of the one that started this one.
+        parent: process id of the parent.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:

@@ -5,8 +5,7 @@
     python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 The first word names a recipe: a published shape (tiny, mini, small, medium, base, large) with the paper's settings, or
-`modern`, which makes the most of little time. Every field is a flag that wins over it; defaults below are those of
-`mini`. The same command again resumes.
+`modern`, for short runs. Flags replace its values; the defaults below are those of `mini`. The same command resumes.
 """
 
 from __future__ import annotations
@@ -61,49 +60,51 @@ class PretrainRecipe(LoopSettings):
     dev_corpus: Path | None = None
     """Held-out corpus, prepared with the same tokenizer, for MLM loss and accuracy."""
     init: Path | None = None
-    """Checkpoint to go on from, instead of new weights; its shape counts."""
+    """Checkpoint to start from instead of new weights; its shape replaces the recipe's."""
     initialization: Literal["bert", "local"] = "bert"
-    """New weights: drawn as in the reference code, or with heads that look at the neighbouring tokens from the start,
-    which spares small budgets the plateau."""
+    """Initialization of new weights. bert: as in the reference code; local: heads attend to neighbouring tokens from
+    the start, which avoids the plateau of short runs."""
     num_steps: Annotated[int, COUNT] = 10_000
     """Optimizer steps."""
     hidden_size: int = 256
-    """Numbers in a hidden state."""
+    """Size of a hidden state."""
     num_hidden_layers: int = 4
     """Layers of the encoder."""
     num_attention_heads: int = 4
-    """Heads of a layer, among which the hidden size is divided."""
+    """Attention heads of a layer; they divide the hidden size."""
     max_position_embeddings: int = 512
-    """Longest sequence in tokens that the network can ever take."""
+    """Longest sequence that the network can read, in tokens."""
     max_seq_length: Annotated[int, TOKENS] = 128
-    """Tokens of an example, specials included."""
+    """Tokens of an example, special tokens included."""
     long_seq_length: Annotated[int, TOKENS] | None = None
     """Tokens of an example in the last part of the run (the paper: 512); None for the same length throughout."""
     long_fraction: Annotated[float, FRACTION] = 0.1
-    """Share of the steps with long examples."""
+    """Fraction of the steps with long examples, at the end of the run."""
     masking_rate: float = 0.15
-    """Share of tokens to predict."""
+    """Fraction of tokens to predict."""
     mask_fraction: float = 0.8
-    """Share of those that become [MASK]."""
+    """Fraction of the predicted tokens that become [MASK]."""
     random_fraction: float = 0.1
-    """Share of those that become a random token; the rest stay as they are."""
+    """Fraction of the predicted tokens that become a random token; the rest stay as they are."""
     whole_words: bool = False
     """Predict all tokens of a word together; of Chinese text, whose tokens are characters, where the corpus was
     prepared with --words."""
     short_seq_prob: Annotated[float, FRACTION] = 0.1
-    """Share of documents that are cut into shorter examples."""
+    """Fraction of documents that are cut into shorter examples."""
     next_sentences: bool = True
-    """Whether next sentences are to be told from random ones; else a pair is always a run of text."""
+    """Predict whether a second sentence is the next or a random one; without, pairs are always consecutive text."""
     objective: Literal["masked-lm", "replaced-tokens"] = "masked-lm"
-    """What is learnt: the masked tokens; or which tokens a smaller masked LM, the generator, has put in their place."""
+    """masked-lm: predict masked tokens; replaced-tokens: predict which tokens a small masked LM, the generator, has
+    replaced (ELECTRA)."""
     generator_layers: Annotated[int, COUNT] = 1
     """replaced-tokens: layers of the generator."""
     discriminator_weight: Annotated[float, POSITIVE] = 50.0
-    """replaced-tokens: of the loss of telling the replaced tokens, beside the generator's."""
+    """replaced-tokens: weight of the discriminator's loss, relative to the generator's."""
     corrector_weight: Annotated[float, POSITIVE] = 1.0
-    """replaced-tokens: of the loss of telling what stood in their place, which keeps the network a masked LM."""
+    """replaced-tokens: weight of the corrector's loss, relative to the generator's. The corrector predicts the original
+    tokens, which keeps the network a masked LM."""
     direction: Direction = "both"
-    """Where tokens look. Anything but `both` is for ablations: a language model predicts the next token instead."""
+    """Direction of attention. All but `both` are for ablations: they predict the next token instead of masked ones."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 1000
     """Steps between evaluations on dev_corpus."""
     eval_examples: Annotated[int, COUNT] = 512
@@ -136,7 +137,7 @@ class PretrainRecipe(LoopSettings):
 
     @property
     def learns(self) -> MaskedLM:
-        """The objective."""
+        """Objective of the run."""
         if self.objective == "masked-lm":
             return MaskedLM(next_sentences=self.next_sentences)
         return ReplacedTokenDetection(
@@ -148,7 +149,7 @@ class PretrainRecipe(LoopSettings):
 
     @property
     def masking(self) -> Masking:
-        """Which tokens are to be predicted."""
+        """Masking of the run."""
         return Masking(
             rate=self.masking_rate,
             mask_fraction=self.mask_fraction,
@@ -182,13 +183,13 @@ that falls with the time left."""
 
 
 def pretrain(recipe: PretrainRecipe, world: World) -> Path:
-    """Pretrain, or go on with it.
+    """Pretrain, or resume.
 
     Returns:
         The checkpoint directory.
 
     Raises:
-        ValueError: for a corpus that cannot be used, or a run that was started differently.
+        ValueError: if the corpus cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
         return _pretrain(recipe, run)
@@ -244,7 +245,7 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
 def _scores(
     evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpus, dev: PretrainingExamples | None
 ) -> dict[str, Any]:
-    """On dev, beside what can be had without looking at other tokens."""
+    """Return the scores on dev and those of the unigram baseline."""
     if evaluation is None or dev is None:
         return {}
     count = min(recipe.eval_examples, dev.num_examples(0))
@@ -266,15 +267,15 @@ def unigram_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[st
 
 
 def _shown(direction: Direction, masking: Masking) -> Masking:
-    """What stands in the place of a token to predict: nothing, for a language model."""
+    """Return the masking of the baseline: a language model sees nothing of the token that it predicts."""
     return masking if direction == "both" else Masking(mask_fraction=1.0, random_fraction=0.0)
 
 
 def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
-    """The corpus and, where there is one, the held-out corpus.
+    """Open the corpus and, if there is one, the held-out corpus.
 
     Raises:
-        ValueError: when they cannot be read, or were prepared with different tokenizers.
+        ValueError: if they cannot be read, or were prepared with different tokenizers.
     """
     corpus, dev = Corpus(recipe.corpus), Corpus(recipe.dev_corpus) if recipe.dev_corpus else None
     if dev and dev.info["tokenizer_sha256"] != corpus.info["tokenizer_sha256"]:
@@ -283,7 +284,7 @@ def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
 
 
 def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> RecipeRecord:
-    """What a run is asked for, with the digests of its corpora and of what it goes on from, wherever they lie."""
+    """Return the record of a recipe, with digests of its corpora and of its starting checkpoint."""
     found = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
     if recipe.init:
         read_config(recipe.init)  # or it says what is wrong
@@ -314,7 +315,7 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
 
 
 def _pretraining_before(recipe: PretrainRecipe, request: RecipeRecord) -> dict[str, Any]:
-    """What `init` is, and the record of what it comes from, as far as there is one."""
+    """Return name and digest of `init`, and its own pretraining record if it has one."""
     if not recipe.init:
         return {}
     init = {"name": checkpoint_name(recipe.init.resolve()), "sha256": request.values["init_sha256"]}
@@ -337,7 +338,7 @@ def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -
 
 
 def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
-    """Short examples, then long ones, fewer at a time."""
+    """Return a phase of short examples, then one of long examples in smaller micro-batches."""
     size, targets = recipe.global_batch_size, objective.targets
     short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), size, targets)
     if recipe.long_seq_length is None:
@@ -368,7 +369,7 @@ def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> Pr
 
 
 def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
-    """Masked as in the paper, however the run masks, so that runs can be compared."""
+    """Return the dev examples, masked as in the paper whatever the recipe says, so that runs can be compared."""
     return PretrainingExamples(
         dev,
         max_seq_length=recipe.max_seq_length,
@@ -389,7 +390,7 @@ def _evaluation(
 
 
 def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
-    """The loss of a network that knows how frequent tokens are, and looks at no other."""
+    """Return the loss of a network that knows token frequencies only."""
     counts, masking = corpus.token_counts(), _shown(recipe.direction, recipe.masking)
     is_local = recipe.initialization == "local" or recipe.init
     return Plateau(
@@ -417,7 +418,7 @@ def _command_line(
     *,
     settings: Annotated[PretrainRecipe, tyro.conf.arg(name="")],
 ) -> PretrainRecipe:
-    """What may stand behind the command, for its help; the recipe's own flags are put in before.
+    """Define the command line, for its help; the flags of the named recipe are inserted before.
 
     Args:
         recipe: The first word: tiny, mini, small, medium, base, large or modern; mini if left out.
@@ -428,10 +429,10 @@ def _command_line(
 
 
 def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
-    """The recipe of a command line: a recipe's name, then flags.
+    """Parse a command line: the name of a recipe, then flags.
 
     Raises:
-        ValueError: for a name that there is not.
+        ValueError: if the name is unknown.
     """
     flags = list(arguments)
     if flags and not flags[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal; elsewhere a line now and then."""
+"""Progress bar on a terminal; elsewhere, a line every 15 seconds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from tqdm import tqdm
 
 WITHOUT_RATE = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"
-"""For a share of something: how much of it a second says nothing. What is left follows from all that was done."""
+"""Format of bars in percent, without a rate per second."""
 BRIEF_S = 0.5
-"""Work that lasts no longer gets no bar, unless a lasting one."""
+"""Seconds before a bar appears that is removed at the end."""
 
 
 class ProgressBar:
-    """Counts work done, on standard error; leaves the finished bar behind if it is lasting."""
+    """Progress bar on standard error; stays when finished if it is lasting."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class ProgressBar:
         self._bar.update(count)
 
     def note(self, text: str) -> None:
-        """Say something at the end of the bar, from its next drawing on."""
+        """Show a text at the end of the bar, from its next update on."""
         self._bar.set_postfix_str(text, refresh=False)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar."""
         self._bar.close()
 
     def __enter__(self) -> ProgressBar:

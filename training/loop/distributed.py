@@ -1,4 +1,4 @@
-"""One process or many: what `torchrun` says, sums over processes, and who writes."""
+"""Processes of a run: sums over all of them, and work on the main one only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from training.parent import end_with
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(days=30)
-"""For what the main process does alone, such as an evaluation. Gradients wait no longer than torch.distributed's own
-time; of a process that dies the others hear at once either way."""
+"""Timeout for work on the main process only, such as an evaluation. Gradients have torch.distributed's own timeout. If
+a process dies, the others fail at once in both cases."""
 
 LAUNCHER = "TRAINING_LAUNCHER_PID"
-"""Environment variable in which `training.launch` says who it is."""
+"""Environment variable with the process id of `training.launch`."""
 
 
 @dataclass(frozen=True)
@@ -32,49 +32,48 @@ class World:
     size: int
     device: torch.device
     patient: Any = None
-    """The group of all processes in which they wait for the main one, up to `LONGEST_WAIT`; None for the default."""
+    """Process group with the timeout `LONGEST_WAIT`, to wait for the main process; None for the default group."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes and reports."""
+        """True if this process writes and reports."""
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all processes; one on the CPU without waiting for the GPU."""
+        """Sum a tensor over all processes, on its own device."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """The tensors of all processes, of one shape, one after another along the first dimension; gradients come back
-        to the process that each part is from."""
+        """Concatenate tensors of one shape from all processes; gradients flow back to the process of each part."""
         return cast(torch.Tensor, _Gather.apply(values)) if self.size > 1 else values
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier(self.patient)
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Do something on the main process alone.
+        """Run a function on the main process only.
 
         Returns:
-            What it made of it, in all processes.
+            Its result, in all processes.
 
         Raises:
-            ValueError, OSError: the main process's, in all of them.
+            ValueError, OSError: of the main process, in all processes.
         """
-        told: list[Any] = [_attempt(work) if self.is_main else None]
+        results: list[Any] = [_attempt(work) if self.is_main else None]
         if self.size > 1:
-            dist.broadcast_object_list(told, group=self.patient)
-        result, error = told[0]
+            dist.broadcast_object_list(results, group=self.patient)
+        result, error = results[0]
         if error is not None:
             raise error
         return cast(T, result)
 
 
 class _Gather(torch.autograd.Function):
-    """The tensors of all processes in all of them; a part's gradient is the sum of what each made of it."""
+    """Gather tensors of all processes; the gradient of a part is the sum of all processes' gradients."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
@@ -98,11 +97,11 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Join the processes that `torchrun` started (nccl on GPUs, else gloo), to end when it does; else a world of one.
+    """Join the processes that `torchrun` started (nccl on GPUs, else gloo); without it, a world of one process.
 
     Raises:
-        ValueError: when there is no GPU for this process.
-        ConnectionError: when a peer has ended, which says itself why.
+        ValueError: if there is no GPU for this process.
+        ConnectionError: if another process has ended; that one reports the reason.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with(int(os.environ.get(LAUNCHER, os.getppid())))
@@ -124,16 +123,16 @@ def world() -> Iterator[World]:
         if not (isinstance(error, dist.DistError) or "gloo/" in str(error)):
             raise
         reason = str(error).splitlines()[0]
-        raise ConnectionError(f"process {rank} has lost the others; see what they say ({reason})") from error
+        raise ConnectionError(f"process {rank} has lost the others; see their messages ({reason})") from error
     # not after an error: a network that its traceback holds would wait for its peers for ever
     dist.destroy_process_group()
 
 
 def _store() -> dist.Store:
-    """Where the processes find each other: torchrun's, apart for each restart.
+    """Return torchrun's store, with a prefix for each restart.
 
-    torchrun keeps one store over restarts. In it, a process that was started anew would find the address at which its
-    dead predecessor listened, now and then, and fail or hang.
+    torchrun keeps one store over restarts. A restarted process could find the address of its dead predecessor, and
+    fail or hang.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, written at once: its own writer has a thread, and errors of that one are lost."""
+"""Scalars for TensorBoard, written at once. TensorBoard's own writer has a thread, whose errors are lost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.files import name_in_errors
 
 
 class Events:
-    """A file of events.
+    """File of events.
 
     Args:
         directory: TensorBoard's log directory.
-        step: to go on from; what other files hold of later ones no longer counts.
+        step: last step before a resume; TensorBoard ignores later steps in other files.
     """
 
     def __init__(self, directory: Path, step: int) -> None:
