@@ -52,9 +52,11 @@ def test_the_flag_is_named_with_what_it_may_be(changes, message):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
-def test_recipes_keep_the_limits_of_the_loop(recipe):
-    """Also of fields to which they give other defaults."""
+def test_recipes_keep_the_bounds_of_the_loop(recipe):
+    """Fields with other defaults keep their bounds; only fine-tuning may leave out the learning rate."""
     shared = get_type_hints(LoopSettings, include_extras=True)
     own = get_type_hints(type(recipe), include_extras=True)
+    if isinstance(recipe, FinetuneRecipe):
+        shared["learning_rate"] = shared["learning_rate"] | None
 
     assert {name: own[name] for name in shared} == shared
