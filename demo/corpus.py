@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
-from demo.docstrings import Source
-from demo.modules import SPLITS, Module, normalize, rank, read_module, split_of
+from demo.modules import SPLITS, Module, Source, normalize, rank, read_module, split_of
 from tasks.machine import available_cpus
 
 MAX_REPEATS = 3
@@ -25,7 +24,7 @@ BATCH_FILES = 256
 
 @dataclass
 class Corpus:
-    """Documents of docstrings of sentences, without frequent repetitions."""
+    """Sentences by document and docstring, without frequent repetitions."""
 
     seed: int
     documents: dict[str, list[tuple[str, list[list[str]]]]] = field(default_factory=lambda: {s: [] for s in SPLITS})
@@ -35,22 +34,22 @@ class Corpus:
     _repeats: Counter[str] = field(default_factory=Counter)
 
     def add(self, module: Module) -> int:
-        """Add one module without too frequent sentences; return the number of words added."""
-        document = [kept for docstring in module.docstrings if (kept := list(self._fresh(docstring)))]
+        """Add one module without sentences that are already frequent; return the number of words added."""
+        document = [kept for docstring in module.docstrings if (kept := list(self._fresh(docstring.sentences)))]
         num_words = sum(len(text.split()) for docstring in document for text in docstring)
         self.words[module.source.library] += num_words
         self.documents[split_of(module.source.module, self.seed)].append((module.source.library, document))
         return num_words
 
-    def _fresh(self, docstring: list[str]) -> Iterator[str]:
-        for sentence in docstring:
+    def _fresh(self, sentences: list[str]) -> Iterator[str]:
+        for sentence in sentences:
             key = normalize(sentence)
             self._repeats[key] += 1
             if self._repeats[key] <= MAX_REPEATS:
                 yield sentence
 
     def splits(self) -> dict[str, list[tuple[str, list[str]]]]:
-        """Return documents of at least two sentences by split; dev contains no long sentence of train."""
+        """Return documents of at least two sentences by split; no long sentence of dev is in train."""
         train = [docstring for _, document in self.documents["train"] for docstring in document]
         known = {normalize(text) for docstring in train for text in (" ".join(docstring), *docstring)}
         flat = {
@@ -61,7 +60,7 @@ class Corpus:
 
 
 def _unknown(document: list[list[str]], known: set[str]) -> list[str]:
-    """Return the sentences of a document without known docstrings and long known sentences."""
+    """Return the sentences of a document, without known docstrings and long known sentences."""
     return [
         text
         for docstring in document

@@ -3,10 +3,10 @@
 python -m demo.data build/demo/data
 python -m demo.data build/demo/data --max-words 200000 --seed 1
 
-    corpus/{train,dev}.txt             a sentence a line, a blank line between documents (modules)
-    classification/{train,dev}.jsonl   {"text", "label"}: which library a docstring is from
-    spans/{train,dev}.json             SQuAD v1.1: types and defaults of parameters
-    data.json                          counts and versions; written last
+corpus/{train,dev}.txt             a sentence a line, a blank line between documents (modules)
+classification/{train,dev}.jsonl   {"text", "label"}: which library a docstring is from
+spans/{train,dev}.json             SQuAD v1.1: types and defaults of parameters
+data.json                          counts and versions; written last
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.corpus import read_modules
-from demo.docstrings import find_sources, installed_libraries
-from demo.modules import SPLITS
+from demo.modules import SPLITS, find_sources, installed_libraries
 from demo.questions import question_paragraphs
 from demo.texts import labelled_texts
 from tasks.files import atomic_write

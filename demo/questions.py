@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from demo.docstrings import Parameter, answers
-from demo.modules import SPLITS, Function, Module, ended, normalize, rank, split_of
+from demo.docstrings import Docstring, Parameter
+from demo.modules import SPLITS, Module, normalize, rank, split_of
 from demo.texts import first_words
 
 QUESTIONS = {"train": 8000, "dev": 800}
@@ -32,50 +32,56 @@ class Context:
     """Passage about parameters of a function, with the positions of answers."""
 
     function: str
+    summary: str
     text: str
     answers: dict[tuple[str, str], tuple[int, int]]
     """(parameter, `type` or `default`) -> (start, end) in code points of the text."""
 
 
-def contexts(function: Function) -> Iterator[Context]:
-    """Yield passages of a summary and two or more parameters, 45 to 110 words each."""
-    text, num_parameters = function.summary, 0
+def contexts(docstring: Docstring) -> Iterator[Context]:
+    """Yield passages of the summary and two or more parameters, 45 to 110 words each."""
+    text, num_parameters = docstring.summary, 0
     found: dict[tuple[str, str], tuple[int, int]] = {}
-    for parameter in (*function.parameters, None):
-        entry = _entry(parameter) if parameter else ""
+    for parameter in (*docstring.parameters, None):
+        entry, spans = _entry(parameter) if parameter else ("", {})
         if parameter is None or len(text.split()) + len(entry.split()) > CONTEXT_WORDS[1]:
             if num_parameters > 1 and CONTEXT_WORDS[0] <= len(text.split()) <= CONTEXT_WORDS[1]:
-                yield Context(function.name, text, found)
-            text, found, num_parameters = function.summary, {}, 0
+                yield Context(docstring.name, docstring.summary, text, found)
+            text, found, num_parameters = docstring.summary, {}, 0
         if parameter:
-            start = len(text) + len(f" {', '.join(parameter.names)} : ")
+            for what, (start, end) in spans.items():
+                shift = len(text) + 1
+                found |= {(name, what): (start + shift, end + shift) for name in parameter.names}
             text, num_parameters = f"{text} {entry}", num_parameters + 1
-            for what, (first, last) in answers(parameter.line).items():
-                found |= {(name, what): (start + first, start + last) for name in parameter.names}
 
 
-def _entry(parameter: Parameter) -> str:
-    """Format `name : type. Description`; the description ends with a whole sentence."""
-    description = first_words(parameter.description, DESCRIPTION_WORDS)
-    return f"{', '.join(parameter.names)} : {ended(parameter.line)} {description}".rstrip()
+def _entry(parameter: Parameter) -> tuple[str, dict[str, tuple[int, int]]]:
+    """Return `name : type, default value. Description.`, and (start, end) of type and default in it."""
+    text, spans = f"{', '.join(parameter.names)} ", {}
+    for what, prefix, value in (("type", ": ", parameter.type), ("default", ", default ", parameter.default)):
+        if value:
+            start = len(text) + len(prefix)
+            text, spans[what] = f"{text}{prefix}{value}", (start, start + len(value))
+    return f"{text}. {first_words(parameter.description, DESCRIPTION_WORDS)}".rstrip(), spans
 
 
 def question_paragraphs(modules: Sequence[Module], seed: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Return (library, SQuAD paragraph) by split, without duplicate contexts."""
     passages = [
-        (module.source, function, context)
+        (module.source, context)
         for module in modules
-        for function in module.functions
-        for context in contexts(function)
+        for docstring in module.docstrings
+        if docstring.summary and "._" not in docstring.name
+        for context in contexts(docstring)
     ]
-    passages.sort(key=lambda item: rank("context", seed, item[0].module, item[2].text))
+    passages.sort(key=lambda item: rank("context", seed, item[0].module, item[1].text))
     known: set[str] = set()
     found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for split in SPLITS:
         left = QUESTIONS[split]
         found[split] = []
-        for source, function, context in passages:
-            key = normalize(context.text.removeprefix(function.summary))
+        for source, context in passages:
+            key = normalize(context.text.removeprefix(context.summary))
             if left > 0 and split_of(source.module, seed) == split and key not in known and context.answers:
                 known.add(key)
                 paragraph = _paragraph(context, min(left, QUESTIONS_PER_CONTEXT), seed)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from demo.modules import SPLITS, Module, ended, normalize, rank, split_of
+from demo.modules import SPLITS, Module, normalize, rank, split_of
 
 NUM_LABELS = 8
 TEXTS_PER_LABEL = {"train": 1000, "dev": 125}
@@ -30,19 +30,19 @@ def mask_names(text: str, libraries: Iterable[str]) -> str:
     return re.sub(r" (?=[.,;:!?)])|(?<=\() ", "", " ".join(text.split()))
 
 
-def excerpt(docstring: Sequence[str]) -> str | None:
-    """Return the first sentences of a docstring, 15 to 60 words; None if it is shorter."""
-    text = first_words(docstring, TEXT_WORDS[1])
+def excerpt(sentences: Sequence[str]) -> str | None:
+    """Return the first sentences, 15 to 60 words; None if there are fewer words."""
+    text = first_words(sentences, TEXT_WORDS[1])
     return text if len(text.split()) >= TEXT_WORDS[0] else None
 
 
-def first_words(texts: Sequence[str], max_words: int) -> str:
-    """Return the first sentences with at most `max_words` in total, each with a full stop."""
+def first_words(sentences: Sequence[str], max_words: int) -> str:
+    """Return the first sentences with at most `max_words` in total."""
     words: list[str] = []
-    for text in texts:
-        if len(words) + len(text.split()) > max_words:
+    for sentence in sentences:
+        if len(words) + len(sentence.split()) > max_words:
             break
-        words += ended(text).split()
+        words += sentence.split()
     return " ".join(words)
 
 
@@ -52,7 +52,10 @@ def labelled_texts(modules: Sequence[Module], seed: int) -> dict[str, list[dict[
     No dev text starts with the same eight words as a train text.
     """
     texts = [
-        (module.source, text) for module in modules for docstring in module.docstrings if (text := excerpt(docstring))
+        (module.source, text)
+        for module in modules
+        for docstring in module.docstrings
+        if (text := excerpt(docstring.sentences))
     ]
     counts = Counter(source.library for source, _ in texts)
     labels = sorted(counts, key=lambda label: (-counts[label], label))[:NUM_LABELS]
