@@ -1,7 +1,7 @@
 """Train, export, serve and query small models on text that is already on this machine.
 
     python -m demo
-    python -m demo -v     # also print the autotuner's tables
+    python -m demo -v     # also print the tables of the data and of the autotuner
 
 The corpus is the documentation of Python's standard library and of the installed packages. Every stage is a public
 command, and is printed before it runs. The results are in build/demo: data, runs, models, `scores.md` with the table
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
-from demo.server import Server, one_line_errors
+from demo.server import one_line_errors, serve
 from demo.stage import run_stage
 from tasks.files import atomic_write
 from training.command import command
@@ -29,6 +29,8 @@ from training.reports.plot import plot_runs
 MARKER_FILE = ".demo"
 """Marks a directory that the demo made, so that the next run may replace its results."""
 SCORES_FILE, CURVES_FILE = "scores.md", "curves.png"
+LONG_OUTPUT = ("demo.data", "export")
+"""Commands of which only the result, the last line, is printed without -v."""
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
     "--initialization local --num-steps 800 --dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 "
@@ -94,7 +96,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Train, export, serve and query small models.")
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="directory to write (default: build/demo)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print all output of the exports")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all output of all stages")
     arguments = parser.parse_args()
     out = arguments.out
     begin(out)
@@ -104,11 +106,11 @@ def main() -> None:
     total = len(planned) + 1
     seconds = {}
     for number, (title, command_line) in enumerate(planned, start=1):
-        only_result = title.startswith("Export") and not arguments.verbose
+        only_result = command_line.split()[0] in LONG_OUTPUT and not arguments.verbose
         seconds[title] = run_stage(number, total, title, command_line, only_result=only_result)
     print(f"\n\033[1m[{total}/{total}] Serving and scoring\033[0m", flush=True)
-    with Server(out / "models") as server:
-        board = Scoreboard(out, server.target)
+    with serve(out / "models") as target:
+        board = Scoreboard(out, target)
         table = board.table()
         print(f"\n{board.samples()}")
     curves = plot_runs({name: out / "runs" / name for name in ("pretrain", "library", "answer")}, out / CURVES_FILE)

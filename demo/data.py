@@ -113,7 +113,7 @@ def _question_numbers(paragraphs: Sequence[tuple[str, dict[str, Any]]]) -> dict[
 
 
 def table(numbers: Mapping[str, Any]) -> str:
-    """Format the counts of `data.json` as a table."""
+    """Format the counts of `data.json` as a table, with a summary in the last line."""
     rows = ["library             version       documents  sentences      words  texts"]
     labels = Counter(numbers["labels"]["train"]) + Counter(numbers["labels"]["dev"])
     total: Counter[str] = Counter()
@@ -122,8 +122,8 @@ def table(numbers: Mapping[str, Any]) -> str:
         total.update(counts, texts=labels[library])
         rows.append(_row(library, item["version"], {**counts, "texts": labels[library]}))
     rows.append(_row("all", "", total))
-    for split, item in numbers["spans"].items():
-        rows.append(f"{split}: {item['questions']} questions on {item['contexts']} contexts")
+    num_questions = sum(item["questions"] for item in numbers["spans"].values())
+    rows.append(f"{total['sentences']:,} sentences, {total['texts']:,} labelled texts, {num_questions:,} questions")
     return "\n".join(rows)
 
 
@@ -149,7 +149,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
-    print(table(numbers))
+    print(f"{table(numbers)} -> {arguments.out_dir}")
 
 
 def _positive(text: str) -> int:

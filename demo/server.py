@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from bertline import BertlineError
@@ -20,27 +20,20 @@ def one_line_errors() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
-class Server:
-    """`python -m serving` on free ports of this machine, without settings from the environment; ends with the context.
+@contextmanager
+def serve(models: Path) -> Iterator[str]:
+    """Run `python -m serving` on free ports of this machine, without settings from the environment.
 
-    Attributes:
-        target: `host:port` for the client.
+    Yields:
+        Its target, `host:port`.
+
+    Raises:
+        ValueError: if it does not start.
     """
-
-    def __init__(self, models: Path) -> None:
-        self._command = [sys.executable, "-m", "serving", str(models), *HERE]
-        self._context = ExitStack()
-
-    def __enter__(self) -> Server:
-        print(f"$ python {' '.join(self._command[1:])}", flush=True)
-        with self._context:
-            self._process, ready = self._context.enter_context(server_process(self._command))
-            if ready is None:
-                raise ValueError("the server did not start; its error is above")
-            self._context = self._context.pop_all()
+    command = [sys.executable, "-m", "serving", str(models), *HERE]
+    print(f"$ python {' '.join(command[1:])}", flush=True)
+    with server_process(command) as (_, ready):
+        if ready is None:
+            raise ValueError("the server did not start; its error is printed above")
         print(ready["message"], flush=True)
-        self.target = str(ready["target"])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.close()
+        yield str(ready["target"])

@@ -1,4 +1,4 @@
-"""Run commands of this project one after the other, and print each before it runs."""
+"""Run a command of this project as a stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 
 
 def run_stage(number: int, total: int, title: str, arguments: str, *, only_result: bool = False) -> float:
-    """Run one command and return its duration in seconds.
+    """Print and run one command; return its duration in seconds.
 
     Args:
+        number, total: position of the stage (1-based), and number of stages.
         arguments: arguments of `python -m`.
         only_result: print only the last line of its output, unless it fails.
 
@@ -26,7 +27,7 @@ def run_stage(number: int, total: int, title: str, arguments: str, *, only_resul
 
 
 def _run(command: list[str], *, only_result: bool) -> int:
-    """Return the exit code of a command, which may shut down by itself when this process is interrupted."""
+    """Run a command and return its exit code; when interrupted, wait until it has shut down."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE if only_result else None, text=True)
     try:
         output, _ = process.communicate()

@@ -20,7 +20,7 @@ import tyro
 
 from bertline import Client
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
-from demo.server import Server, one_line_errors
+from demo.server import one_line_errors, serve
 from export import ort_run
 from mini.pipeline import EMBED, STS, STS_COLUMNS, Arguments, Pipeline, check_names, commands_of, served_as, task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
@@ -71,7 +71,7 @@ def main() -> None:
     task = next((task for task in TASKS if task.name == name), None)
     data = pipeline.digests(name)
     _check_origins(pipeline, name, data)
-    with Server(pipeline.models(name, "int8")) as server, Client(server.target, timeout=600) as client:
+    with serve(pipeline.models(name, "int8")) as target, Client(target, timeout=600) as client:
         found = score(pipeline, task, client) if task else score_vectors(pipeline, client)
     found["pretrained"] = checkpoint_digest(pipeline.pretrained)
     found["commands"] = commands_of(name)

@@ -1,9 +1,12 @@
-"""What the demo removes, and what it leaves behind."""
+"""Output directory and server of the demo."""
+
+from contextlib import contextmanager
 
 import pytest
 
+from bertline.jobs.engine import server_process
+from demo import server
 from demo.__main__ import begin
-from demo.server import Server
 
 NEVER_READY = """
 import os, signal, sys
@@ -21,8 +24,8 @@ signal.pause()
 """
 
 
-def test_the_demo_removes_what_it_made(tmp_path):
-    """And nothing beside it."""
+def test_results_of_the_previous_demo_are_removed(tmp_path):
+    """Only results are removed; other files stay."""
     out = tmp_path / "new" / "demo"
     begin(out)
     for name in ("models", "notes"):
@@ -35,8 +38,8 @@ def test_the_demo_removes_what_it_made(tmp_path):
     assert sorted(path.name for path in out.iterdir()) == [".demo", "notes"]
 
 
-def test_the_demo_leaves_a_directory_alone_that_it_did_not_make(tmp_path):
-    """As the checkout with its models."""
+def test_other_directories_are_not_touched(tmp_path):
+    """A directory that the demo did not make, such as the checkout, is refused."""
     (tmp_path / "models").mkdir()
 
     with pytest.raises(ValueError, match=r"choose another --out"):
@@ -45,23 +48,30 @@ def test_the_demo_leaves_a_directory_alone_that_it_did_not_make(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
-def test_a_server_that_is_never_ready_is_ended(tmp_path, monkeypatch):
-    """It does not stay behind when the demo ends with an error."""
+def test_server_that_is_never_ready_is_ended(tmp_path, monkeypatch):
+    """A server that does not become ready is ended, and the demo stops with an error."""
     (tmp_path / "serving.py").write_text(NEVER_READY)
     monkeypatch.chdir(tmp_path)
-    server = Server(tmp_path)
+    started = []
 
-    with pytest.raises(ValueError, match="the server did not start"), server:
+    @contextmanager
+    def recorded(command):
+        with server_process(command) as (process, ready):
+            started.append(process)
+            yield process, ready
+
+    monkeypatch.setattr(server, "server_process", recorded)
+    with pytest.raises(ValueError, match="the server did not start"), server.serve(tmp_path):
         pass
 
-    assert server._process.returncode is not None
+    assert [process.returncode is not None for process in started] == [True]
 
 
-def test_settings_of_other_servers_are_not_for_its_own(tmp_path, monkeypatch):
-    """Nor does anyone else reach it."""
+def test_server_ignores_settings_of_other_servers(tmp_path, monkeypatch):
+    """The demo's server listens on localhost only, and reads no settings from the environment."""
     (tmp_path / "serving.py").write_text(PRIVATE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTLINE_HOST", "0.0.0.0")
 
-    with Server(tmp_path) as server:
-        assert server.target == "127.0.0.1:1"
+    with server.serve(tmp_path) as target:
+        assert target == "127.0.0.1:1"

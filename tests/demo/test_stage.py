@@ -28,8 +28,8 @@ command(lambda: run_stage(1, 1, "a stage", "slow_to_end"))()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stage_ends_in_its_own_way(number, tmp_path):
-    """Told to end as `kill` does it, or with Ctrl-C: the stage has the time that it takes to keep what it has."""
+def test_interrupted_stage_can_shut_down(number, tmp_path):
+    """On SIGTERM and Ctrl-C, the demo waits until the running stage has shut down."""
     (tmp_path / "slow_to_end.py").write_text(SLOW_TO_END)
     path = os.pathsep.join([os.getcwd(), str(tmp_path)])
     process = subprocess.Popen(
@@ -53,14 +53,14 @@ def test_a_stage_ends_in_its_own_way(number, tmp_path):
     assert (tmp_path / "ended").exists()
 
 
-def test_a_stage_that_fails_is_named():
-    """Its own error is printed before."""
+def test_failed_stage_is_named():
+    """The error names the command that failed."""
     with pytest.raises(ValueError, match="`python -m no_such_module` failed"):
         run_stage(1, 1, "a stage", "no_such_module --flag")
 
 
 def test_only_the_result_of_a_stage_is_printed(tmp_path, monkeypatch, capfd):
-    """The last line of its output is its result; a failed stage prints everything."""
+    """With `only_result`, a stage prints its last line; a failed stage prints everything."""
     (tmp_path / "talks.py").write_text(
         "import sys\nprint('a table')\nprint('the result')\nsys.exit(len(sys.argv) - 1)\n"
     )
