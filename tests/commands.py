@@ -1,4 +1,4 @@
-"""Commands of the stages, called in this process: starting one takes seconds, most of them for torch."""
+"""Calls of the stage commands in this process, which saves the seconds that importing torch takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     returncode: int
     stdout: str
@@ -23,12 +23,12 @@ def call(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Ended:
-    """Call a command's `main`; a last word is what the interpreter would print of it."""
+    """Call a command's `main` and return its exit code and output, an exit message included."""
     monkeypatch.setattr(sys, "argv", [main.__module__, *arguments])
     capfd.readouterr()
-    code, last_word = 0, ""
+    code, exit_message = 0, ""
     try:
         main()
     except SystemExit as end:
-        code, last_word = (1, f"{end.code}\n") if isinstance(end.code, str) else (end.code or 0, "")
-    return Ended(code, *[text + more for text, more in zip(capfd.readouterr(), ("", last_word), strict=True)])
+        code, exit_message = (1, f"{end.code}\n") if isinstance(end.code, str) else (end.code or 0, "")
+    return Ended(code, *[text + more for text, more in zip(capfd.readouterr(), ("", exit_message), strict=True)])

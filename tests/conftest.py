@@ -13,17 +13,17 @@ from training.loop.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its notes on standard error are not of the commands under test
-# Tiny networks gain nothing from threads, and wait for one another's where other programs take the cores.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # keep gRPC's notes out of the standard error of tested commands
+# Threads do not speed up tiny networks, and slow them down on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
-settings.register_profile("bertline", deadline=None)  # other programs on the machine make a test slow, not wrong
+settings.register_profile("bertline", deadline=None)  # a busy machine makes a test slow, not wrong
 settings.load_profile("bertline")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
-    """Commands under test can be interrupted, also where the tests run in the background of a script."""
+    """Make commands under test interruptible, even when a background shell ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -67,5 +67,5 @@ def checkpoint(corpus_dir, tmp_path_factory, alone):
 
 @pytest.fixture
 def any_number(monkeypatch):
-    """Recipes may hold any numbers, such as a learning rate at which training diverges."""
+    """Let recipes hold any number, such as a learning rate at which training diverges."""
     monkeypatch.setattr("training.loop.types.check_numbers", lambda recipe: None)

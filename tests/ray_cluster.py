@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, either of which can be killed."""
+"""Ray cluster of two nodes on this machine; the worker node can be killed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SETTINGS = {
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""The last four: a dead node is noticed within seconds rather than half a minute."""
+"""Settings of Ray; the health checks notice a dead node within seconds instead of half a minute."""
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 @contextmanager
 def two_nodes() -> Iterator[Any]:
-    """The cluster; its `worker_nodes` are those that are not the head."""
+    """Start a cluster of one head node and one node in `worker_nodes`; stop it at the end."""
     before = dict(os.environ)
     os.environ.update(SETTINGS)
     from ray.cluster_utils import Cluster
@@ -37,6 +37,6 @@ def two_nodes() -> Iterator[Any]:
 
 
 def kill_a_node(cluster: Any) -> None:
-    """As when a machine loses its power."""
+    """Stop the worker node at once, like a power failure."""
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)

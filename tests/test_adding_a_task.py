@@ -1,4 +1,4 @@
-"""The list "Adding a task" of CONTRIBUTING.md names every place where the code names tasks."""
+"""Tests of the list "Adding a task" in CONTRIBUTING.md: it names every file that names tasks."""
 
 import ast
 import re
@@ -15,17 +15,17 @@ PACKAGES = ("tasks", "training", "export", "serving", "clients/bertline")
 MOST_FILES = 10
 
 ONE_TASK = ("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py")
-"""Places of code for one task: readers of one format, baselines, ..."""
+"""Paths of code for one task, such as readers of one format and baselines."""
 SPECIAL = {
     "embedding": {
         "clients/bertline/integrations/_steps.py",
         "clients/bertline/integrations/mteb.py",
         "clients/bertline/integrations/sentence_transformers.py",
-        "export/card.py",  # a sentence-transformers model, for the hub
-        "export/evaluation_set.py",  # has texts without labels
+        "export/card.py",  # sentence-transformers model, for the hub
+        "export/evaluation_set.py",  # texts without labels
         "export/interop.py",
         "export/quality.py",
-        "export/quality_gate.py",  # judged by cosines
+        "export/quality_gate.py",  # compares cosines
         "export/source.py",
         "serving/core/finite.py",
         "training/checkpoint.py",  # needs no head
@@ -45,7 +45,7 @@ SPECIAL = {
     "classification": {
         "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
-        "training/finetune.py",  # warns of labels that are numbers
+        "training/finetune.py",  # warns about numeric labels
         "training/reports/samples.py",
     },
     "regression": {
@@ -58,9 +58,9 @@ SPECIAL = {
         "training/similarity.py",
     },
     "tagging": {"training/ablations/tables.py"},
-    "multiple-choice": {"serving/core/finite.py"},  # one number for each choice
+    "multiple-choice": {"serving/core/finite.py"},  # one score for each choice
     "masked-lm": {
-        "export/network.py",  # the matrix of the word embeddings
+        "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
         "serving/core/finite.py",
@@ -76,16 +76,16 @@ SPECIAL = {
 
 
 @pytest.fixture(scope="module")
-def listed():
-    """Paths in the section of CONTRIBUTING.md: of the numbered list, and of all lists."""
+def listed_paths():
+    """Return the paths in the section of CONTRIBUTING.md: those of the numbered list, and all."""
     section = re.search(r"## Adding a task\n(.*?)\n## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
     needed = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
     return needed, needed + re.findall(r"`([^`]+\.py)`", section)
 
 
 @pytest.fixture(scope="module")
-def naming():
-    """For each task, the files that have its name as a string, or import its module."""
+def files_by_task():
+    """Return the files that contain a task's name as a string or import its module, by task."""
     modules = {task.__module__: name for name, task in TASKS.items()}
     found = {name: set() for name in TASKS}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
@@ -97,9 +97,9 @@ def naming():
     return found
 
 
-def test_a_task_touches_at_most_ten_files(listed):
-    """The numbered list is short, and all of its files are there."""
-    needed, all_paths = listed
+def test_a_task_touches_at_most_ten_files(listed_paths):
+    """The numbered list has at most ten files, and every listed file exists."""
+    needed, all_paths = listed_paths
 
     assert 0 < len(needed) <= MOST_FILES
     for path in all_paths:
@@ -107,24 +107,26 @@ def test_a_task_touches_at_most_ten_files(listed):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_file_that_names_a_task_is_listed(listed, naming, task):
-    """Other files may name a task only to treat it differently from all others."""
-    others = {path for path in naming[task] - {*listed[1]} if not path.startswith(ONE_TASK)}
+def test_every_file_that_names_a_task_is_listed(listed_paths, files_by_task, task):
+    """Every file outside the list that names a task is known to treat this task differently."""
+    others = {path for path in files_by_task[task] - {*listed_paths[1]} if not path.startswith(ONE_TASK)}
 
     assert others == SPECIAL[task]
 
 
-def test_listed_tables_name_every_task(listed, naming):
-    """So that the list has no file that a new task does not need."""
-    tables = [path for path in listed[0] if re.fullmatch(r"[a-z_/]+\.py", path) and not path.endswith("__init__.py")]
+def test_listed_tables_name_every_task(listed_paths, files_by_task):
+    """Every table in the list names every labelled task."""
+    tables = [
+        path for path in listed_paths[0] if re.fullmatch(r"[a-z_/]+\.py", path) and not path.endswith("__init__.py")
+    ]
 
     assert len(tables) >= 4
     for path in tables:
-        assert {name for name in TASKS if path in naming[name]} >= {*get_args(LabelledTask)}, path
+        assert {name for name in TASKS if path in files_by_task[name]} >= {*get_args(LabelledTask)}, path
 
 
 def test_names_of_tasks_agree():
-    """The types of recipes and flags have the names of the registry."""
+    """The types of recipes and flags have the registry's task names."""
     names = {name for part in get_args(TaskName) for name in (get_args(part) or (part,))}
 
     assert names == TASKS.keys() > {*get_args(LabelledTask)}

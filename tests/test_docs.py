@@ -1,4 +1,4 @@
-"""The documentation: links lead somewhere, pages made from the code are up to date, the README stays short."""
+"""Tests of the documentation: links, generated pages, navigation and length of the README."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def anchors(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    """Each relative link names a file, and its anchor a heading of it."""
+    """Each relative link points to an existing file and heading."""
     broken = []
     for link in re.findall(r"\]\((?!http|<)([^)\s]+)\)", CODE.sub("", page.read_text("utf-8"))):
         path, _, anchor = link.partition("#")
@@ -36,7 +36,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_pages_made_from_the_code_are_up_to_date():
-    """`make docs` would change nothing in docs/reference."""
+    """The generator would change nothing in docs/reference."""
     command = [sys.executable, "docs/reference/generate.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -44,7 +44,7 @@ def test_pages_made_from_the_code_are_up_to_date():
 
 
 def test_every_page_is_in_the_navigation():
-    """A page is in the menu of the site, but for those of single experiments and ablations."""
+    """The site's menu lists every page except single experiments and ablations."""
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("nav:")[2]
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     listed = set(re.findall(r": ([\w/-]+\.md)", navigation))
@@ -55,7 +55,7 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_the_index_of_experiments_is_complete():
-    """Each dated page is in the index, once."""
+    """The index lists each dated page once."""
     index = (ROOT / "docs/experiments/index.md").read_text("utf-8")
 
     assert sorted(re.findall(r"\((20[\w-]+\.md)\)", index)) == sorted(
@@ -64,5 +64,5 @@ def test_the_index_of_experiments_is_complete():
 
 
 def test_the_readme_is_short():
-    """It takes 150 lines at most."""
+    """The README has at most 150 lines."""
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150

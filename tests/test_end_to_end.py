@@ -1,6 +1,6 @@
-"""The point of the project: what was evaluated is what is served, example by example.
+"""The served answers equal the evaluated answers, example by example.
 
-Real checkpoints, real exports, a real server in a process of its own, the client that applications use.
+The test uses real checkpoints, real exports, a server in its own process, and the client that applications use.
 """
 
 import re
@@ -31,7 +31,7 @@ UNTUNED = ExportConfig(tune=False)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Dev sets; contexts of several windows, some questions without an answer."""
+    """Write dev sets with contexts of several windows and some unanswerable questions."""
     folder = tmp_path_factory.mktemp("data")
     return {
         "classify": write_classification(folder / "classify.jsonl", 150, seed=0),
@@ -56,7 +56,7 @@ def checkpoints(checkpoint, data, tmp_path_factory, alone):
 
 @pytest.fixture(scope="module")
 def client(checkpoints, tmp_path_factory):
-    """A client of a server that serves all three from fp32 graphs, the embeddings also with other pooling."""
+    """Yield a client of a server with fp32 graphs of all three checkpoints; embeddings also with mean pooling."""
     models = tmp_path_factory.mktemp("models")
     for name, path in checkpoints.items():
         export_checkpoint(path, models / name / "1", UNTUNED, task="embedding" if name == "embed" else None)
@@ -76,7 +76,7 @@ def client(checkpoints, tmp_path_factory):
 
 
 def test_served_labels_are_the_evaluated_ones(client, checkpoints, data):
-    """Every label, and every score to 1e-5."""
+    """Served labels equal the evaluated labels, and scores agree to 1e-5."""
     task, run = load_for_evaluation(checkpoints["classify"])
     examples = read_classification(data["classify"], Columns())
     evaluated = predict(task, examples, run)
@@ -92,7 +92,7 @@ def test_served_labels_are_the_evaluated_ones(client, checkpoints, data):
 
 
 def test_served_answers_are_the_evaluated_ones(client, checkpoints, data):
-    """Every answer: text, offsets, and whether there is one; contexts of one window and of several."""
+    """Served answers have the evaluated text and offsets, for contexts of one window and of several."""
     task, run = load_for_evaluation(checkpoints["answer"])
     examples = read_spans(data["answer"])
     evaluated = predict(task, examples, run)
@@ -112,7 +112,7 @@ def test_served_answers_are_the_evaluated_ones(client, checkpoints, data):
 
 @pytest.mark.parametrize(("name", "pooling", "normalize"), [("embed", "cls", False), ("embed-mean", "mean", True)])
 def test_served_embeddings_are_the_evaluated_ones(client, checkpoints, name, pooling, normalize):
-    """Every vector to 1e-4, texts of all lengths, cut where they are too long."""
+    """Served vectors agree with the evaluated vectors to 1e-4, for texts of all lengths, truncated ones included."""
     model = next(item for item in client.models() if item.name == name)
     task = _embedding_task(checkpoints["embed"], model.max_seq_length).with_settings(
         pooling=pooling, normalize=normalize

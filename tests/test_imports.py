@@ -1,6 +1,6 @@
-"""Which package may load what: each is imported whole in a process of its own.
+"""Tests of which package may load what. Each package is imported completely in its own process.
 
-But for `bertline.integrations`, whose modules load a library each: tests/clients/integrations/test_light.py.
+tests/clients/integrations/test_light.py tests `bertline.integrations`, whose modules load one library each.
 """
 
 import ast
@@ -28,7 +28,7 @@ MUST_NEVER_LOAD = {
     "serving": {"torch", "transformers", "optimum"},
 }
 ROOMS_MAY_IMPORT = {"serving.core": set(), "serving.endpoints": {"serving.core"}}
-"""Rooms of `serving` that every protocol shares, and the other rooms that each may import."""
+"""Rooms of `serving` that every protocol shares, with the other rooms that each may import."""
 PROTOCOLS = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "starlette", "uvicorn"}
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
@@ -42,13 +42,13 @@ print(json.dumps({"imported": imported, "loaded": sorted(sys.modules)}))
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """The home of those processes."""
+    """Return the home directory of these processes."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
 def modules(home):
-    """For each package the modules of its own that were imported, and the names of all that were loaded with them."""
+    """Return a function that imports a package and returns the names of its own and of all loaded modules."""
     root = Path(__file__).parents[1]
     removed = {"XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY"}
     environment = {name: value for name, value in os.environ.items() if name not in removed} | {"HOME": str(home)}
@@ -67,13 +67,13 @@ def modules(home):
 
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_every_package_has_modules(modules, package):
-    """So that the tests below look at something."""
+    """The import finds modules in every package, so the tests below test something."""
     assert modules(package)["imported"]
 
 
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_directions(modules, package):
-    """A package loads none of ours but those it may import, and none of the libraries that it must never load."""
+    """A package loads only packages that it may import, and no forbidden library."""
     loaded = {name.partition(".")[0] for name in modules(package)["loaded"]}
 
     assert (loaded & OURS) - {package} <= MAY_IMPORT[package]
@@ -81,7 +81,7 @@ def test_directions(modules, package):
 
 
 def test_the_server_loads_only_the_messages(modules):
-    """Of the client's package, `serving` loads `bertline.v1` and no other module."""
+    """The server loads only `bertline.v1` from the client's package."""
     loaded = {name for name in modules("serving")["loaded"] if name.startswith("bertline.")}
 
     assert all(name == "bertline.v1" or name.startswith("bertline.v1.") for name in loaded)
@@ -89,7 +89,7 @@ def test_the_server_loads_only_the_messages(modules):
 
 @pytest.mark.parametrize("room", sorted(ROOMS_MAY_IMPORT))
 def test_rooms_of_the_server_know_no_protocol(modules, room):
-    """The core and the endpoints load no other room of the server, and no library of gRPC or HTTP."""
+    """The core and the endpoints load no other room of the server, and no gRPC or HTTP library."""
     loaded = modules(room)["loaded"]
     rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("serving.")}
 
@@ -99,13 +99,13 @@ def test_rooms_of_the_server_know_no_protocol(modules, room):
 
 @pytest.mark.parametrize("package", ["export", "serving"])
 def test_telemetry_is_off(modules, home, package):
-    """ONNX Runtime, which writes a file and calls home when it is imported, does not do so for us."""
+    """ONNX Runtime sends no telemetry and writes no telemetry file."""
     assert "onnxruntime" in modules(package)["loaded"]
     assert not list(home.rglob("*onnxruntime*"))
 
 
 def imports(path, module, modules):
-    """Those modules that a source file imports anywhere, in functions and under TYPE_CHECKING, too."""
+    """Yield the modules that a source file imports anywhere, also in functions and under TYPE_CHECKING."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -117,8 +117,8 @@ def imports(path, module, modules):
             yield from (name if name in modules else source for name in names if {name, source} & modules)
 
 
-def find_circles(graph):
-    """Groups of modules that import each other (Tarjan's strongly connected components), sorted."""
+def find_import_cycles(graph):
+    """Return sorted groups of modules that import each other (Tarjan's strongly connected components)."""
     index, low, stack, circles = {}, {}, [], []
 
     def visit(name):
@@ -142,7 +142,7 @@ def find_circles(graph):
 
 
 def import_graph(root, package):
-    """For each module of a package, the modules of the package that it imports."""
+    """Return the modules of the same package that each module of a package imports."""
     paths = {}
     for path in (root / package).rglob("*.py"):
         parts = path.relative_to(root).with_suffix("").parts
@@ -152,14 +152,14 @@ def import_graph(root, package):
 
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_no_modules_import_each_other(package):
-    """No package has a circle of imports among its modules, TYPE_CHECKING included."""
+    """No package has an import cycle among its modules, TYPE_CHECKING included."""
     root = Path(__file__).parents[1] / ("clients" if package == "bertline" else "")
 
-    assert find_circles(import_graph(root, package)) == []
+    assert find_import_cycles(import_graph(root, package)) == []
 
 
-def test_circles_are_found(tmp_path):
-    """A circle of two modules, one import of which is under TYPE_CHECKING, is found."""
+def test_import_cycles_are_found(tmp_path):
+    """The search finds a cycle of two modules, one import of which is under TYPE_CHECKING."""
     (tmp_path / "package").mkdir()
     for name, text in (
         ("__init__", ""),
@@ -169,7 +169,7 @@ def test_circles_are_found(tmp_path):
     ):
         (tmp_path / "package" / f"{name}.py").write_text(text)
 
-    assert find_circles(import_graph(tmp_path, "package")) == [["package.a", "package.b"]]
+    assert find_import_cycles(import_graph(tmp_path, "package")) == [["package.a", "package.b"]]
 
 
 def test_reading_checkpoints_is_light():

@@ -1,4 +1,4 @@
-"""The tutorials in docs/start and the README run as they stand, in a copy of the repository."""
+"""Tests that run the tutorials in docs/start and the README unchanged, in a copy of the repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORTER = {
     "make pretrain RECIPE=modern": "make pretrain RECIPE=modern ARGS='--max-minutes 0.3'",
     "make grid TASK": "make grid ARGS='--learning-rates 1e-3 --seeds 0 --epochs 8' TASK",
 }
-"""Minutes rather than half an hour of training."""
+"""Replacements that shorten half an hour of training to minutes."""
 
 
 def blocks(page, language):
@@ -60,7 +60,7 @@ class Checkout:
         self.server = None
 
     def run(self, block):
-        """Run a block; a server that it starts stays."""
+        """Run a block; a server that it starts keeps running."""
         for old, new in SHORTER.items():
             block = block.replace(old, new)
         block = block.replace("make setup", "true")
@@ -91,7 +91,7 @@ class Checkout:
         raise AssertionError("the server did not start")
 
     def python(self, block):
-        """Run Python code of an application."""
+        """Run Python code of an application and return its output."""
         code = block.replace("127.0.0.1:50051", f"127.0.0.1:{self.port}")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -112,7 +112,7 @@ def checkout(tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_serve_a_model(checkout):
-    """A CSV file becomes a served classifier; the README's Python code runs against the same server."""
+    """The tutorial turns a CSV file into a served classifier, and the README's Python code runs against it."""
     page = "docs/start/serve-a-model.md"
     printed = "".join(map(checkout.run, blocks(page, "sh")))
 
@@ -123,7 +123,7 @@ def test_serve_a_model(checkout):
 
 @pytest.mark.timeout(1800)
 def test_train_your_own(checkout):
-    """Running text becomes a served classifier."""
+    """The tutorial turns running text into a served classifier."""
     page = "docs/start/train-your-own.md"
     paragraphs = [
         paragraph

@@ -9,7 +9,7 @@ WORDS += ["old", "red", "green", "runs", "sleeps", "near", "under"]
 
 
 def make_text(num_documents, seed):
-    """Documents of short sentences that alternate nouns and verbs."""
+    """Return documents of short sentences of random words."""
     rng = np.random.default_rng(seed)
     documents = []
     for _ in range(num_documents):
@@ -19,7 +19,7 @@ def make_text(num_documents, seed):
 
 
 def write_classification(path, num_rows, seed):
-    """Label 1 when the text has a cat, 0 when it has a dog."""
+    """Write texts whose label is `yes` for a cat and `no` for a dog."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(num_rows):
@@ -31,7 +31,7 @@ def write_classification(path, num_rows, seed):
 
 
 def write_spans(path, num_questions, seed, *, unanswerable=False):
-    """The answer is the colour; without a colour in the context there is none."""
+    """Write questions whose answer is the colour in the context; contexts without a colour have no answer."""
     rng = np.random.default_rng(seed)
     paragraphs = []
     for number in range(num_questions):
@@ -61,4 +61,4 @@ TINY = {
     "log_every": 1,
     "learning_rate": 1e-3,
 }
-"""A pretraining recipe for networks that train in a second."""
+"""Pretraining recipe for networks that train in a second."""

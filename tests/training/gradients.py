@@ -1,4 +1,4 @@
-"""Write the gradients of the first global batch: of one process, or of those that torchrun starts.
+"""Write the gradients of the first global batch, from one process or from several with torchrun.
 
 python -m tests.training.gradients CORPUS MICRO_BATCH_SIZE OUT
 """
@@ -34,7 +34,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         with Prefetcher([Phase(data=data)], settings, peers) as prefetcher:
             _, batches, _ = prefetcher.take(Place())
             accumulate_gradients(network, batches, MaskedLM().losses, settings, peers)
-        del network  # before the processes part: it would wait for them
+        del network  # free DDP before its process group ends, else it waits for the peers
         if peers.is_main:
             torch.save({name: value.grad for name, value in model.named_parameters()}, out)
 

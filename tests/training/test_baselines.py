@@ -1,4 +1,4 @@
-"""Baselines are the best of what they may look at."""
+"""Tests of baselines: each makes the best of the input that it may use."""
 
 import numpy as np
 import pytest
@@ -16,16 +16,16 @@ MASK = 12
     st.lists(st.integers(0, 50), min_size=MASK, max_size=MASK).filter(any),
     st.sampled_from([(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.8), (0.0, 1.0), (0.5, 0.3)]),
 )
-def test_unigram_baseline_is_bayes_rule(train, dev, shares):
-    """Written out over all pairs of the true token and what stands in its place."""
+def test_unigram_baseline_is_bayes_rule(train, dev, fractions):
+    """The unigram baseline equals Bayes' rule, computed over all pairs of true and visible token."""
     train, dev = np.array(train), np.array(dev)
-    masking = Masking(mask_fraction=shares[0], random_fraction=shares[1])
+    masking = Masking(mask_fraction=fractions[0], random_fraction=fractions[1])
 
     def joint(frequencies):
         size = len(frequencies)
-        seen = np.zeros((size, size + 1))  # true token, what stands there; [MASK] last
-        seen[:, :size] = (1 - sum(shares)) * np.diag(frequencies) + shares[1] * frequencies[:, None] / size
-        seen[:, MASK] = shares[0] * frequencies
+        seen = np.zeros((size, size + 1))  # axes: true token, visible token; [MASK] is last
+        seen[:, :size] = (1 - sum(fractions)) * np.diag(frequencies) + fractions[1] * frequencies[:, None] / size
+        seen[:, MASK] = fractions[0] * frequencies
         return seen
 
     believed, true = joint((train + 1) / (train + 1).sum()), joint(dev / dev.sum())

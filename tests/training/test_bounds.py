@@ -1,4 +1,4 @@
-"""Numbers that are impossible are refused where a recipe is made."""
+"""Tests that recipes refuse impossible numbers."""
 
 import math
 from dataclasses import fields, replace
@@ -22,7 +22,7 @@ RECIPES = [
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
 def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
-    """The message names the field, whichever it is."""
+    """The error names the field."""
     names = [item.name for item in fields(recipe) if item.init and "float" in item.type and "tuple" not in item.type]
     assert {"learning_rate", "max_minutes"} < set(names)
 
@@ -46,14 +46,14 @@ def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
     ],
 )
 def test_the_flag_is_named_with_what_it_may_be(changes, message):
-    """And with what came."""
+    """The error names the flag, the allowed range and the value."""
     with pytest.raises(ValueError, match=message.replace("+", r"\+")):
         replace(RECIPES[0], **changes)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
 def test_recipes_keep_the_bounds_of_the_loop(recipe):
-    """Fields with other defaults keep their bounds; only fine-tuning may leave out the learning rate."""
+    """Recipes keep the loop's bounds, also for fields with other defaults or, in fine-tuning, none."""
     shared = get_type_hints(LoopSettings, include_extras=True)
     own = get_type_hints(type(recipe), include_extras=True)
     if isinstance(recipe, FinetuneRecipe):

@@ -1,4 +1,4 @@
-"""`--column text=x`, the client's spelling, beside `--columns.text x`."""
+"""Tests of `--column text=x`, the client's spelling of `--columns.text x`."""
 
 import pytest
 
@@ -24,14 +24,14 @@ FLAGS = {
     ],
 )
 def test_both_spellings_name_columns(recipe_type, flags):
-    """A flag for each field, or one flag that is repeated."""
+    """One flag for each field and one repeated flag set the same columns."""
     found = parse(recipe_type, "training.x", "", [*FLAGS[recipe_type], *flags])
 
     assert (found.columns.text, found.columns.text_pair, found.columns.label) == ("sentence", "other", "label")
 
 
 def test_a_name_may_hold_an_equals_sign():
-    """Only the first one ends the field."""
+    """Only the first equals sign separates the field from the column."""
     found = parse(FinetuneRecipe, "training.x", "", [*FLAGS[FinetuneRecipe], "--column", "text=a=b"])
 
     assert found.columns.text == "a=b"
@@ -46,6 +46,6 @@ def test_a_name_may_hold_an_equals_sign():
     ],
 )
 def test_mistakes_get_one_line(flags, message):
-    """A missing name, and a field that does not exist."""
+    """A missing column name and an unknown field are errors of one line."""
     with pytest.raises(ValueError, match=message):
         parse(FinetuneRecipe, "training.x", "", [*FLAGS[FinetuneRecipe], *flags])

@@ -1,4 +1,4 @@
-"""The help of a command teaches how to call it."""
+"""Tests of the commands' help, flags and errors."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["t
     ],
 )
 def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatch, capsys):
-    """In the usage line, which fits a terminal, and with all that each may be."""
+    """The usage line names the positional arguments and fits a terminal, and the help lists their values."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
 
@@ -48,7 +48,7 @@ def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatc
 
 
 def test_the_help_is_of_the_whole_command_whatever_stands_before(capsys):
-    """`make finetune ARGS=--help` gives a task, and the help still tells which there are, a line each."""
+    """The help describes the whole command and all tasks, also after a given task."""
     with pytest.raises(SystemExit):
         parse(FinetuneRecipe, "training.finetune", None, ["spans", "--checkpoint", "a", "--help"])
 
@@ -57,7 +57,7 @@ def test_the_help_is_of_the_whole_command_whatever_stands_before(capsys):
 
 
 def help_by_flag(text):
-    """What stands beside or below each flag, in the column of the help."""
+    """Return the help text of each flag."""
     lines = text.splitlines()
     column = next(line.index("show this") for line in lines if "show this" in line)
     found = {}
@@ -76,7 +76,7 @@ COMMANDS = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if "import com
 
 @pytest.mark.parametrize("path", sorted(COMMANDS), ids=str)
 def test_every_flag_says_what_it_is_for(path, monkeypatch, capsys):
-    """Its default alone does not."""
+    """Every flag has a help text besides its default."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
     with pytest.raises(SystemExit):
@@ -92,14 +92,14 @@ RECIPE_TYPES = (FinetuneRecipe, GridRecipe, PretrainRecipe, ContrastiveRecipe, C
 
 @pytest.mark.parametrize(("old", "new"), sorted(RENAMED_FLAGS.items()))
 def test_a_renamed_flag_is_answered_with_its_new_name(old, new):
-    """In one line, whether it is spelt with hyphens or underscores."""
+    """The error names the new flag in one line, for either spelling with hyphens or underscores."""
     for flag in (f"--{old}", f"--{old.replace('-', '_')}=0.5"):
         with pytest.raises(ValueError, match=f"^flag `{flag.partition('=')[0]}` is now `--{new}`$"):
             recipe_from_arguments(["tiny", "--corpus", "a", "--run-dir", "b", flag, "0.5"])
 
 
 def test_renamed_flags_lead_to_flags():
-    """No old name is a flag of any command, and each new name is one of some command."""
+    """Every new name is a flag of some command, and no old name is."""
     flags = {name.replace("_", "-") for recipe in RECIPE_TYPES for name in get_type_hints(recipe)}
 
     assert not flags & RENAMED_FLAGS.keys()
@@ -107,7 +107,7 @@ def test_renamed_flags_lead_to_flags():
 
 
 def test_an_unknown_flag_names_the_nearest_one():
-    """Even if words are missing, too."""
+    """The error suggests the nearest flag, also if positional arguments are missing."""
     with pytest.raises(ValueError, match=r"^unknown flag `--learnin_rate`; did you mean `--learning-rate`\?$"):
         parse(FinetuneRecipe, "command", None, ["spans", "--learnin_rate", "1"])
     with pytest.raises(ValueError, match=r"^unknown flag `--xyz`; --help lists all$"):
@@ -115,7 +115,7 @@ def test_an_unknown_flag_names_the_nearest_one():
 
 
 def test_a_misspelt_task_names_the_tasks(monkeypatch):
-    """In one line, without names from the code."""
+    """The error lists the tasks and suggests the nearest one in one line."""
     monkeypatch.setattr(sys, "argv", ["command", "clasification", "--checkpoint", "a", "--train", "b"])
 
     with pytest.raises(SystemExit) as caught:
@@ -130,7 +130,7 @@ def test_a_misspelt_task_names_the_tasks(monkeypatch):
 @pytest.mark.parametrize("module", ["training.finetune", "training.evaluate"])
 @pytest.mark.parametrize("kind", ["missing", "file"])
 def test_a_missing_checkpoint_is_one_line(module, kind, tmp_path, monkeypatch):
-    """It names the path, what was expected and what to give."""
+    """The error names the path, the problem and the expected checkpoint in one line."""
     path = tmp_path / "checkpoint"
     if kind == "file":
         path.write_text("")
@@ -152,7 +152,7 @@ def test_a_missing_checkpoint_is_one_line(module, kind, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("module", ["training.finetune", "training.pretrain"])
 def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
-    """As any other mistake, without names out of the code."""
+    """A value outside its range is an error of one line that names the flag."""
     words = {"training.finetune": "spans --checkpoint a --train b", "training.pretrain": "tiny --corpus a"}[module]
     monkeypatch.setattr(sys, "argv", ["command", *words.split(), "--run-dir", "c", "--learning-rate", "-1"])
 
@@ -163,7 +163,7 @@ def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
 
 
 def test_a_flag_that_needs_values_is_named_where_it_has_none(monkeypatch):
-    """Rather than data in which there is nothing."""
+    """A flag without its values is an error that names it."""
     monkeypatch.setattr(sys, "argv", ["command", "somewhere", "--data"])
 
     with pytest.raises(SystemExit, match="--data stands without a value; it needs at least one"):
@@ -171,7 +171,7 @@ def test_a_flag_that_needs_values_is_named_where_it_has_none(monkeypatch):
 
 
 def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
-    """Its settings would not count."""
+    """A recipe's name after a flag is refused."""
     monkeypatch.setattr(sys, "argv", ["command", "--corpus", "a", "--run-dir", "b", "tiny"])
 
     with pytest.raises(SystemExit, match="a recipe comes before all flags: `tiny`"):
@@ -180,7 +180,7 @@ def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(("error", "lines"), [("KeyboardInterrupt", 0), ("RuntimeError", 3)])
 def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
-    """Other errors are not."""
+    """An interrupt during the import of a command prints no traceback, and other errors do."""
     code = f"import sys; sys.argv = ['-m']; import training; raise {error}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
@@ -192,7 +192,7 @@ def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
     "error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("[enforce fail] can't allocate memory: 9 GB")]
 )
 def test_a_lack_of_memory_is_one_line(error):
-    """Whoever was refused it."""
+    """A lack of memory is an error of one line, whichever library reports it."""
 
     def main():
         raise error
@@ -203,7 +203,7 @@ def test_a_lack_of_memory_is_one_line(error):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_end_a_process_are_interrupts(number):
-    """What has been begun is tidied up, and the exit code tells the signal."""
+    """Signals that end a process run the clean-up and set the exit code."""
     tidied = []
 
     def main():
@@ -224,7 +224,7 @@ def test_signals_that_end_a_process_are_interrupts(number):
 
 
 def test_other_errors_of_the_run_time_are_ours():
-    """With their traceback."""
+    """Other runtime errors keep their traceback."""
 
     def main():
         raise RuntimeError("shapes")
@@ -234,7 +234,7 @@ def test_other_errors_of_the_run_time_are_ours():
 
 
 def test_a_command_whose_output_nobody_reads_fails_quietly():
-    """It has not come to its end."""
+    """A command whose output is closed ends with SIGPIPE's exit code and no message."""
     code = "from training.command import command; command(lambda: [print('x', flush=True) for _ in range(9**5)])()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""Shards hold what the tokenizer gives, whatever the chunks and workers."""
+"""Tests of corpora and vocabularies."""
 
 import hashlib
 import importlib.metadata
@@ -27,7 +27,7 @@ from training.vocab import VocabRecipe, train_vocab
 
 
 def test_corpus_holds_the_tokens_of_the_text(corpus, text_file, tokenizer_dir):
-    """Document by document and sentence by sentence, over several shards."""
+    """The shards hold the tokens of every document and sentence."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     documents = list(read_documents(text_file))
 
@@ -42,7 +42,7 @@ def test_corpus_holds_the_tokens_of_the_text(corpus, text_file, tokenizer_dir):
 
 
 def test_workers_change_nothing(corpus_dir, text_file, tokenizer_dir, tmp_path):
-    """Two processes write the same shards as one."""
+    """Two worker processes write the same shards as one."""
     recipe = CorpusRecipe(
         data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "two", chunk_bytes=4000, num_workers=2
     )
@@ -52,7 +52,7 @@ def test_workers_change_nothing(corpus_dir, text_file, tokenizer_dir, tmp_path):
 
 
 def test_failure_leaves_nothing_behind(tokenizer_dir, tmp_path):
-    """Text that turns out bad in the middle leaves no half-written corpus."""
+    """A malformed text leaves no partial corpus."""
     (tmp_path / "bad.txt").write_bytes(b"Fine words.\n\nnot \xff fine\n")
 
     with pytest.raises(ValueError, match="line 3"):
@@ -65,7 +65,7 @@ def contents(directory):
 
 
 def test_same_command_goes_on_after_an_interruption(text_file, tokenizer_dir, tmp_path):
-    """Killed in the middle, it keeps the shards it finds and ends with the same corpus as if nothing had happened."""
+    """A restarted command keeps finished shards and writes the same corpus as an undisturbed one."""
     (tmp_path / "long.txt").write_text(text_file.read_text() * 60)
     fields = {"data": (tmp_path / "long.txt",), "tokenizer": tokenizer_dir, "chunk_bytes": 4000}
     arguments = f"--data {tmp_path}/long.txt --tokenizer {tokenizer_dir} --chunk-bytes 4000 --num-workers 2".split()
@@ -92,7 +92,7 @@ def test_same_command_goes_on_after_an_interruption(text_file, tokenizer_dir, tm
 
 
 def test_what_was_begun_with_other_text_is_begun_anew_when_asked(text_file, tokenizer_dir, tmp_path):
-    """Shards of other text never get into a corpus."""
+    """`replace` starts again from shards of other text, which never get into the corpus."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", num_workers=1, replace=True)
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "made_from.json").write_text('{"data": "other"}')
@@ -103,7 +103,7 @@ def test_what_was_begun_with_other_text_is_begun_anew_when_asked(text_file, toke
 
 
 def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path):
-    """Half of a text that stands there twice, in corpus.json and on the screen."""
+    """The command counts repeated text in corpus.json and warns about it."""
     (tmp_path / "twice.txt").write_text("\n".join([make_text(30, seed=5)] * 2))
     arguments = f"--data {tmp_path}/twice.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out".split()
     ran = subprocess.run(
@@ -116,7 +116,7 @@ def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path)
 
 
 def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypatch, capsys):
-    """Words of another alphabet, a sentence that no example can hold, no second document."""
+    """The command warns about [UNK] tokens, about long sentences, and about a single document."""
     said = run_main("много слов the cat " * 50, tokenizer_dir, tmp_path, monkeypatch, capsys)
 
     warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
@@ -127,7 +127,7 @@ def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypat
 
 
 def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
-    """Return what `training.corpus` prints of a text."""
+    """Return the output of `training.corpus` for a text."""
     (directory / "a.txt").write_text(text, encoding="utf-8")
     arguments = f"--data {directory}/a.txt --tokenizer {tokenizer_dir} --out {directory}/out --num-workers 1".split()
     monkeypatch.setattr(sys, "argv", ["command", *arguments])
@@ -141,7 +141,7 @@ def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
 def test_pairs_that_can_be_next_are_said(
     separator, sentences, can_be_next, tokenizer_dir, tmp_path, monkeypatch, capsys
 ):
-    """And warned of where they are few, with what to do."""
+    """The command prints the fraction of pairs that can be next, and warns with a remedy if it is small."""
     documents = [separator.join("The cat sees the dog" for _ in range(count)) for count in (15, 15, 10)]
     said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
     warning = "of next-sentence pairs can be next (40 of 40 documents have a single sentence): if sentence ends"
@@ -155,7 +155,7 @@ def test_pairs_that_can_be_next_are_said(
 
 
 def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monkeypatch, capsys):
-    """Where most sentences are short, too, but most tokens are in long ones."""
+    """The command warns if an epoch leaves out much of the text because of long sentences."""
     documents = [" ".join(["cat"] * 300) + "\n" + "\n".join(["the dog"] * 9)] * 20
     said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
 
@@ -165,12 +165,12 @@ def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monke
 
 
 def test_estimates_are_of_the_default_length():
-    """The length is that of pretraining."""
+    """The estimates assume the default length of pretraining."""
     assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == EXAMPLE_TOKENS
 
 
 def test_estimates_take_a_sample_of_large_corpora(corpus, monkeypatch):
-    """The fewer documents, the larger the corpus, but two at least."""
+    """The estimates sample fewer documents of a larger corpus, and at least two."""
     whole = _estimate_pairs(corpus)
     monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 100)
     some = _estimate_pairs(corpus)
@@ -182,7 +182,7 @@ def test_estimates_take_a_sample_of_large_corpora(corpus, monkeypatch):
 
 
 def test_damage_is_found(corpus_dir, tmp_path):
-    """A truncated or exchanged shard or another tokenizer at once, a changed byte by `verify`."""
+    """Opening a corpus detects exchanged shards and another tokenizer; `verify` also detects a changed byte."""
     directory = shutil.copytree(corpus_dir, tmp_path / "corpus")
     shards = sorted(directory.glob("*.arrow"))
     Corpus(directory).verify()
@@ -211,7 +211,7 @@ SEGMENTED = """我们 在 图书馆 读书 。 The cat sleeps .
 
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
-    """A segmented text, the same without spaces between Chinese characters, and a tokenizer for both."""
+    """Write a segmented text, the same text without spaces between Chinese characters, and a tokenizer for both."""
     folder = tmp_path_factory.mktemp("chinese")
     (folder / "segmented.txt").write_text(SEGMENTED, encoding="utf-8")
     running = re.sub(r"(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])", "", SEGMENTED)
@@ -227,7 +227,7 @@ def prepared(chinese, out, name="segmented", words="spaces", **fields):
 
 
 def words_of(corpus):
-    """A sentence a line, words between spaces."""
+    """Return one line a sentence, with spaces between words."""
     lines = []
     for document in range(corpus.num_documents):
         for number in range(corpus.num_sentences(document)):
@@ -240,7 +240,7 @@ def words_of(corpus):
 
 
 def test_words_of_segmented_text_are_kept(chinese, tmp_path):
-    """The tokens are those of the running text, and a bit each says where words begin."""
+    """A segmented text gives the tokens of the running text, and a bit for each marks where words begin."""
     segmented, running = prepared(chinese, tmp_path / "a"), prepared(chinese, tmp_path / "b", "running", None)
 
     assert segmented.has_words
@@ -264,7 +264,7 @@ def test_words_of_segmented_text_are_kept(chinese, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("jieba") is None, reason="pip install --group chinese")
 def test_words_of_running_text_are_found(chinese, tmp_path):
-    """By jieba; the ids are those of a corpus without words, and workers change nothing."""
+    """jieba finds words with the ids of a corpus without words, for any number of workers."""
     fields = {"name": "running", "chunk_bytes": 80}
     found, plain = (prepared(chinese, tmp_path / f"{words}", words=words, **fields) for words in ("jieba", None))
     prepared(chinese, tmp_path / "two", words="jieba", num_workers=2, **fields)
@@ -278,7 +278,7 @@ def test_words_of_running_text_are_found(chinese, tmp_path):
 
 
 def test_a_corpus_begun_with_other_words_is_refused(chinese, tmp_path, monkeypatch):
-    """Also one begun without; shards never mix."""
+    """A corpus begun with other words, or without, is refused, and shards never mix."""
     monkeypatch.setattr("training.corpus.atomic_write", lambda *_: fail())
     for begun, then in (("spaces", None), (None, "spaces")):
         out = tmp_path / f"{begun}"
@@ -309,7 +309,7 @@ def fail():
     ids=["English", "characters", "not segmented", "segmented"],
 )
 def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, monkeypatch, capfd):
-    """Rather than to be noticed after training."""
+    """The command warns if --words finds no words."""
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     flags = f"--data {tmp_path}/text.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --num-workers 1"
     ended = call(main, [*flags.split(), "--words", "spaces"], monkeypatch, capfd)
@@ -322,7 +322,7 @@ def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, mon
 
 
 def test_a_segmenter_that_is_not_installed_is_one_line(chinese, tmp_path, monkeypatch, capfd):
-    """Before anything is written."""
+    """A missing segmenter is an error of one line, before any file is written."""
     monkeypatch.setattr("training.text.words.importlib.metadata.version", lambda name: not_installed(name))
     flags = f"--data {chinese}/running.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --words jieba"
     ended = call(main, flags.split(), monkeypatch, capfd)
@@ -339,7 +339,7 @@ def not_installed(name):
 
 
 def test_an_open_corpus_holds_no_files_open(corpus_dir):
-    """Else the limit on open files would limit the size of corpora."""
+    """An open corpus holds no open files, so that their limit does not limit its size."""
     before = len(os.listdir("/proc/self/fd"))
     corpus = Corpus(corpus_dir)
 
@@ -348,7 +348,7 @@ def test_an_open_corpus_holds_no_files_open(corpus_dir):
 
 
 def test_existing_and_broken_corpora_are_refused(corpus_dir, text_file, tokenizer_dir, tmp_path):
-    """Nothing is overwritten unasked; a directory that is no corpus is named."""
+    """An existing corpus is not overwritten, and a directory without a corpus is refused."""
     with pytest.raises(ValueError, match="already exists"):
         prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=corpus_dir))
     with pytest.raises(ValueError, match="not a corpus"):
@@ -364,7 +364,7 @@ def test_existing_and_broken_corpora_are_refused(corpus_dir, text_file, tokenize
 
 
 def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path):
-    """Another process trains the same vocabulary, ids included."""
+    """Two processes train the same vocabulary with the same ids."""
     arguments = [
         "--data",
         str(text_file),
@@ -382,13 +382,13 @@ def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path)
 
 
 def train_on(tmp_path, text, **changes):
-    """A vocabulary, each line of whose text stands there twice."""
+    """Train a vocabulary on a text with every line twice."""
     (tmp_path / "a.txt").write_text(f"{text}\n" * 2, encoding="utf-8")
     return train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", **changes))
 
 
 def test_vocabulary_smaller_than_asked_for_is_remarked_upon(tmp_path, capsys):
-    """Nobody should take it for the size that was asked for, and the note says what to change."""
+    """A note says that the vocabulary is smaller than requested, and what to change."""
     train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
 
     said = capsys.readouterr().err
@@ -401,8 +401,7 @@ SYLLABLES = list(map(chr, range(0xAC00, 0xAC00 + 1500)))
 
 @pytest.mark.parametrize("vocab_size", [8192, 16_384])
 def test_a_script_of_many_letters_has_a_token_for_each(vocab_size, tmp_path, capsys):
-    """As far as there are places: more than a 32nd of the vocabulary where the text needs them, and all that no piece
-    takes."""
+    """Every frequent letter of a large script gets a token, and every letter does if there is room."""
     words = np.random.default_rng(0).choice(SYLLABLES, (3000, 3))
     text = "\n".join(map("".join, words))
 
@@ -416,7 +415,7 @@ def test_a_script_of_many_letters_has_a_token_for_each(vocab_size, tmp_path, cap
 
 
 def test_characters_without_a_token_are_remarked_upon(tmp_path, capsys):
-    """Their number tells more than that of [UNK] tokens, one of which may be a long word."""
+    """A warning gives the fraction of characters that are in no token."""
     backend = train_on(tmp_path, "\n".join(SYLLABLES), vocab_size=320, lowercase=False)
 
     assert backend.get_vocab_size() == 320
@@ -427,7 +426,7 @@ def test_characters_without_a_token_are_remarked_upon(tmp_path, capsys):
     ("text", "is_lost"), [("วันนี้อากาศดีมากเราไปเดินเล่นกัน" * 8, True), ("ไปเดินเล่น " * 40, False), ("走" * 500, False)]
 )
 def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
-    """A script without spaces makes one word of a sentence, which is one [UNK] where it is long."""
+    """A warning gives the fraction of characters in words that are too long for the tokenizer."""
     train_on(tmp_path, text, vocab_size=320)
 
     said = "of the characters of the text are in words of more than 100 characters, which become [UNK]"
@@ -445,8 +444,7 @@ def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
     ],
 )
 def test_marks_that_make_other_words(text, pairs, tmp_path, capsys):
-    """A note names some where they are many, and `keep_accents` keeps them apart, as transformers does with what is
-    written."""
+    """A note names words that differ only in accents, and `keep_accents` keeps them apart like transformers."""
     bare = train_on(tmp_path, text, vocab_size=320, min_frequency=1)
     said = capsys.readouterr().err
     kept = train_on(tmp_path, text, vocab_size=320, min_frequency=1, keep_accents=True, replace=True)
@@ -462,8 +460,7 @@ def test_marks_that_make_other_words(text, pairs, tmp_path, capsys):
 
 
 def test_chinese_characters_are_words(tmp_path):
-    """Each is a token as it is a word to the tokenizer, without a continuation, and takes no place of a letter; beside
-    other text they have their share of the vocabulary."""
+    """Each Chinese character is a token without `##`, and a mixed vocabulary also contains other words."""
     chinese = "\n".join("".join(map(chr, range(first, first + 30))) for first in range(0x4E00, 0x4E00 + 300, 30))
     (tmp_path / "a.txt").write_text(f"{chinese}\n" * 2, encoding="utf-8")
     (tmp_path / "b.txt").write_text(f"{chinese}\n" * 2 + make_text(200, seed=0), encoding="utf-8")
@@ -480,7 +477,7 @@ def test_chinese_characters_are_words(tmp_path):
 
 
 def test_rare_chinese_characters_are_tokens_as_far_as_they_are_among_the_commonest(tmp_path):
-    """Though their share of the words is next to nothing. The commonest are a 32nd of the vocabulary, 64 at least."""
+    """Rare Chinese characters get tokens among the commonest 32nd of the vocabulary, at least 64."""
     words = np.random.default_rng(0).choice([*"abcdefgh"], (2000, 6))
     latin, chinese = "\n".join(map("".join, words)), "".join(map(chr, range(0x4E00, 0x4E00 + 100)))
     (tmp_path / "a.txt").write_text(f"{latin}\n{chinese}\n" * 2, encoding="utf-8")
@@ -492,7 +489,7 @@ def test_rare_chinese_characters_are_tokens_as_far_as_they_are_among_the_commone
 
 
 def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
-    """A quarter of the text is read, but words from its beginning and from its end are learned."""
+    """The vocabulary of a sample contains words from the beginning and the end of the text."""
     part = "\n\n".join(["{word} {word}."] * 60_000)
     (tmp_path / "a.txt").write_text(part.format(word="beginning") + "\n\n" + part.format(word="ending"))
     fields = {"data": (tmp_path / "a.txt",), "vocab_size": 140}
@@ -505,7 +502,7 @@ def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
 
 
 def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
-    """They become [UNK] whatever is learned from them, and the trainer would take hours over a very long one."""
+    """Words that are too long for the tokenizer are left out of training, which would take hours."""
     (tmp_path / "a.txt").write_text(f"One text. {'zq' * 2_000_000} Another text.\n" * 2)
 
     backend = train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=100))
@@ -516,19 +513,19 @@ def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
 
 @pytest.mark.parametrize("changes", [{"vocab_size": 2**63}, {"min_frequency": 2**70}, {"sample_bytes": -1}])
 def test_impossible_vocabularies_are_refused(changes):
-    """By the name of the flag, before any work."""
+    """The error names the flag before any work."""
     with pytest.raises(ValueError, match=f"--{next(iter(changes)).replace('_', '-')} must be"):
         VocabRecipe(data=(), out=Path("out"), **changes)
 
 
 def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path):
-    """The message says how many tokens are needed at least."""
+    """The error gives the smallest possible vocabulary size."""
     with pytest.raises(ValueError, match="vocab_size `20` is too small"):
         train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "out", vocab_size=20))
 
 
 def test_corpora_with_old_keys_open(corpus, tmp_path):
-    """corpus.json once called fractions shares; the file, and so the digest, stays as it is."""
+    """A corpus.json with the old key `share` opens with its own digest."""
     old = tmp_path / "old"
     shutil.copytree(corpus.directory, old)
     info = json.loads((old / "corpus.json").read_text())

@@ -1,4 +1,4 @@
-"""The grid of fine-tuning: its table against numpy, its best checkpoint, resuming, failed runs, mistakes."""
+"""Tests of the fine-tuning grid: its table against numpy, best checkpoint, resuming, failed runs, mistakes."""
 
 import json
 import shutil
@@ -37,13 +37,13 @@ def recipe(checkpoint, data, run_dir, **changes):
 
 @pytest.fixture(scope="module")
 def finished(checkpoint, data, tmp_path_factory, alone):
-    """A grid of a learning rate that learns and one that does not, and its report."""
+    """Return a grid of a learning rate that learns and one that does not, with its report."""
     run_dir = tmp_path_factory.mktemp("grid") / "run"
     return run_dir, grid(recipe(checkpoint, data, run_dir), alone)
 
 
 def test_rows_are_mean_and_deviation_over_seeds(finished):
-    """As numpy has them from the scores in the task cards of the runs."""
+    """The rows have numpy's mean and deviation of the scores in the runs' task cards."""
     run_dir, _ = finished
 
     values = json.loads((run_dir / "grid.json").read_text())
@@ -60,7 +60,7 @@ def test_rows_are_mean_and_deviation_over_seeds(finished):
 
 
 def test_table_shows_what_the_report_holds(finished):
-    """Each setting with its mean, the unpretrained row, the baseline, the failed runs and their reason."""
+    """The table shows each setting's mean, the unpretrained row, the baseline, and failed runs with their reason."""
     _, found = finished
 
     table = format_report(found)
@@ -77,7 +77,7 @@ def test_table_shows_what_the_report_holds(finished):
 
 
 def test_best_checkpoint_says_among_how_many_it_was_chosen(finished):
-    """It is the best run's, whole, and only the best run's weights are kept."""
+    """The best checkpoint is complete and gives the number of runs, and other runs keep no weights."""
     run_dir, found = finished
     card = read_task_card(run_dir / "checkpoint")
 
@@ -92,7 +92,7 @@ def test_best_checkpoint_says_among_how_many_it_was_chosen(finished):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Names of the runs that train, with the step that they start from."""
+    """Return the names of runs that train, with their first step."""
     started, load_state = [], RunDirectory.load_state
 
     def load_and_note(run, *args):
@@ -106,7 +106,7 @@ def trained(monkeypatch):
 
 @pytest.mark.slow
 def test_finished_runs_are_not_run_again(finished, trained, checkpoint, data, tmp_path, alone):
-    """A run whose directory is lost is run again, to the same scores; a longer list runs only what is new."""
+    """A lost run is repeated with the same scores, and a longer list runs only the new settings."""
     run_dir, found = shutil.copytree(finished[0], tmp_path / "run"), finished[1]
     lost = next(run["name"] for row in found.settings for run in row.runs if run["name"] != found.best["name"])
     shutil.rmtree(run_dir / lost)
@@ -120,14 +120,14 @@ def test_finished_runs_are_not_run_again(finished, trained, checkpoint, data, tm
 
 
 def test_changed_recipe_in_the_same_directory_is_refused(finished, checkpoint, data, alone):
-    """Its runs would not be comparable."""
+    """A changed recipe in the same directory is refused."""
     with pytest.raises(ValueError, match=r"was started with dropout `0\.0`, not `0\.2`"):
         grid(recipe(checkpoint, data, finished[0], dropout=0.2), alone)
 
 
 @pytest.mark.slow
 def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alone):
-    """A half-finished run goes on from its state, and the report is that of a grid left alone."""
+    """A killed grid resumes the half-finished run and gives the report of an undisturbed grid."""
     asked, save_state = recipe(checkpoint, data, tmp_path / "run", checkpoint_every=8), RunDirectory.save_state
 
     def save_and_die(run, *arguments, kind="step", **named):
@@ -148,7 +148,7 @@ def test_killed_grid_resumes(finished, trained, checkpoint, data, tmp_path, alon
 
 
 def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tmp_path):
-    """A finished run is refused; a path alone says nothing."""
+    """A finished run is refused if its data changed, and accepted if its data moved."""
     moved, changed = (shutil.copy(data["dev"][0], tmp_path / name) for name in ("moved.jsonl", "changed.jsonl"))
     with open(changed, "a") as file:
         file.write(json.dumps({"text": "cat", "label": "yes"}) + "\n")
@@ -164,7 +164,7 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
 
 @pytest.mark.parametrize(("name", "content"), [("failure.json", b"[]"), ("failure.json", b'{"error": 1}')])
 def test_damaged_records_of_a_run_are_named(name, content, checkpoint, data, tmp_path):
-    """By file."""
+    """The error names the damaged file."""
     asked = recipe(checkpoint, data, tmp_path)
     cell = asked.recipes(asked.settings()[0])[0]
     cell.run_dir.mkdir()
@@ -177,7 +177,7 @@ def test_damaged_records_of_a_run_are_named(name, content, checkpoint, data, tmp
 @pytest.mark.usefixtures("any_number")
 @pytest.mark.parametrize("task", ["classification", "spans"])
 def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, data, tmp_path, alone, capsys):
-    """It counts as failed, has no score, takes no part in the mean, and is not tried again."""
+    """A diverged run counts as failed, without a score, and is not repeated."""
     if task == "spans":
         train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed) for seed in (0, 1))
         data = {"train": (train,), "dev": (dev,), "max_seq_length": 32, "max_query_length": 8, "doc_stride": 12}
@@ -202,13 +202,13 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
 
 @pytest.mark.usefixtures("any_number")
 def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):
-    """There is nothing to choose."""
+    """A grid whose runs all diverge fails."""
     with pytest.raises(ValueError, match="all 2 runs failed; the first: the loss is nan"):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e30,)), alone)
 
 
 def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path, alone, capsys):
-    """The report is written and marks none, the command fails."""
+    """A grid whose best run beats no baseline writes its report and fails."""
     with pytest.raises(ValueError, match="all 1 runs failed; the best: accuracy is not above majority label"):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e-9,), seeds=(0,), from_scratch=False), alone)
 
@@ -218,7 +218,7 @@ def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path
 
 
 def test_seed_varies_head_and_order(finished):
-    """Losses differ from the start: the same weights but for the head, and other batches."""
+    """The seed changes the head's weights and the order of batches."""
     runs = [finished[0] / f"lr1e-05-batch16-epochs2-seed{seed}" for seed in (0, 1)]
     losses = [[line["loss"] for line in read_metrics(run) if "loss" in line] for run in runs]
 
@@ -226,7 +226,7 @@ def test_seed_varies_head_and_order(finished):
 
 
 def test_keep_all_keeps_all_weights(checkpoint, data, tmp_path, alone):
-    """So that any of them can be looked at."""
+    """`keep="all"` keeps the weights of every run."""
     grid(recipe(checkpoint, data, tmp_path, seeds=(0,), keep="all"), alone)
 
     assert len(list(tmp_path.glob(f"*/checkpoint/{WEIGHTS_FILE}"))) == 3
@@ -246,7 +246,7 @@ def outcome(rate, seed, score, error=None):
 
 
 def test_ties_go_to_the_smaller_learning_rate():
-    """And a score that is no number to nobody."""
+    """Ties go to the smaller learning rate, and a NaN score is never the best."""
     outcomes = [outcome(5e-5, 0, 0.8), outcome(3e-5, 1, 0.8), outcome(3e-5, 0, 0.8), outcome(2e-5, 0, float("nan"))]
 
     assert best_outcome(outcomes, "f1") is outcomes[2]
@@ -255,14 +255,14 @@ def test_ties_go_to_the_smaller_learning_rate():
 
 @pytest.mark.parametrize(("score", "known", "fails"), [(1.0, 1.0, False), (0.9, 0.9, True), (0.8, 1.0, True)])
 def test_nothing_is_above_a_perfect_baseline(score, known, fails):
-    """As good as that is good enough; as good as any other is not."""
+    """A score equal to a perfect baseline passes, and one equal to any other baseline fails."""
     found = replace(outcome(1, 0, score), scores={"dev": {"f1": score}, "commonest tag": {"f1": known}})
 
     assert bool(found.failure("f1")) == fails
 
 
 def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
-    """A dash where there is no number, in table and picture."""
+    """Table and plot show rows without scores with a dash."""
     found = report("spans", [outcome(1, 0, 0, "no number"), outcome(0.1, 0, 0.05)], [outcome(1, 0, 0, "none")], "f1")
 
     lines = format_report(found).splitlines()
@@ -274,7 +274,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
 
 
 def test_picture_has_the_numbers_of_the_table(monkeypatch):
-    """A row a setting and one for random weights, in percent; failures and the best are named."""
+    """The plot has the table's numbers in percent, and names failures and the best."""
     drawn = []
     monkeypatch.setattr("training.reports.grid_report.save_figure", lambda figure, path: drawn.append(figure))
     scratch = [replace(outcome(3e-5, seed, score), name=f"scratch-{seed}") for seed, score in enumerate((0.05, 0.65))]
@@ -299,13 +299,13 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
     ],
 )
 def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
-    """Before anything is run."""
+    """An impossible grid is refused before any run."""
     with pytest.raises(ValueError, match=message):
         recipe(checkpoint, data, tmp_path / "run", **changes)
 
 
 def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data, tmp_path):
-    """The cost is said first."""
+    """The command prints the number of runs first, and then a mistake in one line."""
     files = ["--checkpoint", checkpoint, "--train", data["train"][0], "--dev", "missing.jsonl", "--run-dir", tmp_path]
     lists = ["--learning-rates", "5e-5", "3e-5", "2e-5", "--batch-sizes", "16", "32", "--epochs", "2", "3", "4"]
     arguments = [*files, *lists, "--seeds", "7", "--no-from-scratch"]
@@ -322,7 +322,7 @@ def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data,
 
 
 def test_unknown_metric_is_refused_before_anything_is_run(finished, checkpoint, data, tmp_path, alone):
-    """With those that a run scores."""
+    """An unknown metric is refused before any run, with the known ones."""
     names = ", ".join(read_task_card(finished[0] / "checkpoint").scores["dev"])
     with pytest.raises(ValueError, match=f"no score `bleu` on dev; --metric is one of: {names}$"):
         grid(recipe(checkpoint, data, tmp_path / "run", metric="bleu"), alone)
@@ -330,7 +330,7 @@ def test_unknown_metric_is_refused_before_anything_is_run(finished, checkpoint, 
 
 
 def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data, alone):
-    """A run directory of pretraining or fine-tuning is not a grid's, nor is a grid's theirs."""
+    """A grid refuses a directory of another run, and fine-tuning refuses a grid's directory."""
     with pytest.raises(ValueError, match="pretrain` is a run of pretraining; choose another run directory"):
         grid(recipe(checkpoint, data, checkpoint.parent), alone)
     cell = recipe(checkpoint, data, finished[0]).recipes(Setting(1e-2, 16, 2.0))[0]
@@ -341,7 +341,7 @@ def test_checkpoint_of_another_run_is_not_overwritten(finished, checkpoint, data
 
 
 def test_best_run_without_weights_is_named(finished, checkpoint, data, tmp_path, alone):
-    """Among fewer settings another run is the best, whose weights were dropped; nothing is lost by asking."""
+    """The error names a best run whose weights were dropped, and keeps all files."""
     run_dir = shutil.copytree(finished[0], tmp_path / "run")
     before = sorted(run_dir.glob(f"*/checkpoint/{WEIGHTS_FILE}"))
 

@@ -1,4 +1,4 @@
-"""Every task's loss equals transformers', whatever the micro-batches, and every task is learnt."""
+"""Tests of every task's loss against transformers', and of its learning."""
 
 import json
 from typing import get_args, get_type_hints
@@ -59,7 +59,7 @@ AUTO = {
 
 
 def test_tables_of_tasks_agree():
-    """Whatever can be fine-tuned has a reader, a baseline and a place on the command line, and is tried here."""
+    """Every task that can be fine-tuned has a reader, a baseline, a value of the flag, and examples in these tests."""
     choices = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
 
     assert set(choices) == OBJECTIVES.keys() == READERS.keys() == EXAMPLES.keys()
@@ -69,7 +69,7 @@ def test_tables_of_tasks_agree():
 @pytest.mark.parametrize(("doc_stride", "expected"), [(128, 32), (12, 12)])
 @pytest.mark.parametrize("changes", [{"task": "spans", "max_query_length": 16}, {"task": "tagging"}])
 def test_windows_start_half_a_window_apart_at_most(changes, doc_stride, expected, tmp_path):
-    """However far apart a recipe, or its default, would have them."""
+    """Windows start at most half a window apart, whatever doc_stride the recipe has."""
     places = dict.fromkeys(("checkpoint", "run_dir"), tmp_path)
     recipe = FinetuneRecipe(**places, **changes, train=(tmp_path,), doc_stride=doc_stride)
 
@@ -92,7 +92,7 @@ def their_arguments(task, inputs, targets):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_equal_transformers(name, checkpoint, tmp_path):
-    """AutoModel of what we save gives the same mean loss; one example at a time, the sums are the same."""
+    """The mean loss equals that of transformers' AutoModel, and micro-batches of one example give the same sum."""
     task = create_task(name, Tokenizer.load(checkpoint), settings_from_dict(name, SETTINGS.get(name, {})))
     torch.manual_seed(0)
     model = create_model(name, read_shape(checkpoint), num_labels=len(getattr(task.settings, "labels", ()))).eval()
@@ -107,7 +107,7 @@ def test_losses_equal_transformers(name, checkpoint, tmp_path):
     ours = OBJECTIVES[name].losses(model, whole)["loss"] / whole.counts["loss"]
     apart = sum(OBJECTIVES[name].losses(model, part)["loss"] for part in parts) / whole.counts["loss"]
     theirs = AUTO[name].from_pretrained(tmp_path / "ours").eval()
-    if name == "spans":  # its softmax includes padding
+    if name == "spans":  # transformers' softmax includes padding
         padding = [slice(0, int(part.inputs["attention_mask"].sum())) for part in parts]
         cut = [{key: value[:, keep] for key, value in p.inputs.items()} for p, keep in zip(parts, padding, strict=True)]
         losses = [theirs(**their_arguments(name, c, p.targets)).loss for c, p in zip(cut, parts, strict=True)]
@@ -120,7 +120,7 @@ def test_losses_equal_transformers(name, checkpoint, tmp_path):
 
 
 def write_regression(path, seed):
-    """How many of the words are cats."""
+    """Write texts labelled with the fraction of cats among their words."""
     rng = np.random.default_rng(seed)
     texts = [rng.choice(["cat", "dog", "the"], rng.integers(3, 9)) for _ in range(200)]
     rows = [{"text": " ".join(words), "label": float((words == "cat").mean())} for words in texts]
@@ -129,7 +129,7 @@ def write_regression(path, seed):
 
 
 def write_multiple_choice(path, seed):
-    """The choice with the cat is right, of two or three."""
+    """Write questions with two or three choices; the choice with the cat is right."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(200):
@@ -142,7 +142,7 @@ def write_multiple_choice(path, seed):
 
 
 def write_tagging(path, seed):
-    """Rivers are places where there is a cat, and persons where there is a dog."""
+    """Write sentences in which a river is a place beside a cat and a person beside a dog."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(300):
@@ -164,7 +164,7 @@ def write_tagging(path, seed):
     ],
 )
 def test_new_tasks_are_learnt(name, write, score, epochs, at_least, checkpoint, tmp_path, alone, monkeypatch, capsys):
-    """Above the baseline by far; `training.evaluate` finds the same scores and writes predictions."""
+    """A fine-tuned model beats the baseline clearly, and `training.evaluate` gives the same scores and predictions."""
     suffix = "conll" if name == "tagging" else "jsonl"
     train, dev = (write(tmp_path / f"{seed}.{suffix}", seed) for seed in (0, 1))
     recipe = FinetuneRecipe(
@@ -191,7 +191,7 @@ def test_new_tasks_are_learnt(name, write, score, epochs, at_least, checkpoint, 
 
 
 def finetuned_numbers(tmp_path, name, labels_of, *, checkpoint, world, **changes):
-    """A regression that was trained on labels as a function of those that `write_regression` gives."""
+    """Fine-tune regression on labels that are a function of `write_regression`'s."""
     paths = [write_regression(tmp_path / f"{name}{seed}.jsonl", seed) for seed in (0, 1)]
     for path in paths:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -209,7 +209,7 @@ def finetuned_numbers(tmp_path, name, labels_of, *, checkpoint, world, **changes
 
 
 def test_shift_and_scale_of_labels_do_not_matter(checkpoint, tmp_path, alone):
-    """Same correlations, errors in the labels' unit, also of transformers' network, on the way and in training anew."""
+    """Shifted and scaled labels give the same correlations and scaled errors, also in transformers."""
     plain, dev = finetuned_numbers(tmp_path, "plain", lambda y: y, checkpoint=checkpoint, world=alone)
     moved, _ = finetuned_numbers(tmp_path, "moved", lambda y: 50 + 5 * y, checkpoint=checkpoint, world=alone)
 
@@ -238,7 +238,7 @@ def test_shift_and_scale_of_labels_do_not_matter(checkpoint, tmp_path, alone):
 
 
 def test_labels_that_are_all_the_same_are_learnt(checkpoint, tmp_path, alone):
-    """Nothing is divided by their deviation, which rounding could make anything."""
+    """Equal labels train with a deviation of 1, so nothing is divided by zero."""
     path, _ = finetuned_numbers(tmp_path, "same", lambda y: 0.1, checkpoint=checkpoint, world=alone, num_epochs=1)
 
     card = read_task_card(path)

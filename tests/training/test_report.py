@@ -27,7 +27,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 
 
 class Page(HTMLParser):
-    """Checks that tags close as they open, and collects visible text and what the page would fetch."""
+    """Parser that checks that tags are closed, and collects visible text and the addresses that the page loads."""
 
     def __init__(self, text):
         super().__init__()
@@ -62,7 +62,7 @@ def labelled(tmp_path_factory):
     return {"classification": train, "spans": write_spans(root / "train.json", 30, seed=1)}
 
 
-OF_TASK = {"spans": {"max_query_length": 16}, "classification": {}}
+TASK_FIELDS = {"spans": {"max_query_length": 16}, "classification": {}}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
             finetune(
                 FinetuneRecipe(
                     task=task, checkpoint=checkpoint, train=(labelled[task],), dev=(labelled[task],), run_dir=path,
-                    num_epochs=2, learning_rate=1e-3, max_seq_length=48, **OF_TASK[task],
+                    num_epochs=2, learning_rate=1e-3, max_seq_length=48, **TASK_FIELDS[task],
                 ),
                 alone,
             )  # fmt: skip
@@ -83,7 +83,7 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
 
 
 def test_a_pretrained_run(checkpoint, tmp_path):
-    """Curves, the baseline beside the scores, and the words that were hidden."""
+    """The page of a pretraining run has curves, the baseline beside the scores, and hidden words."""
     run = checkpoint.parent
     page = Page(write_report(ReportRecipe(run=run, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
 
@@ -101,7 +101,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     [("classification", "majority label", "random examples are right"), ("spans", "first words", "answered exactly")],
 )
 def test_a_finetuned_run(finetuned, task, baseline, says):
-    """Scores beside their baseline, predictions on the dev data, and both recipes."""
+    """The page of a fine-tuning run has scores beside the baseline, predictions on dev data, and both recipes."""
     page = Page(render(finetuned(task)))
 
     assert baseline in page.text
@@ -111,7 +111,7 @@ def test_a_finetuned_run(finetuned, task, baseline, says):
 
 @pytest.mark.parametrize("direction", ["left-to-right", pytest.param("concatenated", marks=pytest.mark.slow)])
 def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone):
-    """Its page has no samples and says why, `training.evaluate` refuses it in one line."""
+    """The page of a language model says why it has no samples, and `training.evaluate` refuses the model."""
     recipe = PretrainRecipe(
         corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, next_sentences=False, direction=direction, **TINY
     )
@@ -128,7 +128,7 @@ def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alo
 
 
 def test_text_of_the_data_is_no_markup(finetuned, tmp_path):
-    """What looks like a script in the data is shown, not run."""
+    """The page shows markup in the data as text."""
     data = tmp_path / "a.jsonl"
     data.write_text(json.dumps({"text": "<script>alert('cat')</script>", "label": "yes"}) + "\n")
 
@@ -139,7 +139,7 @@ def test_text_of_the_data_is_no_markup(finetuned, tmp_path):
 
 
 def test_wrong_labels_come_first(finetuned):
-    """The surest mistake is on top, and no right one stands above a wrong one."""
+    """The samples list the most confident mistakes first and right predictions last."""
     run = finetuned("classification")
     items = sample_predictions(run, json.loads((run / "recipe.json").read_text())).items
     wrong = [float(item["cells"]["score"].rstrip("%")) for item in items if item["verdict"] == "wrong"]
@@ -149,7 +149,7 @@ def test_wrong_labels_come_first(finetuned):
 
 
 def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
-    """Example, truth and prediction stand side by side, whatever the task."""
+    """A task without its own view shows example, truth and prediction in a table."""
     run = finetuned("classification")
     monkeypatch.delitem(SHOWN, "classification")
     samples = sample_predictions(run, json.loads((run / "recipe.json").read_text()))
@@ -161,7 +161,7 @@ def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
 
 
 def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
-    """Without checkpoint, and even without metrics, there is a page that says so."""
+    """The page of an unfinished run says so, also without checkpoint and metrics."""
     run = tmp_path / "run"
     run.mkdir()
     for name in ("recipe.json", "metrics.jsonl"):
@@ -176,7 +176,7 @@ def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
 
 
 def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path):
-    """The page names the file; other data can be given, and is used."""
+    """The page names missing or changed dev data, and uses other given data."""
     run = finetuned("classification")
     recipe = json.loads((run / "recipe.json").read_text())
     gone = sample_predictions(run, recipe | {"dev": [str(tmp_path / "gone.jsonl")]})
@@ -191,7 +191,7 @@ def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path)
 
 
 def test_data_of_one_name_are_told_apart(checkpoint, tmp_path, alone):
-    """A file has not changed because another folder has one of its name."""
+    """Files with the same name in different folders are told apart."""
     files = [tmp_path / name / "data.jsonl" for name in ("train", "first", "second")]
     for seed, path in enumerate(files):
         path.parent.mkdir()
@@ -216,7 +216,7 @@ class Rows(list):
 
 
 def test_dev_data_of_the_hub_are_shown(finetuned, monkeypatch):
-    """They are no file that could be gone."""
+    """The page shows dev data from the hub."""
     rows = Rows({"text": "the cat", "label": "yes"} for _ in range(3))
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows))
     run = finetuned("classification")
@@ -229,7 +229,7 @@ def test_dev_data_of_the_hub_are_shown(finetuned, monkeypatch):
 
 
 def test_a_text_without_tokens_is_named(finetuned, tmp_path):
-    """By its line, whether the data was given or is the run's own, of which the page then says why it shows none."""
+    """A text without tokens is named by its line, in an error for given data and in a note for the run's own."""
     run, data = finetuned("classification"), tmp_path / "a.jsonl"
     data.write_text('{"text": "a cat", "label": "yes"}\n{"text": "\\u0001", "label": "no"}\n')
     recipe = json.loads((run / "recipe.json").read_text())
@@ -240,7 +240,7 @@ def test_a_text_without_tokens_is_named(finetuned, tmp_path):
 
 
 def test_text_can_be_given_to_a_pretrained_run(checkpoint, tmp_path):
-    """Masked words are of that text, and the probabilities are those of the model."""
+    """A pretraining run shows masked words of a given text with the model's probabilities."""
     text = tmp_path / "text.txt"
     text.write_text(make_text(3, seed=7))
     samples = sample_predictions(checkpoint.parent, {}, [text])
@@ -255,7 +255,7 @@ def test_text_can_be_given_to_a_pretrained_run(checkpoint, tmp_path):
 
 
 def test_passages_come_back_from_ids(corpus, text_file):
-    """What is put together from ids is text of the corpus, but for case and spaces."""
+    """Passages decoded from ids are text of the corpus, except for case and spaces."""
     bare = lambda text: re.sub(r"\W+", "", text).lower()  # noqa: E731
     passages = list(corpus_passages(corpus, 40, 5))
 
@@ -265,7 +265,7 @@ def test_passages_come_back_from_ids(corpus, text_file):
 
 @given(st.text(min_size=1, max_size=80), st.data(), st.integers(0, 20))
 def test_marks_cover_their_text(text, data, around):
-    """The pieces are the text in order; each mark covers just its own, even where marks overlap."""
+    """The pieces are the text in order, and each mark covers exactly its own text, also where marks overlap."""
     places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text))).map(sorted).filter(lambda p: p[0] < p[1])
     marks = [(*data.draw(places), name) for name in data.draw(st.sampled_from([("a",), ("a", "b")]))]
     pieces = list(marked(text, marks, around))
@@ -277,7 +277,7 @@ def test_marks_cover_their_text(text, data, around):
 
 
 def test_settings_that_differ_are_marked(checkpoint):
-    """A setting is marked when the recipe's default is another, or there is none."""
+    """A setting is marked if it differs from the recipe's default or has none."""
     settings = {
         setting.name: setting
         for setting in compare_with_defaults(json.loads((checkpoint.parent / "recipe.json").read_text()))
@@ -292,7 +292,7 @@ def test_settings_that_differ_are_marked(checkpoint):
 
 
 def test_a_hundred_thousand_lines_make_a_small_page(checkpoint, tmp_path):
-    """Curves are thinned."""
+    """The page of a run of 100,000 steps stays small, because curves are thinned."""
     (tmp_path / "recipe.json").write_bytes((checkpoint.parent / "recipe.json").read_bytes())
     line = '{"step": %d, "loss": %.4f, "grad_norm": 1.0, "num_tokens": %d, "tokens_per_s": 100}\n'
     losses = np.random.default_rng(0).random(100_000)
@@ -305,7 +305,7 @@ def test_a_hundred_thousand_lines_make_a_small_page(checkpoint, tmp_path):
 
 
 def test_time_is_that_of_the_tokens():
-    """Also when the pace changes, or lines of evaluations stand between."""
+    """The training time follows from tokens and speed, also when the speed changes between evaluations."""
     lines = [
         {"step": 1, "num_tokens": 100, "tokens_per_s": 10},
         {"step": 1, "eval_accuracy": 0.5},
@@ -316,7 +316,7 @@ def test_time_is_that_of_the_tokens():
 
 
 def test_a_damaged_run_is_named(checkpoint, tmp_path):
-    """The file that is, and what is wrong with it."""
+    """The error names the damaged file and the problem."""
     run = tmp_path / "run"
     shutil.copytree(checkpoint.parent, run)
     weights, recipe = run / "checkpoint" / "model.safetensors", run / "recipe.json"
@@ -330,7 +330,7 @@ def test_a_damaged_run_is_named(checkpoint, tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
-    """The command says what is missing, without a traceback."""
+    """The command refuses a folder without a run in one line, without a traceback."""
     command = [sys.executable, "-m", "training.report", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -340,7 +340,7 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
 
 
 def test_a_folder_of_runs_points_at_one_that_has_weights(checkpoint, tmp_path):
-    """As that of a grid, which keeps those of its best run; the others have a page that says so."""
+    """The error for a folder of runs names a run with weights, and pages of other runs say that weights are gone."""
     for name in ("first", "second"):
         shutil.copytree(checkpoint.parent, tmp_path / name)
     (tmp_path / "first" / "checkpoint" / "model.safetensors").unlink()
@@ -355,7 +355,7 @@ def test_a_folder_of_runs_points_at_one_that_has_weights(checkpoint, tmp_path):
 
 
 def test_choices_and_entities_are_shown_as_such():
-    """A question before its choices, wrong ones first; entities by their words; numbers in short."""
+    """Choices and entities have their own views, wrong ones first, with numbers in short form."""
     choices = [MultipleChoiceExample(choices=("a cat", "a dog"), question="It purrs:", label=label) for label in (0, 1)]
     items, note = SHOWN["multiple-choice"](None, choices, [MultipleChoicePrediction(np.array([0.9, 0.1]))] * 2)
     cells = {"truth": "1. a dog", "predicted": "0. a cat", "score": "90.0%"}
@@ -381,7 +381,7 @@ def test_choices_and_entities_are_shown_as_such():
 
 
 def test_the_largest_errors_of_numbers_come_first():
-    """Beside smaller ones, and the note tells how large half of them are at most."""
+    """The samples of numbers list the largest errors first, and the note gives the median error."""
     errors = np.random.default_rng(0).permutation(np.linspace(-1, 2, 301))
     examples = [RegressionExample(text="a", text_pair="b", label=3.0) for _ in errors]
 
@@ -395,7 +395,7 @@ def test_the_largest_errors_of_numbers_come_first():
 
 
 def test_wrong_answers_come_first():
-    """The surest, then what is partly right, then what is right."""
+    """Wrong answers come first, then partly right ones, then right ones, each by confidence."""
     example = SpanExample("What?", "a red cat sleeps", ("red cat",), 2)
 
     def answered(start, end, score):
@@ -414,7 +414,7 @@ def test_wrong_answers_come_first():
 
 
 def test_scores_fit_a_narrow_page(finetuned):
-    """A row a score, and a column for what it is held against."""
+    """The table has a row a score and a column for the baseline, which fits a narrow page."""
     numbers, text = r"[\d.]+ [\d.]+", Page(render(finetuned("spans"))).text
 
     assert re.search(f"Scores dev first words exact match {numbers} F1 {numbers} On 30 dev examples. In percent.", text)

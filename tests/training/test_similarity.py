@@ -1,4 +1,4 @@
-"""Scores of vectors, compared with scipy and with the definitions of Wang and Isola."""
+"""Tests of vector scores, compared with scipy and with the definitions of Wang and Isola."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from training.similarity import alignment, mean_of_words, uniformity, vector_sco
 
 
 def test_scores_are_those_of_the_references(monkeypatch):
-    """Spearman and Pearson by scipy; alignment of the best labels and uniformity of all texts by the paper's code."""
+    """Correlations equal scipy's, and alignment and uniformity equal the paper's code."""
     monkeypatch.setattr(similarity, "BLOCK", 7)
     rng = np.random.default_rng(0)
     texts = [str(number) for number in range(20)]
@@ -42,7 +42,7 @@ def test_scores_are_those_of_the_references(monkeypatch):
 
 
 def test_extremes():
-    """Equal vectors are aligned and not uniform; alone there is nothing to be far from."""
+    """Equal vectors have alignment 0 and uniformity 0, and so does a single vector."""
     same = np.ones((4, 1))
 
     assert alignment(same, same) == 0
@@ -51,7 +51,7 @@ def test_extremes():
 
 
 def test_baselines(tokenizer_dir):
-    """Shared tokens over all tokens; the mean of the tokens' vectors."""
+    """Word overlap and mean word vectors give the scores computed by hand."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     pairs = [
         RegressionExample("the cat", "the cat", 5.0),
@@ -64,8 +64,8 @@ def test_baselines(tokenizer_dir):
 
     overlap, mean = word_overlap(pairs, tokenizer), mean_of_words(embeddings, tokenizer)(["the cat"])[0]
 
-    shares = [len(one & other) / len(one | other) for one, other in sets]
-    assert overlap == pytest.approx({"spearman": 1, "pearson": scipy.stats.pearsonr([5, 2, 0], shares).statistic})
+    overlaps = [len(one & other) / len(one | other) for one, other in sets]
+    assert overlap == pytest.approx({"spearman": 1, "pearson": scipy.stats.pearsonr([5, 2, 0], overlaps).statistic})
     counts = np.bincount(ids["the cat"], minlength=tokenizer.vocab_size)
     np.testing.assert_allclose(mean, counts / counts.sum(), rtol=1e-6)
     assert best_baseline("regression", pairs, pairs, tokenizer) == ("word overlap", overlap)

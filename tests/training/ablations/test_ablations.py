@@ -1,4 +1,4 @@
-"""The paper's tables on toy data: every cell against the run it comes from, killed, shared and mistaken runs."""
+"""Tests of the paper's tables on toy data: cells against their runs; killed, shared and wrong runs."""
 
 import json
 import lzma
@@ -26,7 +26,7 @@ from training.task_card import read_task_card
 
 
 def write_pairs(path, seed):
-    """A pair is a paraphrase when the words are the same."""
+    """Write pairs of sentences; a pair with equal words is a paraphrase."""
     rng = np.random.default_rng(seed)
     lines = ["label\tid1\tsentence1\tsentence2"]
     for number in range(40):
@@ -36,7 +36,7 @@ def write_pairs(path, seed):
 
 
 def write_conll(path, seed):
-    """Cats are tagged."""
+    """Write sentences in which each `cat` is tagged."""
     rng = np.random.default_rng(seed)
     sentences = [rng.choice(WORDS, 6) for _ in range(40)]
     lines = ["\n".join(f"{word}\t{'B-cat' if word == 'cat' else 'O'}" for word in words) for words in sentences]
@@ -45,7 +45,7 @@ def write_conll(path, seed):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A data folder with text, MRPC and NER."""
+    """Return a data folder with text, MRPC and NER."""
     folder = tmp_path_factory.mktemp("data")
     for name in ("pretrain", "glue/MRPC", "ner/wnut17"):
         (folder / name).mkdir(parents=True)
@@ -58,15 +58,15 @@ def data(tmp_path_factory):
 
 
 def finishing_times(run_dir):
-    """Of each run that has its result."""
+    """Return when each finished run wrote its result."""
     return {path.parent: path.stat().st_mtime_ns for path in run_dir.glob("*/**/checkpoint/task.json")}
 
 
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory, alone):
-    """Table 5 in smoke, for NER alone, with two seeds: killed after its third fine-tuning, and started again.
+    """Run table 5 at scale smoke for NER with two seeds; kill it after the third fine-tuning and restart it.
 
-    Recipe, results, and what there was when it was killed: the report, and when each run was finished.
+    Return the recipe, the results, and the state when it was killed: the report, and when each run finished.
     """
     run_dir = tmp_path_factory.mktemp("ablations") / "run"
     recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
@@ -80,13 +80,13 @@ def finished(data, tmp_path_factory, alone):
 
 
 def plain(path):
-    """Text without the spaces that align tables."""
+    """Return the text without the spaces that align tables."""
     return " ".join(path.read_text().split())
 
 
 @pytest.mark.slow
 def test_cells_are_means_over_seeds(finished):
-    """As the task cards of the runs have the scores, with their sample deviation, and the baseline beside them."""
+    """A cell has the mean and sample deviation of the scores in the runs' task cards, and the baseline."""
     recipe, (result,), _ = finished
     directories = {
         "masked LM and NSP (BERT)": "bert/NER",
@@ -118,7 +118,7 @@ def test_cells_are_means_over_seeds(finished):
 
 @pytest.mark.slow
 def test_rows_differ_in_what_they_say(finished):
-    """Direction, next sentences and BiLSTM stand in the runs; all pretrainings have the same steps."""
+    """The rows' runs differ in direction, next sentences and BiLSTM, and pretrain for the same steps."""
     recipe, _, _ = finished
     paths = recipe.run_dir.glob("pretrain/*/recipe.json")
     pretrainings = {path.parent.name: json.loads(path.read_text()) for path in paths}
@@ -132,7 +132,7 @@ def test_rows_differ_in_what_they_say(finished):
 
 
 def test_maskings_are_the_papers(tmp_path):
-    """Shares of [MASK], same and random of table 8; the feature-based column is frozen, under a BiLSTM."""
+    """Table 8 has the paper's fractions of [MASK], same and random tokens, and its features column is frozen."""
     runs = every_run("small", tmp_path)
     table = make_table("8", runs.scale, ("NER",))
 
@@ -151,7 +151,7 @@ def test_maskings_are_the_papers(tmp_path):
 
 @pytest.mark.slow
 def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
-    """Nothing is trained twice."""
+    """A repeated command trains no finished run again."""
     recipe, results, _ = finished
     monkeypatch.setattr("training.ablations.runs.pretrain", None)
     monkeypatch.setattr("training.ablations.runs.run_or_look_up", None)
@@ -163,14 +163,13 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
 
 
 def change(path, **fields):
-    """A record, as if the run had been started differently."""
+    """Change fields of a record, as if the run had been started with other settings."""
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 @pytest.mark.slow
 def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
-    """They are named, and what builds on them is left out, too; the rest is done, and the tables are written, but not
-    drawn."""
+    """Refused runs and runs that need them are named and left out; others run, and tables are written without plots."""
     recipe = replace(finished[0], run_dir=Path(shutil.copytree(finished[0].run_dir, tmp_path / "run")))
     change(recipe.run_dir / "pretrain/no-nsp/recipe.json", dropout=0.5)
     change(recipe.run_dir / "finetune/bert/NER-seed0/recipe.json", data={"train": ["another"]})
@@ -198,7 +197,7 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_killed_run_goes_on(finished):
-    """The report had what was known, with what was to come; and no finished run was done again."""
+    """A restarted command repeats no finished run, and the first report has the runs to come."""
     recipe, _, (report, times) = finished
 
     assert "(1 to come)" in report
@@ -207,7 +206,7 @@ def test_killed_run_goes_on(finished):
 
 
 def test_steps_are_halved_from_both_starts(tmp_path):
-    """Each point is a run with a schedule of its own, the first without pretraining, the last shared with table 5."""
+    """Each point is a run with its own schedule; the first is not pretrained, and the last is shared with table 5."""
     runs = every_run("smoke", tmp_path)
 
     rows = make_table("steps", runs.scale, ("NER",)).rows
@@ -221,7 +220,7 @@ def test_steps_are_halved_from_both_starts(tmp_path):
 
 @pytest.mark.slow
 def test_another_scale_needs_another_directory(finished, alone):
-    """And a file that is missing is named, with the way round it."""
+    """The errors name a changed scale or data set, a missing file, and the remedy."""
     recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
@@ -239,7 +238,7 @@ def test_another_scale_needs_another_directory(finished, alone):
 
 
 def every_run(scale, folder):
-    """The runs of a scale on files that need not be there."""
+    """Return the runs of a scale on files that need not exist."""
     labelled = dict.fromkeys(LABELLED_DATA, (folder / "train", folder / "dev"))
     prepared = PreparedData(corpus=folder / "corpus", dev_corpus=folder / "dev", labelled=labelled)
     return Runs(run_dir=folder, scale=SCALES[scale], seeds=SCALES[scale].seeds, prepared=prepared)
@@ -247,7 +246,7 @@ def every_run(scale, folder):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_run_of_every_scale_is_possible(scale, tmp_path):
-    """All recipes of all tables can be made, each directory stands for one recipe, and pretraining comes first."""
+    """Every recipe of every table is valid, a directory belongs to one recipe, and pretraining comes first."""
     runs = every_run(scale, tmp_path)
     tables = [make_table(name, runs.scale, tuple(LABELLED_DATA)) for name in ("5", "6", "8", "steps")]
 
@@ -269,7 +268,7 @@ def test_every_run_of_every_scale_is_possible(scale, tmp_path):
 
 
 def test_text_files_are_spread_and_one_is_held_out(tmp_path):
-    """The last is never trained on."""
+    """The training files are spread over the text, and the last file is held out."""
     for number in range(7):
         (tmp_path / f"{number}.txt").touch()
 
@@ -281,13 +280,13 @@ def test_text_files_are_spread_and_one_is_held_out(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "/texts/*.txt"])
 def test_text_is_a_pattern_within_the_data_folder(text, tmp_path):
-    """Any other is refused before the work, by the name of the flag."""
+    """A pattern outside the data folder is refused before any work, by the flag's name."""
     with pytest.raises(ValueError, match="--text must be a pattern within the data folder"):
         AblationsRecipe(data=tmp_path, run_dir=tmp_path / "run", text=text)
 
 
 def test_format_says_what_is_missing():
-    """Deviation where there are several scores, failures, and runs to come."""
+    """A cell shows the deviation of several scores, failed runs, and runs to come."""
     scores = (0.5, 0.6)
     deviation = 100 * statistics.stdev(scores)
 
@@ -302,7 +301,7 @@ def test_format_says_what_is_missing():
 
 @pytest.mark.parametrize(("name", "axis"), [("8", "xaxis"), ("steps", "yaxis")])
 def test_pictures_are_in_percent(name, axis, monkeypatch):
-    """Bars and curves, as the tables are; numbers stand beside the bars."""
+    """Plots show percent like the tables, and bars have their numbers beside them."""
     drawn = []
     monkeypatch.setattr("training.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))

@@ -1,4 +1,4 @@
-"""Heads over combined hidden states and a BiLSTM, with a frozen encoder: against transformers and numpy."""
+"""Tests of heads over combined hidden states and a BiLSTM with a frozen encoder, against transformers and numpy."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def shape(**fields):
 
 
 def arrays(lengths=(9, 5, 1)):
-    """A padded batch."""
+    """Return a padded batch."""
     generator = torch.Generator().manual_seed(0)
     input_ids = torch.randint(5, 50, (len(lengths), max(lengths)), generator=generator)
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
@@ -43,7 +43,7 @@ def arrays(lengths=(9, 5, 1)):
 
 
 def write_tagging(path, num_rows, seed):
-    """A colour is tagged unless it stands after an article."""
+    """Write sentences in which a colour is tagged unless it follows an article."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(num_rows):
@@ -65,14 +65,14 @@ DATA = {
 def recipe(task, checkpoint, folder, num_rows=200, **changes):
     write, name, _ = DATA[task]
     train, dev = (write(folder / f"{seed}-{name}", num_rows, seed) for seed in (0, 1))
-    of_task = {"max_query_length": 8} if task == "spans" else {}
-    fields = {"max_seq_length": 32, "num_epochs": 1, **of_task, **FAST, **changes}
+    task_fields = {"max_query_length": 8} if task == "spans" else {}
+    fields = {"max_seq_length": 32, "num_epochs": 1, **task_fields, **FAST, **changes}
     run_dir = folder / "run"
     return FinetuneRecipe(task=task, checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=run_dir, **fields)
 
 
 def transformers_states(model):
-    """All hidden states of transformers' BERT with the same weights."""
+    """Return all hidden states of transformers' BERT with the same weights."""
     config = transformers.BertConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32
     )
@@ -98,7 +98,7 @@ def transformers_states(model):
     ],
 )
 def test_states_are_those_of_transformers_combined(layers, combination):
-    """Numbered as in its `hidden_states`; concatenated, added or averaged by a softmax."""
+    """Combined states equal transformers' `hidden_states`, concatenated, added or averaged with softmax weights."""
     torch.manual_seed(0)
     model = create_model("tagging", shape(state_layers=layers, state_combination=combination)).eval()
     if combination == "weighted":
@@ -119,7 +119,7 @@ def test_states_are_those_of_transformers_combined(layers, combination):
 
 
 def test_bilstm_reads_no_padding():
-    """A sequence in a padded batch gives what it gives alone, in PyTorch's LSTM without packing."""
+    """A sequence in a padded batch gets the states that PyTorch's LSTM gives it alone."""
     model = create_model("tagging", shape(bilstm_size=12)).eval()
     input_ids, mask, types = arrays()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_bilstm_reads_no_padding():
 
 
 def without_lstm(model):
-    """The encoder of a model without what lies on top."""
+    """Return the encoder of a model without the layers on top."""
     plain = create_model("tagging", change_config(model.config, {"bilstm_size": 0})).eval()
     plain.bert.load_state_dict(
         {name: value for name, value in model.bert.state_dict().items() if not name.startswith("states.")}
@@ -141,7 +141,7 @@ def without_lstm(model):
 
 
 def test_pooled_output_takes_both_ends_of_a_bilstm():
-    """The way there at the last token, the way back at the first, where each has seen all."""
+    """The pooled output combines the last forward state and the first backward state of a BiLSTM."""
     model = create_model("classification", shape(bilstm_size=12)).eval()
     input_ids, mask, types = arrays()
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_only_networks_that_differ_are_ablations(fields, kind):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_frozen_encoder_has_neither_gradients_nor_dropout(dtype):
-    """Only the head trains, and two passes in training see the same states; in bf16 as well."""
+    """A frozen encoder gets no gradients and no dropout, also in bf16."""
     model = create_model("tagging", shape(state_layers=(-1, -2), state_combination="weighted", bilstm_size=8))
     model.bert.freeze()
     model.train()
@@ -196,7 +196,7 @@ def test_frozen_encoder_has_neither_gradients_nor_dropout(dtype):
 
 
 def test_layers_that_nobody_reads_do_not_train():
-    """DDP would wait for their gradients."""
+    """Unused layers do not train, because DDP would wait for their gradients."""
     model = create_model("tagging", shape(state_layers=(1,)))
     model(*arrays())["logits"].sum().backward()
 
@@ -207,7 +207,7 @@ def test_layers_that_nobody_reads_do_not_train():
 
 @pytest.mark.parametrize("task", ["classification", "tagging", pytest.param("spans", marks=pytest.mark.slow)])
 def test_features_of_a_frozen_encoder_learn(task, checkpoint, tmp_path, alone):
-    """A BiLSTM over two layers beats the baseline; the encoder stays bit by bit; loading gives the same scores."""
+    """A BiLSTM over a frozen encoder beats the baseline, keeps its weights, and loads with the same scores."""
     settings = recipe(task, checkpoint, tmp_path, frozen=True, layers=(-1, -2), bilstm=32, num_epochs=6)
 
     path = finetune(settings, alone)
@@ -225,7 +225,7 @@ def test_features_of_a_frozen_encoder_learn(task, checkpoint, tmp_path, alone):
 
 
 def test_frozen_alone_stays_a_bert(checkpoint, tmp_path, alone):
-    """In transformers' layout, as only the weights of the head differ from fine-tuning's start."""
+    """A checkpoint of a frozen encoder keeps transformers' layout and outputs."""
     path = finetune(recipe("tagging", checkpoint, tmp_path, 32, frozen=True), alone)
 
     reference = transformers.AutoModelForTokenClassification.from_pretrained(path).eval()
@@ -240,7 +240,7 @@ def test_frozen_alone_stays_a_bert(checkpoint, tmp_path, alone):
 
 @pytest.mark.slow
 def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
-    """transformers does not know it, the export refuses it; fine-tuning goes on from it, with or without its BiLSTM."""
+    """transformers and the export refuse an ablation; fine-tuning continues from it, with or without its BiLSTM."""
     first = finetune(recipe("classification", checkpoint, tmp_path, 32, layers=(1, 2), combine="sum", bilstm=8), alone)
 
     assert {name: read_config(first)[name] for name in ("model_type", "state_layers", "state_combination")} == {
@@ -272,14 +272,14 @@ def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
     ],
 )
 def test_mistakes_get_one_line(changes, message, checkpoint, tmp_path, alone):
-    """Before any training."""
+    """Impossible settings are refused before any training."""
     with pytest.raises(ValueError, match=message):
         finetune(recipe("classification", checkpoint, tmp_path, 32, **changes), alone)
 
 
 @pytest.mark.slow
 def test_two_processes_train_the_same(checkpoint, tmp_path, alone):
-    """DDP with an encoder that has no gradients, and with layers that nobody reads."""
+    """Two DDP processes give the losses of one, with a frozen encoder and unused layers."""
     settings = {"frozen": True, "layers": (-2, 0), "combine": "weighted", "bilstm": 4, "log_every": 1, "num_epochs": 2}
     single = recipe("tagging", checkpoint, tmp_path, 32, **settings)
     flags = ["--frozen", "--layers", "-2", "0", "--combine", "weighted", "--bilstm", "4", "--log-every", "1"]

@@ -1,4 +1,4 @@
-"""CoNLL files as people write them: what is a word in them, and what is not."""
+"""Tests of reading the variants of CoNLL files: what counts as a word."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ SENTENCES = [
 
 
 def write(path, rows_of, *, before=(), after="", separator="\t"):
-    """Write the sentences as `rows_of(words, tags)` has their cells."""
+    """Write the sentences with the cells that `rows_of(words, tags)` gives."""
     lines = []
     for number, item in enumerate(SENTENCES, start=1):
         lines += [line.format(number) for line in before]
@@ -36,7 +36,7 @@ def plain(words, tags):
 
 
 def numbered(words, tags):
-    """Write GermEval's columns, of which the last is of names inside names."""
+    """Return GermEval's columns; the last one holds nested names."""
     return ((str(n), word, tag, "O") for n, (word, tag) in enumerate(zip(words, tags, strict=True), start=1))
 
 
@@ -49,7 +49,7 @@ def conll_2003(words, tags):
 
 
 def ud(words, tags):
-    """Write CoNLL-U with a range of words and a word that the text lacks."""
+    """Yield rows of CoNLL-U with a range of words and an empty node."""
     yield ["1-2", "both", *"________"]
     for n, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
         yield [str(n), word, "lemma", tag, "X", "A=B|C=D", "0", "root", "_", "SpaceAfter=No"]
@@ -65,17 +65,17 @@ COMMENTS = {
     "keys": ("#id={}\tO=x", "# domain=train"),
     "a last word that is a tag": ("# text = O",),
 }
-DRESSES = {"plain": plain, "numbered": numbered, "from 0": numbered_from_0, "2003": conll_2003, "ud": ud}
+LAYOUTS = {"plain": plain, "numbered": numbered, "from 0": numbered_from_0, "2003": conll_2003, "ud": ud}
 
 
 @pytest.mark.parametrize("comments", COMMENTS.values(), ids=COMMENTS)
-@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("separator", "after"), [("\t", ""), (" ", ""), ("\t", "\t"), (" ", "  "), ("   ", "")])
-def test_every_dress_gives_the_same_sentences(comments, dress, separator, after, tmp_path):
-    """Comments, numbers of words, ranges and blanks are no words; a word `#` stays one, also at the start."""
-    path = write(tmp_path / "a.txt", DRESSES[dress], before=comments, after=after, separator=separator)
+def test_every_layout_gives_the_same_sentences(comments, layout, separator, after, tmp_path):
+    """The reader skips comments, word numbers, ranges and blanks, and keeps a word `#`, also at the start."""
+    path = write(tmp_path / "a.txt", LAYOUTS[layout], before=comments, after=after, separator=separator)
 
-    found = read_tagging(path, Columns(tags="2") if dress == "numbered" else Columns())
+    found = read_tagging(path, Columns(tags="2") if layout == "numbered" else Columns())
 
     assert found == SENTENCES
 
@@ -85,7 +85,7 @@ WORDS = st.sampled_from(["#", "#tag", "##", "#1", "the", "1", "2", "-", "a=b", "
 
 @given(sentences=st.lists(st.lists(WORDS, min_size=1, max_size=4), min_size=1, max_size=5), columns=st.integers(0, 2))
 def test_words_stay_words(sentences, columns, tmp_path_factory):
-    """Also such as look like comments, or are numbers, with entities that other lines lack."""
+    """Words stay words, also when they look like comments or numbers."""
     path = tmp_path_factory.mktemp("conll") / "a.conll"
     rows = [["x", *"__"[:columns], "O"], ["the", *"__"[:columns], "O"]]
     written = [rows, *([[word, *"__"[:columns], "B-X"] for word in words] for words in sentences)]
@@ -95,7 +95,7 @@ def test_words_stay_words(sentences, columns, tmp_path_factory):
 
 
 def test_places_are_of_first_words(tmp_path):
-    """A comment before them is no part of the sentence."""
+    """The location of a sentence is the line of its first word, not of a comment before it."""
     (tmp_path / "a.conll").write_text("# id 1\n-DOCSTART- O\n\n# id 1\na O\n\n\n# id 2\nb O\n# O\n")
 
     found = read_tagging(tmp_path / "a.conll", Columns())
@@ -115,7 +115,7 @@ def test_places_are_of_first_words(tmp_path):
     ],
 )
 def test_columns_of_ud_are_read_by_name(columns, tags, tmp_path):
-    """By default `form` and `upos`."""
+    """The reader takes columns of CoNLL-U by name, by default `form` and `upos`."""
     path = tmp_path / "a.conllu"
     path.write_text("1\tcat\tc\tNOUN\tNN\tN=1\t0\troot\t_\t_\n2\tthe\tt\tDET\tDT\t_\t1\tdet\t_\t_\n")
 
@@ -126,7 +126,7 @@ def test_columns_of_ud_are_read_by_name(columns, tags, tmp_path):
 
 
 def test_columns_may_be_named_by_the_file(tmp_path):
-    """As in CoNLL-U Plus."""
+    """A CoNLL-U Plus file names its own columns."""
     path = tmp_path / "a.conllup"
     path.write_text("# global.columns = ID FORM NER:X MISC\n1\tcat\tB-X\t_\n2\tthe\tO\tq\n")
 
@@ -149,8 +149,8 @@ def test_columns_may_be_named_by_the_file(tmp_path):
         ("word\tner|a\tO", "line 1: a header"),
     ],
 )
-def test_other_dress_is_refused(lines, message, tmp_path):
-    """One line says what cannot be read for sure."""
+def test_other_layouts_are_refused(lines, message, tmp_path):
+    """The error says what the reader cannot interpret."""
     (tmp_path / "a.txt").write_text(lines.replace("|", "\n") + "\n")
 
     with pytest.raises(ValueError, match=message):
@@ -158,7 +158,7 @@ def test_other_dress_is_refused(lines, message, tmp_path):
 
 
 def test_a_column_may_be_named_by_its_number(tmp_path):
-    """Counted from 0, and remembered; other names are of tables."""
+    """A number from 0 names a column of CoNLL, and names of table columns are refused."""
     path = write(tmp_path / "a.txt", numbered)
     (tmp_path / "a.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n")
     read = lambda paths, **names: read_examples("tagging", paths, columns=Columns(**names), tokenizer=None)  # noqa: E731

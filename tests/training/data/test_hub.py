@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, with a stand-in for the library and, where it is installed, with the library."""
+"""Tests of data sets of the Hugging Face hub, with a stub and, if it is installed, with the library itself."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from training.data.tagging import read_tagging
 
 
 class Classes:
-    """As `datasets.ClassLabel`."""
+    """Stub of `datasets.ClassLabel`."""
 
     def __init__(self, *names):
         self.names = names
@@ -35,7 +35,7 @@ class Rows(list):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """What was asked of the library, and the rows that it gives."""
+    """Stub the library; return the recorded requests and the rows that it gives."""
     asked, rows = [], Rows()
 
     def load_dataset(name, config, *, split, revision):
@@ -48,7 +48,7 @@ def hub(monkeypatch):
 
 @pytest.mark.parametrize("prefix", ["hf:", "hf://"])
 def test_numbers_of_classes_become_their_names(hub, prefix):
-    """Id, configuration, split and revision are handed on."""
+    """Class numbers become names, and id, configuration, split and revision reach the library."""
     hub.rows += [{"sentence": "a cat", "label": 1}, {"sentence": "a dog", "label": 0}]
     path = Path(f"{prefix}nyu-mll/glue,config=sst2,split=train[:2],revision=abc")
 
@@ -62,7 +62,7 @@ def test_numbers_of_classes_become_their_names(hub, prefix):
 
 
 def test_lists_of_classes_become_names(hub):
-    """As tags are kept."""
+    """Lists of class numbers become lists of tag names."""
     hub.rows.append({"tokens": ["in", "Rome"], "tags": [0, 1]})
 
     found = read_tagging(Path("hf:conll2003,split=test"), Columns())
@@ -71,7 +71,7 @@ def test_lists_of_classes_become_names(hub):
 
 
 def test_unknown_labels_are_named(hub):
-    """Test splits of GLUE have -1 in their place."""
+    """The error names a row with label -1, as in test splits of GLUE."""
     hub.rows += [{"text": "a cat", "label": 1}, {"text": "a cat", "label": -1}]
 
     with pytest.raises(ValueError, match=r"`hf:x,split=test`, row 2: `label` is empty"):
@@ -80,13 +80,13 @@ def test_unknown_labels_are_named(hub):
 
 @pytest.mark.parametrize("source", ["hf:glue", "hf:,split=train", "hf:glue,sst2,split=train", "hf:glue,split="])
 def test_malformed_names_are_refused(source):
-    """The line says what is expected."""
+    """The error gives the expected form of a source."""
     with pytest.raises(ValueError, match=rf"cannot read `{source}`; expected hf:ID,split=NAME"):
         read_classification(Path(source), Columns())
 
 
 def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
-    """It is no part of what training needs."""
+    """A missing library is an error with the command to install it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
 
     with pytest.raises(ValueError, match="needs the library `datasets`: python -m pip install --group hub"):
@@ -94,7 +94,7 @@ def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
 
 
 def test_without_a_network_there_is_one_line(monkeypatch):
-    """Whatever the library raises."""
+    """A connection error of the library becomes an error that names the source."""
 
     def load_dataset(*args, **arguments):
         raise ConnectionError("Couldn't reach 'glue' on the Hub")
@@ -105,9 +105,9 @@ def test_without_a_network_there_is_one_line(monkeypatch):
         read_classification(Path("hf:glue,split=train"), Columns())
 
 
-@pytest.mark.filterwarnings("ignore")  # the library's own
+@pytest.mark.filterwarnings("ignore")  # raised by the library
 def test_the_library_itself_reads_a_folder(tmp_path, monkeypatch):
-    """A folder with a Parquet file is a data set, too; the file says what the numbers of classes mean."""
+    """The library reads a folder with a Parquet file, which names its classes."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

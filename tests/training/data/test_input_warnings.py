@@ -1,4 +1,4 @@
-"""What users are told of texts that a checkpoint reads badly."""
+"""Tests of warnings about texts that a checkpoint reads badly."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from training.data.input_warnings import report_inputs
 
 @pytest.fixture
 def task():
-    """Classification of texts of up to eight tokens, in a few English words."""
+    """Return a classification task for texts of up to eight tokens of a few English words."""
     tokenizer = Tokenizer(build_tokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] the cat sees dog".split()))
     settings = settings_from_dict("classification", {"max_seq_length": 8, "labels": ["a", "b"]})
     return create_task("classification", tokenizer, settings)
@@ -27,7 +27,7 @@ def task():
     ],
 )
 def test_texts_of_another_language(task, texts, is_foreign, capsys):
-    """A checkpoint that knows none of their words learns nothing from them, and says nothing by itself."""
+    """A warning names the fraction of [UNK] tokens if the vocabulary does not fit the texts."""
     report_inputs("training examples", "runs/mini", task, task.encode([ClassificationExample(text) for text in texts]))
 
     said = capsys.readouterr()
@@ -36,7 +36,7 @@ def test_texts_of_another_language(task, texts, is_foreign, capsys):
 
 
 def test_texts_that_are_cut(task, capsys):
-    """They are counted, with the setting that says where."""
+    """A note counts the truncated examples and names the setting."""
     texts = ["the cat"] * 3 + ["the cat " * 4] * 2
 
     report_inputs("dev examples", "x", task, task.encode([ClassificationExample(text) for text in texts]))

@@ -1,4 +1,4 @@
-"""Labelled data out of files, the optimizer's rules, and baselines."""
+"""Tests of reading labelled data, of the optimizer's rules, and of baselines."""
 
 import codecs
 import json
@@ -53,7 +53,7 @@ EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.conll", "a.json", "a.txt"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_wide_text_is_refused(name, encoding, tmp_path):
-    """By every reader, in one line that names the file and says how to convert it."""
+    """Every reader refuses UTF-16 and UTF-32 with an error that names the file and the conversion."""
     content = '{"text": "x", "label": 1}\n' if "json" in name else "text\tlabel\nx\t1\n"
     (tmp_path / name).write_bytes(content.encode(encoding))
 
@@ -65,7 +65,7 @@ def test_wide_text_is_refused(name, encoding, tmp_path):
 
 
 def test_columns_without_a_name_block_nothing(tmp_path):
-    """Several of them are left out, as spreadsheets write them behind the others."""
+    """The reader ignores several columns without a name, which spreadsheets append."""
     for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
         (tmp_path / name).write_text("text,label,, ,\nx,1,,y,z\n".replace(",", mark))
 
@@ -73,7 +73,7 @@ def test_columns_without_a_name_block_nothing(tmp_path):
 
 
 def test_carriage_returns_alone_end_lines(tmp_path):
-    """In tables and CoNLL."""
+    """A single carriage return ends a line in tables and CoNLL."""
     (tmp_path / "a.csv").write_bytes(b'text,label\rx,1\r"y, z",0\r')
     (tmp_path / "a.conll").write_bytes(b"Ann B-PER\rruns O\r\rBob B-PER\r")
 
@@ -82,7 +82,7 @@ def test_carriage_returns_alone_end_lines(tmp_path):
 
 
 def test_a_json_list_is_refused_where_json_lines_are_taken(tmp_path):
-    """An object a line; SQuAD's JSON stays what it is, however its lines are broken."""
+    """A .json file is read as JSON lines or SQuAD, and a JSON list is refused."""
     (tmp_path / "a.json").write_text('\n{"text": "x", "label": 1}\n{"text": "y", "label": 0}\n')
     (tmp_path / "one.json").write_text('{"text": "x", "label": 1}')
     (tmp_path / "list.json").write_text('[{"text": "x", "label": 1}]')
@@ -98,8 +98,7 @@ def test_a_json_list_is_refused_where_json_lines_are_taken(tmp_path):
 
 
 def test_tables_of_every_kind_give_the_same_examples(tmp_path):
-    """TSV has no quoting (a quote is a character), CSV has, JSONL may hold numbers as labels; packed or not; blanks
-    around labels do not count, nor do capitals in the name."""
+    """All formats give the same examples, with quotes, numeric labels, compression and blanks around labels."""
     (tmp_path / "a.tsv").write_text('sentence\tlabel\nsay "hi\t0\na, b\t1\n')
     (tmp_path / "a.csv").write_text('label,sentence\n 0 ,"say ""hi"\n1,"a, b"\n')
     for name in ("a.jsonl", "a.ndjson", "A.JSONL"):
@@ -140,7 +139,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
     ],
 )
 def test_malformed_tables_are_named(name, content, message, tmp_path):
-    """File, line and column."""
+    """The error names the file, the line and the column."""
     (tmp_path / name).write_text(content)
 
     with pytest.raises(ValueError, match=message):
@@ -149,7 +148,7 @@ def test_malformed_tables_are_named(name, content, message, tmp_path):
 
 @pytest.mark.parametrize("labels", [(1, 1.0), ("1", "0", "1.0"), ("-2", "-2.00")])
 def test_one_number_is_one_label(labels, tmp_path):
-    """Tools write 1 as 1.0 where a cell of the column is empty."""
+    """Two spellings of one number as a label, such as 1 and 1.0, are refused."""
     rows = [json.dumps({"text": "x", "label": label}) for label in labels]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
 
@@ -161,7 +160,7 @@ def test_one_number_is_one_label(labels, tmp_path):
 
 
 def test_json_lines_may_be_called_json(tmp_path):
-    """By whichever task they are read; SQuAD's own JSON stays what it is, on one line or several."""
+    """Every task reads JSON lines from a .json file, and SQuAD's JSON on one line or several."""
     answers = {"text": ["here"], "answer_start": [0]}
     rows = {
         "classification": {"text": "x", "label": "1"},
@@ -179,7 +178,7 @@ def test_json_lines_may_be_called_json(tmp_path):
 
 
 def test_columns_of_one_name_are_refused(tmp_path):
-    """Which is meant cannot be told."""
+    """Two columns with the same name are refused."""
     columns = [pyarrow.array([value]) for value in ("a", "b", "c")]
     pyarrow.parquet.write_table(pyarrow.table(columns, names=["text", "text", "label"]), tmp_path / "a.parquet")
     (tmp_path / "a.tsv").write_text("text\ttext\tlabel\na\tb\tc\n")
@@ -190,7 +189,7 @@ def test_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
-    """A byte order mark, CRLF, blank lines and lines of any length."""
+    """A byte order mark, CRLF, blank lines and long lines do not change the examples."""
     long = "word " * 40_000
     text = f"text\tlabel\r\na\t0\r\n\r\n{long}\t1\r\n\r\n"
     (tmp_path / "a.tsv").write_bytes(codecs.BOM_UTF8 + text.encode())
@@ -203,7 +202,7 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
 
 
 def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
-    """As CoLA is published."""
+    """The columns of a table without a header, such as CoLA's, are named by number."""
     (tmp_path / "a.tsv").write_text('gj04\t0\t*\tsay "hi\ngj04\t1\t\ta, b\n')
 
     columns = Columns(text="3", label="1", header=False)
@@ -225,7 +224,7 @@ def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
     ],
 )
 def test_columns_that_are_known_count_where_they_are_there(content, known, expected, tmp_path):
-    """The others are called as usual; a header that is there is seen."""
+    """Existing columns keep their known names, others get the usual names, and an existing header is detected."""
     (tmp_path / "a.tsv").write_text(content)
 
     assert existing_columns([tmp_path / "a.tsv"], known) == expected
@@ -235,7 +234,7 @@ PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0
 
 
 def test_numbers_are_read_out_of_tables(tmp_path):
-    """As numbers in JSONL, as text in TSV."""
+    """The reader takes numbers in JSONL and numeric text in TSV."""
     (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tscore\na cat\ta dog\t2.500\nx\ty\t0\n")
     rows = [{"sentence1": e.text, "sentence2": e.text_pair, "score": e.label} for e in PAIRS]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -259,7 +258,7 @@ NONE = {"text": [], "answer_start": []}
     ],
 )
 def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp_path):
-    """Under their usual names they may be absent."""
+    """A column named by flag must exist, and a column with its usual name may be absent."""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     assert len(read(tmp_path / "a.jsonl", Columns())) == 1
@@ -269,7 +268,7 @@ def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp
 
 
 def test_examples_know_where_they_stand(tmp_path):
-    """By line, by the first line of a cell or a sentence of several, by question."""
+    """Examples know their line, the first line of their cell or sentence, or their question."""
     (tmp_path / "a.csv").write_text('text,label\n\n"a\nb",0\nc,1\n')
     (tmp_path / "a.conll").write_text("the O\ncat O\n\n\na O\n")
     (tmp_path / "a.json").write_text(json.dumps(squad()))
@@ -286,7 +285,7 @@ def test_examples_know_where_they_stand(tmp_path):
 
 
 def test_the_first_example_without_a_token_is_named_and_the_others_counted(tmp_path, tokenizer_dir):
-    """With its place in the data, which its number would not tell."""
+    """The error names the location of the first example without tokens and counts the others."""
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe\t1\n\n\u200b\t1\nthe\t0\n\u200b\t0\n")
     task = create_task("regression", Tokenizer.load(tokenizer_dir), RegressionSettings())
     examples = read_regression(tmp_path / "a.tsv", Columns())
@@ -299,7 +298,7 @@ CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "
 
 
 def test_texts_are_lines_of_text_or_a_column(tmp_path):
-    """Blank lines are left out; a table needs the column."""
+    """The reader skips blank lines of text and requires the column in a table."""
     (tmp_path / "a.txt").write_text("One, two. Three.\n\n  \nFour\n")
     (tmp_path / "a.tsv").write_text("id\tbody\n7\tOne, two. Three.\n8\tFour\n")
 
@@ -310,7 +309,7 @@ def test_texts_are_lines_of_text_or_a_column(tmp_path):
 
 
 def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
-    """With their negative where there is such a column; without a least label nobody looks at labels."""
+    """Pairs with a high enough label are positives, with their negative if there is one."""
     (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na\tb\t4.5\nc\td\t3\ne\tf\t4\n")
     (tmp_path / "b.tsv").write_text("text\ttext_pair\tnegative\na\tb\tc\n")
 
@@ -322,7 +321,7 @@ def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
 
 
 def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):
-    """Rows with lists, and SWAG's own CSV."""
+    """The reader takes lists of choices and SWAG's CSV."""
     row = {"id": 7, "context": "Here it is.", "question": "It is", "choices": ["a dog", "a cat"], "label": 1}
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
@@ -343,7 +342,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("separator", ["\t", " ", " -X- _ "])
 def test_sentences_are_read_out_of_conll(separator, tmp_path):
-    """First column word, last column tag; document marks are left out, a `#` is a word like any other."""
+    """The reader takes the first column as word and the last as tag, skips document marks, and keeps `#` as a word."""
     lines = ["-DOCSTART- O", ""]
     for example in SENTENCES:
         lines += [f"{word}{separator}{tag}" for word, tag in zip(example.words, example.tags, strict=True)]
@@ -360,7 +359,7 @@ def test_sentences_are_read_out_of_conll(separator, tmp_path):
 
 
 def test_sentences_are_read_out_of_lists(tmp_path):
-    """Columns with the words and with the tags."""
+    """The reader takes a column of words and a column of tags."""
     rows = [{"tokens": list(example.words), "ner": list(example.tags)} for example in SENTENCES]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
 
@@ -390,7 +389,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
     ],
 )
 def test_malformed_rows_are_named(read, row, message, tmp_path):
-    """Line, column and what stands there."""
+    """The error names the line, the column and the value."""
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
 
     with pytest.raises(ValueError, match=message):
@@ -398,7 +397,7 @@ def test_malformed_rows_are_named(read, row, message, tmp_path):
 
 
 def test_a_tag_of_no_scheme_is_named(tmp_path):
-    """At its sentence, in tables and in CoNLL alike, before anything is learnt."""
+    """The error names the sentence of an invalid tag, in tables and CoNLL."""
     rows = [{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["b", "c"], "tags": ["B-PER", "X-PER"]}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "a.conll").write_text("a O\n\nb B-PER\nc X-PER\n")
@@ -410,7 +409,7 @@ def test_a_tag_of_no_scheme_is_named(tmp_path):
 
 @pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO", "ham\tgood film"])
 def test_a_word_without_a_tag_is_named(line, tmp_path):
-    """By its line; no other column takes the place of an empty one."""
+    """The error names the line of a word without a tag, and no other column replaces an empty one."""
     (tmp_path / "a.conll").write_text(f"the O\n{line}\n")
 
     with pytest.raises(ValueError, match=rf"a\.conll`, line 2: expected a word and a tag: `{line}`"):
@@ -418,7 +417,7 @@ def test_a_word_without_a_tag_is_named(line, tmp_path):
 
 
 def test_questions_are_read_out_of_tables(tmp_path):
-    """With SQuAD's columns as data sets of the hub have them; a row without answers is unanswerable."""
+    """The reader takes SQuAD's columns from tables, and a row without answers is unanswerable."""
     rows = [
         {"id": "1", "question": "Where?", "context": "here", "answers": {"text": ["here"], "answer_start": [0]}},
         {"id": "2", "question": "Who?", "context": "here", "answers": {"text": [], "answer_start": []}},
@@ -437,7 +436,7 @@ def test_questions_are_read_out_of_tables(tmp_path):
 
 @pytest.mark.parametrize(("task", "name"), [("spans", "a.json"), ("tagging", "a.conll"), ("tagging", "a.tsv")])
 def test_columns_of_files_without_any_are_refused(task, name, tmp_path):
-    """SQuAD's JSON and CoNLL have none that could be named."""
+    """Column flags are refused for SQuAD's JSON and CoNLL, which have no named columns."""
     (tmp_path / name).write_text(json.dumps(squad()) if task == "spans" else "York\tB-LOC\n\n")
 
     assert len(read_examples(task, [tmp_path / name], columns=Columns(), tokenizer=None)) == 1
@@ -473,7 +472,7 @@ HERE = [{"text": "here", "answer_start": 0}]
 )
 @pytest.mark.parametrize("kind", ["json", "jsonl", "parquet"])
 def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_path):
-    """Whatever stands beside it; blank answers are none."""
+    """An impossible question has no answer, whatever its answers field holds, and blank answers are ignored."""
     data = squad(**changes)
     paragraph = data["data"][0]["paragraphs"][0]
     row = {**paragraph["qas"][0], "context": paragraph["context"]}
@@ -509,7 +508,7 @@ def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_
     ],
 )
 def test_malformed_squad_is_named(content, message, tmp_path):
-    """File, key and question, whatever stands in the wrong place."""
+    """The error names the file, the key and the question."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content))
 
@@ -519,7 +518,7 @@ def test_malformed_squad_is_named(content, message, tmp_path):
 
 
 def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
-    """Putting the hidden tokens back gives the ids of the text; reading again gives the same examples."""
+    """Cloze examples are reproducible, and their hidden tokens complete the text."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=128))
     examples = read_cloze(text_file, tokenizer, max_tokens=40, max_examples=30)
@@ -537,14 +536,14 @@ def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
 
 
 def test_texts_with_masks_of_their_own_are_no_cloze(tokenizer_dir):
-    """What stood there is not known."""
+    """A text that already contains [MASK] gives no cloze example."""
     texts = ["the cat sees a dog", "the [MASK] sees a dog"]
 
     assert len(list(cloze_examples(texts, Tokenizer.load(tokenizer_dir)))) == 1
 
 
 def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
-    """Else [MASK]s would be cut off, and what they hide never asked for."""
+    """Cloze passages fit the model's maximum length, so no [MASK] is truncated."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     task = MaskedLM(tokenizer, MaskedLMSettings(max_seq_length=32))
 
@@ -554,7 +553,7 @@ def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
 
 
 def test_layer_norms_and_biases_do_not_decay():
-    """All other weights do, embeddings too; every parameter is in one group."""
+    """All weights except layer norms and biases decay, and every parameter is in one group."""
     model = create_model(
         "masked-lm", EncoderConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     )
@@ -572,7 +571,7 @@ def test_layer_norms_and_biases_do_not_decay():
 
 
 def test_learning_rate_rises_and_falls_linearly():
-    """From peak / warm-up to the peak, then to 0 after the last step."""
+    """The learning rate rises linearly to its peak, then falls linearly to 0 after the last step."""
     rates = [learning_rate(step, peak=1.0, num_steps=10, warmup_steps=4) for step in range(11)]
 
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
@@ -583,7 +582,7 @@ def test_learning_rate_rises_and_falls_linearly():
 
 
 def test_baselines_of_choices_numbers_and_tags():
-    """On cases worked by hand."""
+    """The baselines equal scores computed by hand."""
     choices = [MultipleChoiceExample(("a", "b"), label=label) for label in (1, 1, 0)]
     assert majority_choice(choices, choices)["accuracy"] == pytest.approx(2 / 3)
     errors = np.abs(np.subtract([pair.label for pair in PAIRS], np.mean([pair.label for pair in PAIRS])))
@@ -594,7 +593,7 @@ def test_baselines_of_choices_numbers_and_tags():
 
 
 def test_baselines():
-    """Majority label, first words and no answer, on cases worked by hand; the better one lends its name."""
+    """The baselines equal scores computed by hand, and the better one is chosen."""
     example = lambda label: ClassificationExample("x", None, label)  # noqa: E731
     train, dev = [example("a"), example("a"), example("b")], [example("a"), example("b")]
     assert majority_label(train, dev)["accuracy"] == 0.5
@@ -611,7 +610,7 @@ def test_baselines():
 
 
 def test_first_characters_are_the_baseline_of_text_without_spaces():
-    """As many as an answer has in the median, a word of another script counting as one."""
+    """The first-words baseline counts characters in text without spaces, and a foreign word as one."""
     train = [SpanExample("q", "x", (answer,), 0) for answer in ("北京", "在1949年", "三国演义")]
     dev = [SpanExample("q", "《红楼梦》是小说。", ("红楼",), 1), SpanExample("q", "BERT是模型。", ("BERT",), 0)]
 
@@ -623,7 +622,7 @@ def test_first_characters_are_the_baseline_of_text_without_spaces():
 
 
 def test_unigram_baseline(text_file, tokenizer_dir):
-    """Its loss is near the entropy of the hidden words and below that of a uniform guess."""
+    """The unigram baseline's loss is below that of a uniform guess."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     examples = read_cloze(text_file, tokenizer)
 
@@ -642,7 +641,7 @@ def test_unigram_baseline(text_file, tokenizer_dir):
     ],
 )
 def test_a_table_is_not_taken_for_conll(header, message, tmp_path):
-    """A file of another kind has names of columns, or no empty lines."""
+    """A table with a header or without empty lines is not read as CoNLL."""
     path = tmp_path / "pairs.tsv"
     path.write_text(header + "a text\tyes\n" * 2500)
 
@@ -663,13 +662,13 @@ FILES = {
 
 @pytest.mark.parametrize("task", READERS)
 def test_files_of_other_tasks_are_recognised(task, tmp_path):
-    """The message names the task that reads them; nothing is read as what it is not."""
+    """The error names the task that reads a file of another kind."""
     for other, files in FILES.items():
         for name, content in files:
             path = tmp_path / name
             path.write_text(content)
             if other == task:
                 assert len(read_examples(task, [path], columns=Columns(), tokenizer=None)) == 1
-            elif (other, task) != ("classification", "regression"):  # these read the same tables
+            elif (other, task) != ("classification", "regression"):  # both read the same tables
                 with pytest.raises(ValueError, match=f"{name}`.*; this looks like .*, which the task `{other}` reads"):
                     read_examples(task, [path], columns=Columns(), tokenizer=None)

@@ -1,4 +1,4 @@
-"""Pairs and masks by the rules of the paper and the reference code."""
+"""Tests of pairs and masks, by the rules of the paper and the reference code."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def restored(example):
 
 
 def test_example_is_a_pure_function_of_seed_epoch_and_index(corpus, examples):
-    """Another object, asked in another order, gives the same example; another seed or epoch another one."""
+    """The same seed, epoch and index give the same example in any order, and others give another one."""
     fresh = PretrainingExamples(corpus, max_seq_length=48, seed=3)
     fresh.example(1, 0)
 
@@ -42,7 +42,7 @@ def test_example_is_a_pure_function_of_seed_epoch_and_index(corpus, examples):
 
 
 def test_pairs_have_berts_form(corpus, examples):
-    """[CLS] A [SEP] B [SEP], at most max_seq_length, token types 0 and 1, both parts present."""
+    """A pair has the form [CLS] A [SEP] B [SEP] with token types 0 and 1, at most max_seq_length long."""
     tokenizer = corpus.tokenizer
     for index in range(examples.num_examples(0)):
         example = examples.example(0, index)
@@ -55,7 +55,7 @@ def test_pairs_have_berts_form(corpus, examples):
 
 
 def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examples):
-    """Label 0: the second part follows the first in the same document; more than half are random."""
+    """A next part follows the first part in the same document, and more than half of the pairs are random."""
     documents = [corpus.tokens(n, 0, corpus.num_sentences(n)).tolist() for n in range(corpus.num_documents)]
     texts = [" ".join(map(str, ids)) for ids in documents]
     labels = []
@@ -73,7 +73,7 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examp
 
 
 def test_every_sentence_is_used(corpus):
-    """Sentences after a random next are put back: with room enough, each sentence stands in a first part or follows."""
+    """Every sentence is used, because sentences after a random next part are put back."""
     examples = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=0.0)
     plan = examples._epoch(0)[0]
     for document in range(corpus.num_documents):
@@ -85,7 +85,7 @@ def test_every_sentence_is_used(corpus):
 
 
 def test_short_sequences_come_by_document(corpus):
-    """With short_seq_prob 1 every document has a target of its own, shared by its pairs."""
+    """Short sequences make more and shorter examples."""
     short = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=1.0)
     long = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=0.0)
 
@@ -98,7 +98,7 @@ def test_short_sequences_come_by_document(corpus):
 @settings(max_examples=200)
 @given(st.integers(1, 60), st.integers(0, 2**32), st.floats(0.05, 0.9))
 def test_masking_rules(num_tokens, seed, rate):
-    """round(length x rate) tokens, at least one, never a special one; what is not chosen stays."""
+    """Masking chooses round(length x rate) ordinary tokens, at least one, and leaves the others unchanged."""
     rng = np.random.default_rng(seed)
     ids = np.concatenate([[2], rng.integers(5, 50, num_tokens), [3]])
     masked, positions, labels = mask_tokens(
@@ -115,7 +115,7 @@ def test_masking_rules(num_tokens, seed, rate):
 
 
 def test_fates_of_masked_tokens():
-    """80% [MASK], 10% unchanged, 10% drawn from the whole vocabulary, specials included."""
+    """Of the chosen tokens, 80% become [MASK], 10% stay, and 10% are drawn from the whole vocabulary."""
     rng = np.random.default_rng(0)
     ids = np.full(100_000, 7)
     masked, positions, _ = mask_tokens(ids, np.array([0]), masking=Masking(rate=0.5), mask_id=4, vocab_size=50, rng=rng)
@@ -126,22 +126,22 @@ def test_fates_of_masked_tokens():
     assert set(fates.tolist()) == set(range(50))
 
 
-@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)])
-def test_shares_of_fates_are_settings(shares):
-    """[MASK], random, and unchanged for the rest: the strategies of the paper's appendix C.2."""
-    masking = Masking(rate=0.5, mask_fraction=shares[0], random_fraction=shares[1])
+@pytest.mark.parametrize("fractions", [(1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0)])
+def test_fractions_of_fates_are_settings(fractions):
+    """The fractions of [MASK], random and unchanged tokens follow the settings (appendix C.2 of the paper)."""
+    masking = Masking(rate=0.5, mask_fraction=fractions[0], random_fraction=fractions[1])
     masked, positions, _ = mask_tokens(
         np.full(100_000, 7), np.array([0]), masking=masking, mask_id=4, vocab_size=50, rng=np.random.default_rng(0)
     )
 
     fates = masked[positions]
-    assert np.mean(fates == 4) == pytest.approx(shares[0] + shares[1] / 50, abs=0.01)
-    assert np.mean(fates == 7) == pytest.approx(1 - sum(shares) + shares[1] / 50, abs=0.01)
+    assert np.mean(fates == 4) == pytest.approx(fractions[0] + fractions[1] / 50, abs=0.01)
+    assert np.mean(fates == 7) == pytest.approx(1 - sum(fractions) + fractions[1] / 50, abs=0.01)
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_fraction": 0.8, "random_fraction": 0.3}])
 def test_impossible_masking_is_refused(wrong):
-    """With what is wrong."""
+    """The error says which masking setting is wrong."""
     with pytest.raises(ValueError, match=r"masking_rate must be above 0|add up to at most 1"):
         Masking(**wrong)
 
@@ -149,7 +149,7 @@ def test_impossible_masking_is_refused(wrong):
 @settings(max_examples=200)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=20), st.integers(0, 2**32), st.floats(0.05, 0.9))
 def test_whole_words_are_masked_whole(word_lengths, seed, rate):
-    """All pieces of a word or none, no more than round(length x rate) tokens, and as many words as fit."""
+    """Whole-word masking takes complete words, as many as fit into round(length x rate) tokens."""
     continues_word = np.arange(50) >= 25
     words = [[5 + number] + [25 + number] * (length - 1) for number, length in enumerate(word_lengths)]
     ids = np.array([2, *(piece for word in words for piece in word), 3])
@@ -174,7 +174,7 @@ def test_whole_words_are_masked_whole(word_lengths, seed, rate):
 
 
 def test_pieces_of_one_word_have_fates_of_their_own():
-    """Each piece draws for itself, as in the reference code."""
+    """Each piece of a masked word draws its own replacement, as in the reference code."""
     ids = np.array([2, *[5, *[30] * 999], 3])
     masked, positions, _ = mask_tokens(
         ids,
@@ -190,7 +190,7 @@ def test_pieces_of_one_word_have_fates_of_their_own():
 
 
 def test_without_next_sentences_a_pair_is_a_run_of_text(corpus):
-    """Every second part follows the first, and all sentences are used once."""
+    """Without next sentences every second part follows the first, and each sentence is used once."""
     examples = PretrainingExamples(corpus, max_seq_length=64, next_sentences=False, short_seq_prob=0.0)
     plan = examples._epoch(0)[0]
 
@@ -206,7 +206,7 @@ CHINESE = [item["text"] for item in json.loads(Path("tests/data/sentences.json")
 
 
 def make_documents(kind):
-    """300 documents, each a list of lines."""
+    """Return 300 documents, each a list of lines."""
     rng = np.random.default_rng(0)
     if kind == "Chinese":
         return [[CHINESE[number] for number in rng.permutation(len(CHINESE))[: rng.integers(1, 4)]] for _ in range(300)]
@@ -218,7 +218,7 @@ def make_documents(kind):
 
 @pytest.fixture(scope="module", params=["one", "two", "many", "mixed", "long", "huge", "Chinese"])
 def some_corpus(request, tmp_path_factory):
-    """Corpora that differ in how many sentences a document has, and how long they are; several shards."""
+    """Return corpora of several shards that differ in the number and length of sentences."""
     directory = tmp_path_factory.mktemp("some")
     data = directory / "a.txt"
     data.write_text("\n\n".join("\n".join(lines) for lines in make_documents(request.param)), encoding="utf-8")
@@ -229,7 +229,7 @@ def some_corpus(request, tmp_path_factory):
 
 
 def places(corpus):
-    """The same corpus, whose tokens are the numbers of their places after the vocabulary."""
+    """Return the corpus with each token replaced by its position, counted after the vocabulary."""
     ends = np.cumsum([0, *(np.ptp(corpus.sentence_ends(number)) for number in range(corpus.num_documents))])
     found = Corpus(corpus.directory)
 
@@ -244,7 +244,7 @@ def places(corpus):
 @pytest.mark.parametrize("next_sentences", [True, False])
 @pytest.mark.parametrize("max_seq_length", [32, 128])
 def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_corpus):
-    """Counted: labels, and the tokens of the corpus that stand in an example of the epoch."""
+    """The statistics of pairs equal counts over all examples of the epoch."""
     kind, corpus = some_corpus
     corpus = places(corpus)
     examples = PretrainingExamples(corpus, max_seq_length=max_seq_length, next_sentences=next_sentences, seed=5)
@@ -269,7 +269,7 @@ def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_c
 
 
 def test_places_are_counted_through_all_shards(corpus):
-    """In any order."""
+    """Token offsets are counted over all shards, for documents in any order."""
     rng = np.random.default_rng(0)
     documents = rng.integers(corpus.num_documents, size=100)
     sentences = np.array([rng.integers(corpus.num_sentences(number) + 1) for number in documents])
@@ -283,7 +283,7 @@ def test_places_are_counted_through_all_shards(corpus):
 
 
 def test_places_in_corpora_of_billions_of_tokens():
-    """They are beyond what 32 bits hold, in which shards count their own."""
+    """Token offsets exceed 32 bits, though each shard counts in 32 bits."""
     ends = np.array([0, 5, 9], np.int32)
     shards = [SimpleNamespace(ids=range(3 * 10**9), document_ends=ends[:1], sentence_ends=ends) for _ in range(2)]
     corpus = SimpleNamespace(_shards=shards, _first_document=[0, 1, 2])
@@ -293,7 +293,7 @@ def test_places_in_corpora_of_billions_of_tokens():
 
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
 def test_language_models_predict_the_next_token(direction, corpus):
-    """The token after each (before each, from the right), with nothing hidden."""
+    """A language model predicts the next token, or the previous one from the right, and no token is hidden."""
     examples = PretrainingExamples(corpus, max_seq_length=48, next_sentences=False, direction=direction)
     example = examples.example(0, 3)
     ids = example.input_ids
@@ -314,7 +314,7 @@ def test_language_models_predict_the_next_token(direction, corpus):
 @settings(max_examples=200)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32))
 def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, max_tokens, seed):
-    """The pair fits, each part is a run of its original, and neither loses a token while the other is longer."""
+    """A truncated pair fits, its parts are runs of the originals, and the longer part loses tokens first."""
     first, second = np.arange(num_first), np.arange(100, 100 + num_second)
     a, b = truncate_at_random_ends(first, second, max_tokens, np.random.default_rng(seed))
 

@@ -1,4 +1,4 @@
-"""Whole-word masking of text that is written without spaces, and a note where it changes hardly anything."""
+"""Tests of whole-word masking in text without spaces, and of the note if it has little effect."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def prepare(folder, name, text, tokenizer_dir, words):
 
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
-    """The corpus of a segmented text with its words, and without."""
+    """Return the corpus of a segmented text, with its words and without."""
     folder = tmp_path_factory.mktemp("chinese")
     text = "\n".join([CHINESE] * 20)
     (folder / "text.txt").write_text(text, encoding="utf-8")
@@ -32,7 +32,7 @@ def chinese(tmp_path_factory):
 
 
 def parts(example, tokenizer):
-    """The position where each part begins, and its tokens before they were masked."""
+    """Yield the start of each part and its tokens before masking."""
     ids = example.input_ids.copy()
     ids[example.masked_positions] = example.masked_labels
     ends = np.flatnonzero(ids == tokenizer.sep_id)
@@ -41,7 +41,7 @@ def parts(example, tokenizer):
 
 
 def test_characters_of_a_word_are_masked_together(chinese):
-    """As Chinese-BERT-wwm does; without words each character is drawn for itself."""
+    """All characters of a word are masked together, as in Chinese-BERT-wwm, and independently without words."""
     split = {corpus.has_words: 0 for corpus in chinese}
     for corpus in chinese:
         examples = PretrainingExamples(corpus, max_seq_length=48, masking=Masking(rate=0.3, whole_words=True))
@@ -60,7 +60,7 @@ def test_characters_of_a_word_are_masked_together(chinese):
 
 
 def test_masked_words_are_whole_and_fill_the_budget(chinese):
-    """At most round(length x rate) tokens; a word begins anew at each part and where one was cut."""
+    """Masked words are whole and fill the budget of round(length x rate) tokens."""
     corpus, rate = chinese[0], 0.15
     examples = PretrainingExamples(corpus, max_seq_length=32, masking=Masking(rate=rate, whole_words=True))
     lengths = []
@@ -74,7 +74,7 @@ def test_masked_words_are_whole_and_fill_the_budget(chinese):
 
 
 def test_the_parts_of_a_pair_are_not_one_word(chinese):
-    """The rest of a word that was truncated is a word; [CLS] and [SEP] belong to none."""
+    """A word begins anew at each part and after a truncated word, and [CLS] and [SEP] belong to no word."""
     corpus = chinese[0]
     examples = PretrainingExamples(corpus, max_seq_length=12, masking=Masking(whole_words=True))
     document = [(0, 0, 3), (1, 0, 3)]
@@ -92,7 +92,7 @@ def test_the_parts_of_a_pair_are_not_one_word(chinese):
 
 
 def test_chinese_without_words_is_noted(chinese):
-    """With the command that keeps them."""
+    """The note on Chinese text without words names the flag that keeps them."""
     with_words, without = chinese
 
     assert whole_words_note(with_words) is None
@@ -102,7 +102,7 @@ def test_chinese_without_words_is_noted(chinese):
 
 
 def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
-    """Where nearly all words are one token; not where they are of pieces."""
+    """A note says that whole-word masking has little effect if nearly all words are one token."""
     train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "tokenizer", vocab_size=200, min_frequency=1))
     whole = prepare(tmp_path, "whole", text_file.read_text(), tmp_path / "tokenizer", None)
 
@@ -111,7 +111,7 @@ def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
 
 
 def test_a_run_says_so(chinese, tmp_path, alone, capsys):
-    """Only one that is to mask whole words."""
+    """Only a run with whole-word masking prints the note."""
     for whole_words in (True, False):
         run = tmp_path / str(whole_words)
         recipe = PretrainRecipe(corpus=chinese[1].directory, run_dir=run, num_steps=1, whole_words=whole_words, **TINY)

@@ -1,4 +1,4 @@
-"""The fast parts for CPUs compute what PyTorch's do."""
+"""The fast CPU operations compute the same as PyTorch's."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from training.model.encoder import Dropout
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_equals_pytorchs(masked):
-    """Outputs and gradients are those of scaled_dot_product_attention."""
+    """Attention gives the outputs and gradients of scaled_dot_product_attention."""
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(3, 2, 4, 7, 8, generator=generator, requires_grad=True)
     mask = (torch.arange(7) < torch.tensor([[7], [4]]))[:, None, None, :] if masked else None
@@ -27,7 +27,7 @@ def test_attention_equals_pytorchs(masked):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_masks_drop_as_often_as_asked(rate, dtype):
-    """Zeros and ones, at the rate asked for, independent of their neighbours."""
+    """A dropout mask drops independent elements at the given rate."""
     torch.manual_seed(0)
     mask = cpu.keep_mask(torch.Size([401, 1001]), rate, dtype).float()
 
@@ -39,7 +39,7 @@ def test_masks_drop_as_often_as_asked(rate, dtype):
 
 
 def test_attention_drops_probabilities():
-    """With equal values the outputs keep their mean: what is kept is scaled up."""
+    """Attention dropout scales the kept probabilities up, so that the mean of the outputs stays."""
     torch.manual_seed(0)
     qkv = torch.randn(3, 8, 4, 64, 8)
     qkv[2] = 1.0
@@ -51,7 +51,7 @@ def test_attention_drops_probabilities():
 
 
 def test_dropout_scales_what_it_keeps_and_rests_in_evaluation():
-    """Also where it is added to a residual."""
+    """Dropout scales the kept elements in training, with and without a residual, and does nothing in evaluation."""
     torch.manual_seed(0)
     dropout, ones = Dropout(0.25), torch.ones(1000, 100)
 
@@ -63,5 +63,5 @@ def test_dropout_scales_what_it_keeps_and_rests_in_evaluation():
 
 
 def test_memory_can_be_kept():
-    """Or, where the C library is another one, nothing happens."""
+    """`keep_memory` runs, and does nothing with an unknown C library."""
     cpu.keep_memory()

@@ -1,4 +1,4 @@
-"""Our network against transformers: the same weights give the same outputs, losses and gradients."""
+"""Tests of our network against transformers: the same weights give the same outputs, losses and gradients."""
 
 import json
 import re
@@ -43,7 +43,7 @@ THEIR_NAMES = {"masked-lm": {"logits": "prediction_logits", "nsp_logits": "seq_r
 
 
 def their_outputs(task, model, inputs):
-    """Under our names; of multiple choice with all sequences of the batch as choices of one example."""
+    """Return transformers' outputs under our names; multiple choice takes the batch as the choices of one example."""
     if task == "multiple-choice":
         return {"logits": model(**{name: value[None] for name, value in inputs.items()}).logits[0]}
     outputs = model(**inputs)
@@ -55,7 +55,7 @@ def hugging_face_model(task, directory, **config):
     shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = {"intermediate_size": 64, **CONFIGS.get(task, {}), **config}
     model = NETWORKS[task](HuggingFaceConfig(**shape, **config)).eval()
-    for parameter in model.parameters():  # biases and norms too, so that a mix-up shows
+    for parameter in model.parameters():  # biases and norms too, to show wrong mappings
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(directory)
     return model
@@ -75,7 +75,7 @@ def inputs():
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("task", NETWORKS)
 def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
-    """A checkpoint of transformers gives its outputs here, to 1e-5."""
+    """A checkpoint of transformers gives the same outputs in our network, to 1e-5."""
     theirs = hugging_face_model(task, tmp_path, hidden_act=activation)
     ours = load_model(tmp_path, task).eval()
 
@@ -93,7 +93,7 @@ def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
 
 @pytest.mark.parametrize("task", NETWORKS)
 def test_our_checkpoints_load_in_transformers(task, inputs, checkpoint, tmp_path):
-    """transformers reads what we write: same outputs, no weight missing or left over."""
+    """transformers loads our checkpoints with the same outputs and without missing or unexpected weights."""
     ours = load_model(checkpoint, task, new_head=True).eval()
     card = TaskCard(task="spans", settings=SpanSettings())
     save_checkpoint(tmp_path / "ours", ours, tokenizer_from=checkpoint, card=card)
@@ -111,7 +111,7 @@ def test_our_checkpoints_load_in_transformers(task, inputs, checkpoint, tmp_path
 
 
 def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
-    """The loss over masked positions only is the loss that transformers computes over all, gradients included."""
+    """Our loss over masked positions equals transformers' loss over all positions, and so do the gradients."""
     theirs = hugging_face_model("masked-lm", tmp_path)
     ours = load_model(tmp_path, "masked-lm").eval()
     labels = torch.full_like(inputs["input_ids"], -100)
@@ -138,7 +138,7 @@ def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
 
 
 def test_names_round_trip(checkpoint):
-    """Renaming to Hugging Face's names and back loses nothing."""
+    """Weights stay the same after renaming to Hugging Face's names and back."""
     weights = load_model(checkpoint, "masked-lm").state_dict()
 
     back = from_hugging_face(to_hugging_face(weights), 2)
@@ -147,7 +147,7 @@ def test_names_round_trip(checkpoint):
 
 
 def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
-    """Checkpoints without the `bert.` prefix, with gamma and beta, as a pickle of tensors, load too."""
+    """A pickle of tensors without the `bert.` prefix and with `gamma` and `beta` loads like a new checkpoint."""
     theirs = hugging_face_model("embedding", tmp_path)
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
@@ -165,7 +165,7 @@ def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
 
 
 def divide(directory, suffix):
-    """Divide the weights of a checkpoint into two files with an index, as transformers does with large ones."""
+    """Split the weights of a checkpoint into two files with an index, like transformers does with large ones."""
     weights = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
     names = [f"part-{number}-of-2.{suffix}" for number in (1, 2)]
@@ -183,7 +183,7 @@ def divide(directory, suffix):
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
 def test_weights_in_several_files(tmp_path, suffix):
-    """They are those of one file."""
+    """Weights in several files load like weights in one file."""
     hugging_face_model("embedding", tmp_path)
     expected = read_weights(tmp_path)
     divide(tmp_path, suffix)
@@ -219,7 +219,7 @@ def edit_index(path, **changes):
     ],
 )
 def test_broken_parts(tmp_path, spoil, message):
-    """The message names the index or the part, and what is wrong."""
+    """The error names the index or the part, and the problem."""
     hugging_face_model("embedding", tmp_path)
     spoil(divide(tmp_path, "safetensors"))
 
@@ -233,7 +233,7 @@ class Exploit:
 
 
 def test_pickle_with_code_is_refused(tmp_path, capsys):
-    """A pytorch_model.bin that would run code is refused, and does not run."""
+    """A pytorch_model.bin that contains code is refused, and the code does not run."""
     hugging_face_model("embedding", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save({"x": Exploit()}, tmp_path / "pytorch_model.bin")
@@ -281,7 +281,7 @@ def spoil_weight(directory):
     ],
 )
 def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):
-    """Whatever is wrong with a checkpoint, the error names it."""
+    """The error of a broken checkpoint names the problem."""
     hugging_face_model("embedding", tmp_path)
     spoil(tmp_path)
 
@@ -290,7 +290,7 @@ def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):
 
 
 def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_path):
-    """An encoder cannot classify before it is fine-tuned."""
+    """A checkpoint without a head loads only with a new head."""
     hugging_face_model("embedding", tmp_path)
 
     with pytest.raises(ValueError, match="cannot do `classification`: it lacks `classifier"):
@@ -300,13 +300,13 @@ def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
 
 
 def test_every_task_is_compared():
-    """The networks above keep up with the tasks."""
+    """The tests above cover every task."""
     assert NETWORKS.keys() == TASKS.keys() == MODELS.keys()
 
 
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
 def test_tokens_look_only_where_they_may(direction, inputs):
-    """A change further on (or before) leaves a token's states as they are; padding changes nothing; training agrees."""
+    """A token's states depend only on tokens that its direction allows, and never on padding."""
     torch.manual_seed(0)
     shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = create_model(
@@ -333,7 +333,7 @@ def test_tokens_look_only_where_they_may(direction, inputs):
 
 
 def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
-    """The same weights with transformers' causal mask give the same states."""
+    """Our left-to-right network gives the states of transformers' causal mask with the same weights."""
     theirs = hugging_face_model("embedding", tmp_path, is_decoder=True)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"direction": "left-to-right"}))
@@ -348,7 +348,7 @@ def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
 
 @pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
 def test_networks_that_are_no_bert_are_kept_from_transformers(direction, checkpoint, tmp_path):
-    """They come back here as they were; transformers refuses them instead of computing something else."""
+    """Networks that are no BERT load here unchanged, and transformers refuses them."""
     torch.manual_seed(0)
     config = change_config(read_shape(checkpoint), {"direction": direction})
     model = create_model("masked-lm", config)

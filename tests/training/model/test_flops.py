@@ -1,4 +1,4 @@
-"""FLOPs are those that PyTorch counts."""
+"""Tests of the FLOP counts against PyTorch's counter."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from training.model.flops import flops_per_token, measured_peak, peak_flops
 
 
 def test_flops_are_those_pytorch_counts():
-    """Forward and backward of the layers and of the head; what else there is (pooler, next sentences) is little."""
+    """The count agrees with PyTorch's for forward and backward through layers and head, to 1%."""
     config = EncoderConfig(
         vocab_size=1000, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=256
     )
@@ -29,7 +29,7 @@ def test_flops_are_those_pytorch_counts():
 
 @pytest.mark.parametrize("change", [{"state_layers": (1,)}, {"direction": "concatenated"}])
 def test_layers_that_run_count(change):
-    """Those that nobody reads do not, and those of a second direction do."""
+    """The count includes layers that run and second directions, and leaves out unused layers."""
     sizes = {"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}
     config = make_config(num_hidden_layers=3, **sizes, **change)
     model = create_model("embedding", config, dropout=0.0).train()
@@ -42,7 +42,7 @@ def test_layers_that_run_count(change):
 
 
 def test_frozen_encoder_runs_forward_only():
-    """A third of the operations."""
+    """A frozen encoder takes a third of the operations of a trained one."""
     whole, frozen = (
         flops_per_token(EncoderConfig(), length=128, predicted=0, frozen=frozen) for frozen in (False, True)
     )
@@ -52,7 +52,7 @@ def test_frozen_encoder_runs_forward_only():
 
 @pytest.mark.parametrize(("layers", "combination"), [((-1, -2), "concat"), ((-1, -2), "sum")])
 def test_bilstm_counts(layers, combination):
-    """Six operations for each weight of its matrices and each token."""
+    """A BiLSTM takes six operations a token for each weight of its matrices."""
     plain = EncoderConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
     combined = {"state_layers": layers, "state_combination": combination, "bilstm_size": 24}
     config = change_config(plain, combined)
@@ -70,7 +70,7 @@ def test_paper_example():
 
 
 def test_peak_is_measured_where_it_is_unknown():
-    """Some GFLOP/s."""
+    """The measured peak of a CPU is above 1 GFLOP/s."""
     assert measured_peak(torch.device("cpu"), torch.float32, size=256) > 1e9
 
 
@@ -94,7 +94,7 @@ def test_peak_is_measured_where_it_is_unknown():
     ],
 )
 def test_peaks_are_of_the_device_itself(name, tera, monkeypatch):
-    """And not of one whose name is part of its; of those that are not known it is measured."""
+    """The peak is that of the exact device name, and an unknown device is measured."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
     monkeypatch.setattr("training.model.flops.measured_peak", lambda device, dtype: 1e12)
 

@@ -1,4 +1,4 @@
-"""Local initialization: what the network does before its first step, and that it learns from context sooner."""
+"""Tests of local initialization: what the network computes before its first step, and how soon it uses context."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def local_model(config=CONFIG):
 
 
 def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token():
-    """Softly, wherever the token stands: four fifths of a weight fall within four tokens of where the head looks."""
+    """Each head attends to its neighbour: at least four fifths of its weight are within four tokens of it."""
     model = local_model()
     input_ids = torch.randint(0, 300, (4, 96), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -49,7 +49,7 @@ def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token():
 
 
 def test_rotation_takes_sinusoids_to_another_position():
-    """sin and cos of position 7, turned by -3, are those of position 4."""
+    """The rotation by -3 turns the sine and cosine of position 7 into those of position 4."""
     frequencies = torch.tensor([1.0, 0.3, 0.01])
     before, after = (torch.stack([(p * frequencies).sin(), (p * frequencies).cos()], -1).flatten() for p in (7, 4))
 
@@ -57,7 +57,7 @@ def test_rotation_takes_sinusoids_to_another_position():
 
 
 def test_untrained_network_knows_the_frequencies():
-    """The masked LM starts near the unigrams: with tokens 0..299 seen as often as their number, at 1 more."""
+    """The masked LM starts near the unigram probabilities, with add-one smoothing."""
     model = local_model()
     input_ids = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -68,14 +68,14 @@ def test_untrained_network_knows_the_frequencies():
 
 
 def test_heads_of_an_odd_size_are_refused():
-    """Sinusoids come in pairs."""
+    """The initialization refuses heads of an odd size."""
     with pytest.raises(ValueError, match="heads of an even size: `3`"):
         local_model(EncoderConfig(vocab_size=300, hidden_size=6, num_attention_heads=2, num_hidden_layers=1))
 
 
 @pytest.mark.slow
 def test_local_initialization_learns_from_context_where_the_other_does_not_yet(tmp_path, alone):
-    """Text in which the neighbours decide each word: after 80 steps one network reads them, the other only counts."""
+    """After 80 steps the local network predicts words from their neighbours, and the plain one does not."""
     words = [first + second for first in "bcdfg" for second in "aeiou"]
     lines = []
     for number in range(40 * 20):

@@ -1,4 +1,4 @@
-"""Replaced token detection: what is drawn, what is judged, and against transformers' ELECTRA."""
+"""Tests of replaced-token detection: drawn tokens, targets, and parity with transformers' ELECTRA."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def network():
 
 @pytest.fixture
 def batch():
-    """Three rows of 12, 9 and 7 tokens; two of them masked in each row but the last, and two positions that fill up."""
+    """Return three rows of 12, 9 and 7 tokens with 2, 2 and 1 masked positions, and two positions of padding."""
     torch.manual_seed(1)
     original = torch.randint(5, 50, (3, 12), dtype=torch.int32)
     mask = torch.arange(12) < torch.tensor([[12], [9], [7]])
@@ -51,7 +51,7 @@ def batch():
 
 
 def test_draws_follow_the_probabilities():
-    """Over 20,000 draws, each token is as frequent as it is likely; one that is impossible is never drawn."""
+    """The frequency of each token equals its probability over 20,000 draws, and impossible tokens are never drawn."""
     torch.manual_seed(0)
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
 
@@ -63,7 +63,7 @@ def test_draws_follow_the_probabilities():
 
 
 def test_only_masked_tokens_are_replaced(network, batch, monkeypatch):
-    """The network reads the text with what was drawn, and judges as replaced just what differs from the original."""
+    """The network reads the text with the drawn tokens; its targets are the tokens that differ from the original."""
     original, inputs = batch
     read = []
     network.bert.register_forward_hook(lambda module, arguments, output: read.append(arguments[0]))
@@ -78,7 +78,7 @@ def test_only_masked_tokens_are_replaced(network, batch, monkeypatch):
 
 
 def test_a_perfect_generator_replaces_nothing(network, batch):
-    """A token drawn that is the original one counts as original, as in ELECTRA."""
+    """A drawn token that equals the original counts as original, as in ELECTRA."""
     original, inputs = batch
     with torch.no_grad():
         network.generator.head.bias.fill_(-1e4)
@@ -93,8 +93,8 @@ def test_a_perfect_generator_replaces_nothing(network, batch):
     torch.testing.assert_close(network.discriminator(expected), outputs["discriminator_logits"])
 
 
-def test_generator_learns_nothing_from_the_detector(network, batch):
-    """Drawing has no gradient (section 2 of ELECTRA), and the network's layers have none of the generator's loss."""
+def test_generator_learns_nothing_from_the_discriminator(network, batch):
+    """Generator and discriminator get no gradient from each other's loss (ELECTRA, section 2)."""
     _, inputs = batch
     outputs = network(**inputs)
 
@@ -107,7 +107,7 @@ def test_generator_learns_nothing_from_the_detector(network, batch):
 
 
 def test_generator_starts_as_the_lowest_layers(network, batch):
-    """So that a network that starts local, or was trained before, has a generator that does, too; as copies."""
+    """The generator starts as a copy of the network's lowest layers, with the same outputs."""
     _, inputs = batch
     plain = network.alone()
     plain.bert.layers = plain.bert.layers[:1]
@@ -121,7 +121,7 @@ def test_generator_starts_as_the_lowest_layers(network, batch):
 
 
 def test_what_is_left_is_the_same_bert(network, batch):
-    """Without labels, and alone, the network computes the same."""
+    """The plain network and the whole network without labels give the same outputs."""
     _, inputs = batch
     arguments = {name: value for name, value in inputs.items() if name != "masked_labels_N"}
 
@@ -131,8 +131,8 @@ def test_what_is_left_is_the_same_bert(network, batch):
     assert not any("generator" in name or "discriminator" in name for name in alone.state_dict())
 
 
-def test_detector_equals_transformers(network, batch):
-    """The same weights in transformers' ELECTRA tell the same of the same text, and its loss is the same."""
+def test_discriminator_equals_transformers(network, batch):
+    """The discriminator gives the logits and the loss of transformers' ELECTRA with the same weights."""
     original, inputs = batch
     theirs = transformers.ElectraForPreTraining(
         transformers.ElectraConfig(
@@ -165,13 +165,13 @@ def test_detector_equals_transformers(network, batch):
 
 
 def test_generator_of_more_layers_than_the_network_is_refused():
-    """It starts as the network's lowest layers."""
+    """A generator with more layers than the network is refused."""
     with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
         BertForReplacedTokenDetection.around(create_model("masked-lm", CONFIG), generator_layers=3)
 
 
-def test_states_with_a_detector_load(network):
-    """Training states saved before call the discriminator `detector`."""
+def test_states_with_the_old_name_of_the_discriminator_load(network):
+    """Training states with the old name `detector` load as the discriminator."""
     weights = network.state_dict()
     old = {name.replace("discriminator.", "detector."): value for name, value in weights.items()}
     with torch.device("meta"):

@@ -1,10 +1,10 @@
-"""Tables in Markdown."""
+"""Tests of Markdown tables."""
 
 from training.reports.markdown import markdown_table
 
 
 def test_columns_line_up():
-    """The first to the left, the others to the right, in the source as on the page."""
+    """The first column is aligned left and the others right, also in the source."""
     table = markdown_table([("", "F1"), ("names in text", "66.4"), ("ä", "7")])
 
     assert table == (

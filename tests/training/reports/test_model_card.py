@@ -54,7 +54,7 @@ def finetuned(checkpoint, tmp_path_factory, alone):
 
 
 def test_the_hub_reads_the_metadata(finetuned, checkpoint):
-    """Task, base model and dev scores are where huggingface_hub looks for them."""
+    """The card has the task, base model and dev scores where huggingface_hub reads them."""
     card = ModelCard.load(finetuned / CARD_FILE)
     scores = read_task_card(finetuned).scores["dev"]
 
@@ -80,8 +80,7 @@ def test_the_hub_reads_the_metadata(finetuned, checkpoint):
     ],
 )
 def test_dev_data_are_named(dev, dataset):
-    """A data set of the hub by its id, with configuration and split, where the hub looks for them; files by names that
-    tell them apart."""
+    """The card names a hub data set by id, configuration and split, and local files by distinct names."""
     provenance = {"recipe": {"dev": dev}}
     settings = ClassificationSettings(labels=("no", "yes"))
     card = TaskCard(task="classification", settings=settings, scores={"dev": {"accuracy": 0.5}}, provenance=provenance)
@@ -92,7 +91,7 @@ def test_dev_data_are_named(dev, dataset):
 
 
 def test_the_hub_knows_the_type_of_a_score_by_characters():
-    """The unit stays in its name."""
+    """A score in characters has the plain metric type, and the unit in its name."""
     card = TaskCard(task="spans", settings=SpanSettings(), scores={"dev": {"f1 (characters)": 0.5}})
     metadata = yaml.safe_load(model_card(card, CONFIG, num_parameters=1).split("\n---\n")[0])
 
@@ -117,7 +116,7 @@ def test_the_hub_knows_the_type_of_a_score_by_characters():
     ],
 )
 def test_the_card_says_what_losses_are_in(task, metrics, unit):
-    """Nats where they are a cross-entropy; the F1 of a label that is called loss is none."""
+    """The card gives the units of losses and errors, and ignores labels named `loss`."""
     settings_type = TASKS[task].settings_type
     settings = settings_type(labels=("O", "B-loss")) if task == "tagging" else settings_type()
     card = TaskCard(task=task, settings=settings, scores={"dev": dict.fromkeys(metrics, 0.5)})
@@ -126,14 +125,14 @@ def test_the_card_says_what_losses_are_in(task, metrics, unit):
 
 
 def test_transformers_loads_the_folder_with_the_card_in_it(finetuned):
-    """The card is no obstacle to transformers, and the snippet on it runs."""
+    """transformers loads a folder with a card."""
     classifier = transformers.pipeline("text-classification", model=str(finetuned), device="cpu")
 
     assert classifier("the cat")[0]["label"] in ("yes", "no")
 
 
 def test_a_pretrained_checkpoint_has_a_card(checkpoint):
-    """It has the scores on dev beside those without context, and tells of the tokens seen."""
+    """The card of a pretrained checkpoint has dev scores, the unigram baseline and the number of tokens."""
     card = ModelCard.load(checkpoint / CARD_FILE)
     num_tokens = read_task_card(checkpoint).provenance["pretraining"]["num_tokens"]
 
@@ -146,7 +145,7 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
 
 
 def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone):
-    """What goes on from a checkpoint tells of the pretraining and the fine-tuning before its own, the first first."""
+    """The card describes every stage of pretraining and fine-tuning, in order."""
     changes = {"init": checkpoint, "num_steps": 3, "long_seq_length": 64}
     recipe = PretrainRecipe(**TINY | changes, corpus=corpus_dir, run_dir=tmp_path / "more")
     pretrained = pretrain(recipe, alone)
@@ -170,7 +169,7 @@ def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone)
 
 
 def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
-    """A run from scratch names no base model and no pretraining."""
+    """The card of a run from scratch names no base model and no pretraining."""
     card = read_task_card(finetuned)
     recipe = card.provenance["recipe"] | {"from_scratch": True}
     changed = dataclasses.replace(card, provenance=card.provenance | {"recipe": recipe})
@@ -192,7 +191,7 @@ def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_every_task_has_a_card(task):
-    """Each task of the registry can be told of, and transformers knows its class."""
+    """Every task has a card with its pipeline tag and transformers' class."""
     settings_type = TASKS[task].settings_type
     settings = settings_type(labels=("a", "b")) if hasattr(settings_type, "labels") else settings_type()
     text = model_card(TaskCard(task=task, settings=settings), CONFIG, num_parameters=1000)
@@ -203,7 +202,7 @@ def test_every_task_has_a_card(task):
 
 
 def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings):
-    """What the code of a card prints as it stands, for random weights; and what our task says to examples."""
+    """Run the code on a card of random weights; return its output and our prediction for the same input."""
     task = create_task(name, Tokenizer.load(tokenizer_dir), TASKS[name].settings_type(max_seq_length=48, **settings))
     torch.manual_seed(0)
     config = EncoderConfig(**CONFIG, intermediate_size=64, initializer_range=0.5)
@@ -229,18 +228,18 @@ EXAMPLES = {
     ("tagging", False): [TaggingExample(("A", "text", "with", "names", "."))],
     ("spans", False): [SpanExample("A question?", "A text that answers it.")],
 }
-"""What the snippets are about, by task and whether it is of pairs."""
+"""Inputs of the snippets, by task and whether the model takes pairs."""
 
 
 def test_every_task_has_a_snippet():
-    """That is run here."""
+    """Every task has an example whose snippet runs."""
     assert {name for name, _ in EXAMPLES} == TASKS.keys()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_snippet_of_an_embedding_gives_its_vectors(tokenizer_dir, tmp_path, pooling, normalize):
-    """Pooled and normalised as they are served."""
+    """The snippet pools and normalizes vectors like the server."""
     found, ours = run_snippet(tmp_path / "a", tokenizer_dir, "embedding", pooling=pooling, normalize=normalize)
 
     np.testing.assert_allclose(found, ours, atol=1e-5)
@@ -248,7 +247,7 @@ def test_the_snippet_of_an_embedding_gives_its_vectors(tokenizer_dir, tmp_path, 
 
 @pytest.mark.parametrize("text_pairs", [False, True])
 def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, text_pairs):
-    """Others take one text."""
+    """The snippet passes pairs to models of pairs, and single texts to others."""
     label, (ours,) = run_snippet(
         tmp_path / "a", tokenizer_dir, "classification", text_pairs=text_pairs, labels=("no", "yes")
     )
@@ -261,7 +260,7 @@ def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, tex
 
 
 def test_the_snippets_of_words_choices_and_tags_say_what_we_say(tokenizer_dir, tmp_path):
-    """The likeliest words, the chosen one, the same entities."""
+    """The snippets give our likeliest words, choice and entities."""
     words, (ours,) = run_snippet(tmp_path / "a", tokenizer_dir, "masked-lm")
     assert [word["token"] for word in words] == [token for token, _ in ours.top(0, 5)]
 
@@ -275,10 +274,10 @@ def test_the_snippets_of_words_choices_and_tags_say_what_we_say(tokenizer_dir, t
     ]
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of transformers
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # raised by transformers
 @pytest.mark.parametrize("unanswerable", [False, True])
 def test_the_snippet_of_spans_answers_from_the_text(tokenizer_dir, tmp_path, unanswerable):
-    """Empty only from a model that knows unanswerable questions."""
+    """The snippet answers from the text, and gives an empty answer only if the model knows unanswerable questions."""
     settings = {"max_query_length": 16, "doc_stride": 16, "unanswerable": unanswerable}
     found, _ = run_snippet(tmp_path / "a", tokenizer_dir, "spans", **settings)
 
@@ -287,7 +286,7 @@ def test_the_snippet_of_spans_answers_from_the_text(tokenizer_dir, tmp_path, una
 
 
 def test_limits_follow_the_settings():
-    """A reader that knows unanswerable questions is not said to answer all."""
+    """The card says whether the model can answer that a text has no answer."""
     texts = [
         model_card(TaskCard(task="spans", settings=SpanSettings(unanswerable=flag)), CONFIG, num_parameters=1)
         for flag in (False, True)
@@ -298,7 +297,7 @@ def test_limits_follow_the_settings():
 
 
 def test_how_the_checkpoint_was_chosen_is_told():
-    """With the number of runs; where there were several, the deviation over seeds is no longer said to be unknown."""
+    """The card gives the number of runs to choose from, and then no longer warns about the seed."""
     settings, chosen = ClassificationSettings(labels=("no", "yes")), "chosen by the best accuracy of 3 runs"
     one, several = (
         model_card(TaskCard(task="classification", settings=settings, scores=scores), CONFIG, num_parameters=1)
@@ -313,7 +312,7 @@ def test_how_the_checkpoint_was_chosen_is_told():
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip))
 def test_whatever_names_are_the_metadata_is_yaml(name):
-    """Names of runs, files and labels come from the user and break neither the metadata nor the tables."""
+    """Any name of a run, file or label leaves the metadata valid YAML and the tables whole."""
     recipe = {"run_dir": f"runs/{name}", "checkpoint": name, "dev": [name]}
     provenance = {"recipe": recipe, "data": {name: "0" * 64}}
     settings = ClassificationSettings(labels=(name, name + "2"))
@@ -326,7 +325,7 @@ def test_whatever_names_are_the_metadata_is_yaml(name):
 
 
 def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
-    """Of a run without held-out text."""
+    """The card of a run without dev data says so."""
     path = pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, **TINY), alone)
     card = ModelCard.load(path / CARD_FILE)
 
@@ -344,7 +343,7 @@ def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
     ],
 )
 def test_the_card_says_what_was_pretrained(direction, next_sentences, expected):
-    """Next sentences only where they were a task, and a language model by its name."""
+    """The card names next sentences only if they were trained, and a language model by its direction."""
     provenance = {"pretraining": {"recipe": {"next_sentences": next_sentences}}}
     card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type(), provenance=provenance)
 
@@ -353,7 +352,7 @@ def test_the_card_says_what_was_pretrained(direction, next_sentences, expected):
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_every_card_tells_how_to_export(task):
-    """Cards tell of export and serving, of every task."""
+    """Every task's card gives the commands to export and serve."""
     settings_type = TASKS[task].settings_type
     settings = settings_type(labels=("a", "b")) if hasattr(settings_type, "labels") else settings_type()
     text = model_card(TaskCard(task=task, settings=settings), CONFIG, num_parameters=1000)

@@ -25,7 +25,7 @@ LINES = [
 
 
 def test_every_number_of_the_metrics_has_a_panel():
-    """Losses share a panel, dev scores another, and a key that nobody knows gets its own."""
+    """Losses form one panel, dev scores another, and an unknown key gets its own."""
     found = {panel.title: panel.keys for panel in panels(LINES)}
 
     assert found == {
@@ -40,7 +40,7 @@ def test_every_number_of_the_metrics_has_a_panel():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400))
 def test_thinned_curves_keep_range_and_ends(values):
-    """However many lines there are, few points are drawn, and no peak is lost."""
+    """A thinned curve has at most MAX_POINTS points and keeps its ends and peaks."""
     points = curve([{"step": step, "loss": value} for step, value in enumerate(values, start=1)], "loss")
 
     assert len(points.steps) <= MAX_POINTS
@@ -54,7 +54,7 @@ def test_thinned_curves_keep_range_and_ends(values):
 
 
 def test_what_is_no_number_is_left_out():
-    """An infinite gradient norm leaves a gap, not a broken picture."""
+    """A curve leaves out infinite values, NaN and text."""
     lines = [{"step": 1, "x": math.inf}, {"step": 2, "x": 1.0}, {"step": 3, "x": math.nan}, {"step": 4, "x": "?"}]
 
     assert curve(lines, "x").means.tolist() == [1.0]
@@ -63,7 +63,7 @@ def test_what_is_no_number_is_left_out():
 
 @given(st.integers(-10_000, 10_000), st.integers(1, 9), st.integers(-9, 9), st.sampled_from([1, 100]))
 def test_no_two_ticks_read_the_same(first, digit, exponent, factor):
-    """However near they are, they can be told apart, and each is what it says."""
+    """Tick labels differ from each other and equal their values."""
     step = float(f"{digit}e{exponent}")
     values = [(first + count) * step for count in range(5)]
 
@@ -76,15 +76,15 @@ def test_no_two_ticks_read_the_same(first, digit, exponent, factor):
 
 
 def test_ticks_are_short():
-    """One unit and as many decimals as it takes, for all."""
+    """The labels of an axis have one unit and only the decimals needed."""
     assert Ticks().format_ticks([0, 500, 1000, 1500]) == ["0", "0.5k", "1.0k", "1.5k"]
     assert Ticks().format_ticks([1.386, 1.3862]) == ["1.3860", "1.3862"]
     assert Ticks().format_ticks([0, 8e-5, 1.6e-4]) == ["0", "0.8e-4", "1.6e-4"]
     assert Ticks(100).format_ticks([0, 0.25, 0.5]) == ["0", "25", "50"]
 
 
-def test_shares_are_drawn_in_percent():
-    """As the tables have them; losses and rates are not."""
+def test_fractions_are_drawn_in_percent():
+    """The axes show fractions in percent, but not losses and rates."""
     lines = [{"step": 1, "eval_accuracy": 0.1, "mfu": 0.1, "loss": 0.1}]
     lines += [{"step": 2, "eval_accuracy": 0.9, "mfu": 0.9, "loss": 0.9}]
     ticks = [[float(tick) for tick in re.findall(r">([\d.]+)</text>", svg(lines, panel))] for panel in panels(lines)]
@@ -94,7 +94,7 @@ def test_shares_are_drawn_in_percent():
 
 
 def test_drawings_are_elements_of_a_page():
-    """An SVG parses, repeats no ids with another, sets no font, and takes the colour of the text."""
+    """An SVG parses, has unique ids, sets no font, and takes the text's colour."""
     drawings = [svg(LINES, panel) for panel in panels(LINES)]
     ids = [element.get("id") for text in drawings for element in ET.fromstring(text).iter() if element.get("id")]
 
@@ -104,7 +104,7 @@ def test_drawings_are_elements_of_a_page():
 
 
 def test_each_curve_has_a_name_and_a_colour():
-    """In the order in which they are drawn."""
+    """The legend names the curves in drawing order, each with its own colour."""
     (panel,) = [panel for panel in panels(LINES) if panel.title == LOSS]
 
     assert [label for label, _ in legend(panel)] == ["loss", "masked words", "next sentence", "masked words on dev"]
@@ -112,13 +112,13 @@ def test_each_curve_has_a_name_and_a_colour():
 
 
 def test_the_unit_of_a_score_stays_in_its_name():
-    """After the words for the score."""
+    """The curve's name ends with the unit of the score."""
     assert curve_name("eval_has_answer_f1 (characters)") == "F1, answerable (characters)"
     assert curve_name("exact_match (characters)") == "exact match (characters)"
 
 
 def test_errors_have_a_panel_of_their_own():
-    """Neither percent nor nats: their unit is that of the labels."""
+    """Errors have their own panels, because their unit is that of the labels."""
     found = panels([{"step": 1, "loss": 1.0, "eval_pearson": 0.5, "eval_mean_absolute_error": 7.0}])
 
     assert [panel.keys for panel in found] == [("loss",), ("eval_pearson",), ("eval_mean_absolute_error",)]

@@ -1,4 +1,4 @@
-"""Documents and sentences out of files of many kinds."""
+"""Tests of reading documents and sentences from files of many formats."""
 
 import gzip
 import lzma
@@ -18,7 +18,7 @@ JSONL = '{"text": "One is here. Two is there."}\n\n{"text": "Three is alone."}\n
 
 
 def test_every_format_gives_the_same_documents(tmp_path):
-    """Plain text, JSONL and Parquet, packed or not, in small letters or capitals."""
+    """Every format gives the same documents, compressed or not, with lower- or upper-case file names."""
     (tmp_path / "a.txt").write_bytes(PLAIN.encode())
     for name in ("a.jsonl", "a.ndjson", "A.JSONL"):
         (tmp_path / name).write_text(JSONL)
@@ -60,7 +60,7 @@ def test_malformed_files_are_named(name, content, message, tmp_path):
 
 
 def test_parquet_whose_text_is_none_is_named(tmp_path):
-    """Lists of words, or bytes."""
+    """The reader refuses lists of words and bytes in the text column."""
     for value in (["the", "cat"], b"the cat"):
         pyarrow.parquet.write_table(pyarrow.table({"text": [value]}), tmp_path / "a.parquet")
 
@@ -69,7 +69,7 @@ def test_parquet_whose_text_is_none_is_named(tmp_path):
 
 
 def test_blocks_hold_whole_documents_and_all_of_the_file(tmp_path):
-    """However small, packed or not: the same documents, right line numbers, and bytes that add up to the file."""
+    """Blocks of any size hold whole documents with right line numbers, and their bytes add up to the file."""
     text = b"One is here.\n\n\nTwo is\nthere.\n \nThree." * 20
     for path in (tmp_path / "a.txt", tmp_path / "a.txt.gz", tmp_path / "a.jsonl"):
         content = b'{"text": "One."}\n' * 20 if path.suffix == ".jsonl" else text
@@ -89,7 +89,7 @@ def test_blocks_hold_whole_documents_and_all_of_the_file(tmp_path):
     [("a.txt", "word\n", "line 5: .*put a blank line between"), ("a.jsonl", "x" * 40, "line 1: .*a line of its own")],
 )
 def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, monkeypatch):
-    """With the line where the limit is passed, and what to do."""
+    """The error gives the line where the limit is exceeded, and the remedy."""
     monkeypatch.setattr("training.text.documents.MAX_DOCUMENT_BYTES", 20)
     (tmp_path / name).write_text(line * 100)
 
@@ -98,7 +98,7 @@ def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, 
 
 
 def test_a_blank_line_may_hold_any_space(tmp_path, monkeypatch):
-    """Also such as no ASCII has; a document ends there, for the limit on its size as for its sentences."""
+    """A line of Unicode spaces ends a document, both for its size limit and for its sentences."""
     monkeypatch.setattr("training.text.documents.MAX_DOCUMENT_BYTES", 20)
     (tmp_path / "a.txt").write_text("One here.\n\u3000\nTwo here.\n\u00a0 \nThree here.\n", encoding="utf-8")
 
@@ -107,7 +107,7 @@ def test_a_blank_line_may_hold_any_space(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
 def test_carriage_returns_alone_end_lines(name, tmp_path):
-    """In blocks of any size, and where shards read them again."""
+    """A single carriage return ends a line in blocks of any size, and in file ranges read again."""
     content = b"One is here.\rAnd there.\r\rTwo is.\r" * 2000
     pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(content))
@@ -122,7 +122,7 @@ def test_carriage_returns_alone_end_lines(name, tmp_path):
 
 
 def test_a_carriage_return_within_a_line_is_space(tmp_path):
-    """Also in a first line that is longer than what is read at once."""
+    """A carriage return in a line counts as a space, also in a first line longer than the read buffer."""
     text = f"word\r{'word ' * 40_000}"
     (tmp_path / "a.txt").write_bytes(f"{text}\nnext\n".encode())
 
@@ -130,7 +130,7 @@ def test_a_carriage_return_within_a_line_is_space(tmp_path):
 
 
 def test_lines_of_a_pipe_are_read():
-    """Once, as they come: nothing looks at a line and goes back."""
+    """The reader reads the lines of a pipe once, without seeking."""
     reading, writing = os.pipe()
     os.write(writing, b"One.\nTwo.\n")
     os.close(writing)
@@ -142,7 +142,7 @@ def test_lines_of_a_pipe_are_read():
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz"])
 def test_tables_are_not_read_as_running_text(name, tmp_path):
-    """Also where they lie among texts."""
+    """The search refuses tables, also in a folder with text files."""
     (tmp_path / "a.txt").write_text("One.\n")
     (tmp_path / name).write_text("text\tlabel\na\t0\n")
 
@@ -151,7 +151,7 @@ def test_tables_are_not_read_as_running_text(name, tmp_path):
 
 
 def test_folders_are_read_to_the_bottom(tmp_path):
-    """Beside files, too; what is hidden is none of the texts."""
+    """The search finds files in subfolders and skips hidden ones."""
     for name in ("a.txt", "more/b.txt", "more/yet/c.txt", ".git/d.txt", "more/.e.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("One.\n")
@@ -160,7 +160,7 @@ def test_folders_are_read_to_the_bottom(tmp_path):
 
 
 def test_missing_paths_are_named(tmp_path):
-    """A path that is not there, a directory with nothing in it, and what cannot be read twice."""
+    """The error names a missing path, an empty directory, or a pipe that cannot be read twice."""
     with pytest.raises(ValueError, match=r"no such file or directory: .*nowhere"):
         find_files([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="no files in"):

@@ -1,4 +1,4 @@
-"""Repeated segments are found wherever they stand."""
+"""Tests of counting repeated segments."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from training.text.duplicates import DuplicateCounter, hash_segments
 segment_lists = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=30)
 
 
-def share_of(segments, limit=100):
+def duplicate_fraction(segments, limit=100):
     counter = DuplicateCounter(limit)
     for part in (segments[::2], segments[1::2]):
         ids = np.array([item for segment in part for item in segment], dtype=np.uint16)
@@ -20,16 +20,16 @@ def share_of(segments, limit=100):
 
 
 @given(segment_lists)
-def test_share_is_that_of_a_set(segments):
-    """Tokens of all but one copy of each segment, as counted with Python's own sets."""
+def test_fraction_is_that_of_a_set(segments):
+    """The fraction equals the one counted with Python's sets, in any order of segments."""
     total, different = sum(map(len, segments)), sum(map(len, {tuple(segment) for segment in segments}))
 
-    assert share_of(segments) == pytest.approx(1 - different / total if total else 0)
-    assert share_of(segments[::-1]) == share_of(segments)
+    assert duplicate_fraction(segments) == pytest.approx(1 - different / total if total else 0)
+    assert duplicate_fraction(segments[::-1]) == duplicate_fraction(segments)
 
 
-def test_share_of_a_sample_is_close():
-    """With room for 1,000 of 60,000 different segments, one of which is a third of all, by 1 / √1000 of the rest."""
+def test_fraction_of_a_sample_is_close():
+    """A sample of 1,000 of 60,000 different segments estimates the duplicate fraction to 5 percentage points."""
     lengths = np.random.default_rng(0).integers(10, 50, 60_000)
     hashes = hash_segments(np.arange(60_000), np.arange(60_001))
     counter, reversed_counter = DuplicateCounter(1000), DuplicateCounter(1000)

@@ -1,4 +1,4 @@
-"""A place gives the documents that the blocks there have, on whatever machine it is read."""
+"""Tests of file ranges, which give the documents of their blocks on any machine."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def write(path):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.jsonl", "a.jsonl.gz", "a.parquet"])
 def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
-    """Wherever a file is cut; blocks that follow each other are one place."""
+    """A range over consecutive blocks gives their documents, for every format."""
     write(tmp_path / name)
     blocks = list(read_blocks(tmp_path / name, 2000))
     first, second = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
@@ -39,7 +39,7 @@ def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
 
 
 def test_places_of_several_files_stay_apart(tmp_path):
-    """In the order in which they came."""
+    """Blocks of several files become one range a file, in their order."""
     for name in ("a.txt", "b.txt"):
         write(tmp_path / name)
     blocks = [block for name in ("a.txt", "b.txt") for block in read_blocks(tmp_path / name, 2000)]
@@ -48,7 +48,7 @@ def test_places_of_several_files_stay_apart(tmp_path):
 
 
 def test_other_text_than_where_it_was_cut_is_refused(tmp_path):
-    """As on a node that has another file of the same name; and the line of a mistake is that of the file."""
+    """A range refuses a file whose text has changed, and an error names the line of the file."""
     write(tmp_path / "a.txt")
     _, *rest = read_blocks(tmp_path / "a.txt", 2000)
     (place,) = file_ranges(rest)

@@ -1,4 +1,4 @@
-"""A corpus prepared on a Ray cluster of two nodes is the one that a process of this machine writes."""
+"""Tests of preparing a corpus on a Ray cluster of two nodes: it equals the corpus of one machine."""
 
 import importlib.util
 import shutil
@@ -36,7 +36,7 @@ def data(text_file, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def local(data, tokenizer_dir, tmp_path_factory):
-    """What a local run writes."""
+    """Return the corpus that a local run writes."""
     out = tmp_path_factory.mktemp("local") / "corpus"
     prepare_corpus(CorpusRecipe(data=(data,), tokenizer=tokenizer_dir, out=out, chunk_bytes=60_000, num_workers=1))
     return out
@@ -63,7 +63,7 @@ def wait_for_shards(partial, number, process):
 @needs_ray
 @pytest.mark.slow
 def test_a_node_that_dies_changes_nothing(cluster, data, local, tokenizer_dir, tmp_path):
-    """Byte for byte, and nothing half-written stays in the directory."""
+    """The corpus stays the same byte for byte, and no partial file remains."""
     with start(cluster.address, data, tokenizer_dir, tmp_path / "out") as process:
         wait_for_shards(tmp_path / "out.partial", 5, process)
         kill_a_node(cluster)
@@ -73,19 +73,19 @@ def test_a_node_that_dies_changes_nothing(cluster, data, local, tokenizer_dir, t
 
     assert process.returncode == 0, errors
     assert was_running
-    assert len(output.splitlines()) == 2  # what came, and what its pairs are
+    assert len(output.splitlines()) == 2  # counts, and statistics of pairs
     assert contents(tmp_path / "out") == contents(local)
 
 
 @needs_ray
 @pytest.mark.slow
 def test_a_killed_command_goes_on_with_what_is_there(cluster, data, local, tokenizer_dir, tmp_path):
-    """Shard by shard, and on one machine what was begun on several."""
+    """A restarted command keeps finished shards, on the cluster and on one machine."""
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     with start(cluster.address, data, tokenizer_dir, out) as process:
         wait_for_shards(partial, 5, process)
         process.kill()
-    time.sleep(3)  # Ray ends the workers
+    time.sleep(3)  # Ray needs time to end the workers
     kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("shard-*")}
     half = shutil.copytree(partial, tmp_path / "other.partial")
     with start(cluster.address, data, tokenizer_dir, out) as process:
@@ -103,7 +103,7 @@ def test_a_killed_command_goes_on_with_what_is_there(cluster, data, local, token
 @needs_ray
 @pytest.mark.slow
 def test_text_that_is_bad_is_one_line(cluster, tokenizer_dir, tmp_path):
-    """The same as of a local run, which leaves nothing, too."""
+    """Ray runs report malformed text like local runs, and leave no files."""
     (tmp_path / "bad.txt").write_bytes(b"Fine words.\n\nnot \xff fine\n")
     with start(cluster.address, tmp_path / "bad.txt", tokenizer_dir, tmp_path / "out") as process:
         _, errors = process.communicate()
@@ -119,7 +119,7 @@ def test_text_that_is_bad_is_one_line(cluster, tokenizer_dir, tmp_path):
     [("127.0.0.1:1", "no Ray cluster at `127.0.0.1:1`"), ("a", "--ray must be `auto`, `local` or host:port")],
 )
 def test_no_cluster_is_one_line(address, message, text_file, tokenizer_dir, tmp_path):
-    """At once, and what was prepared before stays."""
+    """A missing cluster is an error at once, and keeps the prepared files."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", ray=address)
     with pytest.raises(ChildProcessError, match=message):
         prepare_corpus(recipe)
@@ -128,7 +128,7 @@ def test_no_cluster_is_one_line(address, message, text_file, tokenizer_dir, tmp_
 
 
 def test_a_node_that_does_not_share_folders_says_so(text_file, tokenizer_dir, tmp_path):
-    """By its name, rather than to write somewhere, or to read something else."""
+    """The error names a node that lacks the shared output folder or the data."""
     (tmp_path / "mark").touch()
     (place,) = file_ranges(list(read_blocks(text_file)))
     moved = replace(place, path=tmp_path / "a.txt")
@@ -143,7 +143,7 @@ def test_a_node_that_does_not_share_folders_says_so(text_file, tokenizer_dir, tm
 
 
 def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
-    """Byte for byte: a node is told of the segmenter."""
+    """Nodes use the same word segmenter and write the same bytes."""
     (tmp_path / "text.txt").write_text("我们 在 图书馆 读书 。 The cat .\n\n今天 很 好 。\n", encoding="utf-8")
     recipe = CorpusRecipe(
         data=(tmp_path / "text.txt",), tokenizer=tokenizer_dir, out=tmp_path / "here", words="spaces", num_workers=1
@@ -158,7 +158,7 @@ def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
-    """It is no part of `training`."""
+    """A missing Ray is an error that names the dependency group."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", ray="auto")
     with pytest.raises(ChildProcessError, match=r"--ray needs Ray .* --group ray"):
         prepare_corpus(recipe)
@@ -175,5 +175,5 @@ def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
     ],
 )
 def test_the_address_may_be_left_out(words, seen):
-    """Then the cluster is the one that this machine belongs to."""
+    """`--ray` without an address means `--ray auto`."""
     assert _with_address(words.split()) == seen.split()

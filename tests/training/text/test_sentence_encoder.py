@@ -1,4 +1,4 @@
-"""The ids of the library's own path, whatever the text."""
+"""Tests of the fast sentence encoder: it gives the ids of the tokenizers library for any text."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ nasty = st.lists(
 @given(texts=nasty)
 @example(texts=["a \u0301b", "= \u0338", "[ MASK]", "a[MASK]b", "x" * 101, "a" * 101, "", " ", "a  b "])
 def test_ids_are_those_of_the_tokenizer(texts, lowercase, strip_accents):
-    """Combining marks, controls, odd spaces, special tokens and overlong words included."""
+    """The ids equal the tokenizer's, also for combining marks, controls, odd spaces, special tokens and long words."""
     tokenizer = Tokenizer(build_tokenizer(VOCAB, lowercase=lowercase, strip_accents=strip_accents))
     encoder = SentenceEncoder(tokenizer)
 
@@ -39,7 +39,7 @@ def test_ids_are_those_of_the_tokenizer(texts, lowercase, strip_accents):
 
 
 def test_ids_are_those_of_transformers(tokenizer_dir, text_file):
-    """BertTokenizerFast on the same vocabulary."""
+    """The ids equal those of BertTokenizerFast with the same vocabulary."""
     sentences = text_file.read_text().split("\n")
     peer = BertTokenizerFast.from_pretrained(tokenizer_dir)
     encoder = SentenceEncoder(Tokenizer.load(tokenizer_dir))
@@ -50,7 +50,7 @@ def test_ids_are_those_of_transformers(tokenizer_dir, text_file):
 
 
 def test_tokens_over_spaces_are_left_to_the_library():
-    """Added tokens with a space, or a character that the tokenizer sets between spaces, and other tokenizers."""
+    """The encoder leaves tokens that contain spaces, and other tokenizers, to the library."""
     backend = build_tokenizer([*VOCAB, "a b"])
     backend.add_tokens(["a b"])
     ids = SentenceEncoder(Tokenizer(backend)).encode(["c a b c"])[0]
@@ -66,7 +66,7 @@ def test_tokens_over_spaces_are_left_to_the_library():
 
 
 def test_large_vocabularies_take_four_bytes():
-    """Ids from 65,536 on do not fit into two."""
+    """Ids above 65,535 are stored in four bytes."""
     vocab = [*VOCAB, *(f"t{number}" for number in range(70_000))]
     encoder = SentenceEncoder(Tokenizer(build_tokenizer(vocab)))
 

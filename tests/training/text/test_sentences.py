@@ -1,4 +1,4 @@
-"""Sentence ends in the scripts of the world; tests/data/sentences.json holds texts and their sentences by language."""
+"""Tests of sentence ends in many scripts. tests/data/sentences.json holds texts and their sentences by language."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def test_split_sentences(paragraph, sentences):
 
 
 def test_abbreviations_in_a_row_cost_no_more_than_others():
-    """However long the sentence is that they stand in: a list of names and pages would take hours."""
+    """A long row of abbreviations is split in linear time."""
     paragraph = "J. Smith, pp. " * 100_000
 
     assert split_sentences(paragraph) == [paragraph.strip()]
@@ -47,20 +47,20 @@ def test_abbreviations_in_a_row_cost_no_more_than_others():
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_languages(name):
-    """Sentences end where readers of the language would end them."""
+    """Sentences end where readers of the language end them."""
     assert split_sentences(TEXTS[name]["text"]) == TEXTS[name]["sentences"]
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_sentences_of_a_text_stay_whole(name):
-    """A sentence that was split off is one sentence by itself, but for quotes whose other half is elsewhere."""
+    """Each sentence of a split text stays one sentence when split again."""
     for sentence in TEXTS[name]["sentences"]:
         assert split_sentences(sentence) == [sentence]
 
 
 @pytest.mark.parametrize("mark", "。！？｡।॥؟۔։።፧။។៕།")
 def test_marks_of_their_own_need_no_space(mark):
-    """Whatever letters follow, with or without a space, and closing brackets stay before the end."""
+    """Sentence marks of other scripts end a sentence without a following space, and closing brackets stay with it."""
     for letter in "天कبԲሀကកཀ":
         assert split_sentences(f"{letter}{letter}{mark}{letter}{letter}") == [f"{letter * 2}{mark}", letter * 2]
         assert split_sentences(f"({letter}{mark}) {letter}{mark}") == [f"({letter}{mark})", f"{letter}{mark}"]
@@ -69,13 +69,13 @@ def test_marks_of_their_own_need_no_space(mark):
 @pytest.mark.parametrize("letter", "AÉŁЖΩԱაאبकকகక๑서天あA5٣५")
 @pytest.mark.parametrize("opening", ["", '"', "(", "«", "„", "“", "¿"])
 def test_starts_of_sentences(letter, opening):
-    """After a full stop and a space, capitals, letters of scripts without capitals and digits start a sentence."""
+    """Capitals, digits and letters of scripts without capitals start a sentence after a full stop and a space."""
     assert split_sentences(f"Мы дома. {opening}{letter}{letter}") == ["Мы дома.", f"{opening}{letter}{letter}"]
 
 
 @pytest.mark.parametrize("letter", "aéłжωա")
 def test_small_letters_start_no_sentence(letter):
-    """After a full stop that may be an abbreviation's."""
+    """A small letter after a full stop starts no sentence."""
     assert len(split_sentences(f"Мы дома. {letter}{letter}")) == 1
 
 
@@ -115,7 +115,7 @@ def test_abbreviations(text):
     ],
 )
 def test_english_stays_english(text, sentences):
-    """Abbreviations and marks of other languages change nothing in an English text."""
+    """Abbreviations and marks of other languages do not change the sentences of English text."""
     got = split_sentences(text)
 
     assert got == sentences or len(got) == sentences
@@ -129,7 +129,7 @@ ABBREVIATION_BEFORE = re.compile(
 
 
 def split_english(paragraph):
-    """The rule from before other scripts were known."""
+    """Split with the earlier rule, which knew English only."""
     sentences, start = [], 0
     for match in ENDS_BEFORE.finditer(paragraph):
         if not ABBREVIATION_BEFORE.search(paragraph, max(start, match.start() - 7), match.start()):
@@ -157,7 +157,7 @@ ENGLISH = (
     )
 )
 def test_english_is_split_as_it_was(words):
-    """To the last character, with all its abbreviations, quotes and brackets."""
+    """English text gives the same sentences as with the earlier rule."""
     text = "It was the best of the times and " + "".join(map("".join, words))
 
     assert split_sentences(text) == split_english(text)
@@ -171,7 +171,7 @@ def test_english_is_split_as_it_was(words):
 @example('。"天')
 @example('天。"。天')
 def test_sentences_are_the_text(text):
-    """No sentence is empty, and joined they give the text but for spaces between them."""
+    """No sentence is empty, and the joined sentences give the text except for spaces."""
     sentences = split_sentences(text)
 
     assert all(sentence == sentence.strip() != "" for sentence in sentences)
@@ -183,7 +183,7 @@ def test_sentences_are_the_text(text):
 )
 @pytest.mark.parametrize("start", ["", "天", "天।", "x. ", "— "])
 def test_time_is_linear(start, piece):
-    """Whatever is repeated: twenty times the text takes no more than some twenty times as long."""
+    """Splitting a text 20 times as long takes less than 200 times as long, whatever is repeated."""
 
     def seconds(count):
         text = start + piece * count

@@ -1,4 +1,4 @@
-"""Words of text that is written without spaces: where they begin, whatever else stands in the text."""
+"""Tests of word boundaries in text that is written without spaces."""
 
 import importlib.metadata
 import importlib.util
@@ -35,7 +35,7 @@ mixed = st.lists(
 
 @pytest.fixture(scope="module", autouse=True)
 def pairs():
-    """A segmenter that cuts after each second character, wherever that is."""
+    """Register a segmenter that cuts after every second character."""
     with pytest.MonkeyPatch.context() as patch:
         split = lambda text: re.findall("..?", text, re.DOTALL)  # noqa: E731
         patch.setitem(SEGMENTERS, "pairs", Segmenter(lambda: split, HAN))
@@ -47,8 +47,8 @@ def encoder(words, **options):
     return WordEncoder(Tokenizer(build_tokenizer(VOCAB, **options)), name_with_version(words))
 
 
-def shown(words, sentence):
-    """The words of a sentence, as their tokens."""
+def words_of(words, sentence):
+    """Return the tokens of a sentence, with a space before each word."""
     ids, continues = (with_words := encoder(words)).encode(sentence)
     tokens = [with_words._backend.id_to_token(int(token_id)) for token_id in ids]
     return "".join(token if more else f" {token}" for token, more in zip(tokens, continues, strict=True)).strip()
@@ -63,7 +63,7 @@ def shown(words, sentence):
 @example(sentence="北\ufe00京[MASK]大\u0301学")
 @example(sentence="")
 def test_words_begin_at_tokens_and_all_tokens_are_in_one(sentence, words, lowercase):
-    """Between Chinese characters where the segmenter says, elsewhere where pieces say; ids are the tokenizer's."""
+    """Chinese words begin where the segmenter cuts, others at tokens without `##`; ids are the tokenizer's."""
     with_words = encoder(words, lowercase=lowercase)
     split, letters = load_segmenter(name_with_version(words))
     ids, continues = with_words.encode(sentence)
@@ -89,7 +89,7 @@ def test_words_begin_at_tokens_and_all_tokens_are_in_one(sentence, words, lowerc
 
 @given(sentence=st.lists(st.sampled_from([*"abeé12,.#  [", "ab", "[MASK]", "в", "가", "हि"])).map("".join))
 def test_text_with_spaces_is_as_before(sentence):
-    """Ids and pieces alone, with any segmenter."""
+    """Text with spaces gives the tokenizer's ids and words with any segmenter."""
     for words in ("pairs", "spaces"):
         with_words = encoder(words)
         ids, continues = with_words.encode(sentence)
@@ -104,15 +104,15 @@ def test_text_with_spaces_is_as_before(sentence):
     [
         ("我们在图书馆读书。", "我们 在 图书馆 读书 。"),
         ("研究生命的起源", "研究 生命 的 起源"),
-        ("来到网易杭研大厦", "来到 网易 杭研 大厦"),  # the third is in no dictionary
+        ("来到网易杭研大厦", "来到 网易 杭研 大厦"),  # `杭研` is in no dictionary
         ("今天abab12很好", "今天 ab##ab##1##2 很 好"),
         ("今天 天气", "今天 天气"),
         ("\U00020000北京ａ", "[UNK] 北京 ａ"),
     ],
 )
 def test_words_of_jieba(sentence, words):
-    """Words in its dictionary and others are found, among other text."""
-    assert shown("jieba", sentence) == words
+    """jieba finds words inside and outside its dictionary, mixed with other text."""
+    assert words_of("jieba", sentence) == words
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_words_of_jieba(sentence, words):
     ],
 )
 def test_words_between_spaces(sentence, words):
-    """Spaces between characters are boundaries, and no text."""
-    assert shown("spaces", sentence) == words
+    """Spaces between Chinese characters separate words and give no tokens."""
+    assert words_of("spaces", sentence) == words
 
 
 @needs_jieba
 def test_jieba_is_quiet_and_writes_no_file(tmp_path):
-    """A file that another user has put into the temporary folder is not read either."""
+    """jieba prints nothing, writes no cache, and reads no cache of another user."""
     (tmp_path / "jieba.cache").write_bytes(b"other")
     code = "from training.text.words import *; print(load_segmenter(name_with_version('jieba'))[0]('北京大学'))"
     environment = {"TMPDIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PYTHONUTF8": "1"}
@@ -143,7 +143,7 @@ def test_jieba_is_quiet_and_writes_no_file(tmp_path):
 
 
 def test_without_jieba_the_group_is_named(monkeypatch):
-    """With the command that installs it."""
+    """A missing jieba is an error that names the command to install it."""
 
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
@@ -154,7 +154,7 @@ def test_without_jieba_the_group_is_named(monkeypatch):
 
 
 def test_another_version_on_another_machine_is_refused(monkeypatch):
-    """Its words would be others."""
+    """A node with another version of jieba is refused."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.1")
     with pytest.raises(ChildProcessError, match=r"has jieba 9\.1, but the command was started with jieba 9\.0"):
         load_segmenter("jieba 9.0")

@@ -1,4 +1,4 @@
-"""Workers leave interrupts to the process that started them."""
+"""Tests of the worker pool: interrupts and killed workers."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ def blocked_signals(_):
 
 
 def test_workers_never_see_an_interrupt():
-    """From their first moment on; here it is as before."""
+    """Workers block SIGINT from their start, and the parent process does not."""
     (blocked,) = map_in_order(blocked_signals, [(0,)], num_workers=1)
 
     assert signal.SIGINT in blocked
@@ -25,6 +25,6 @@ def end(_):
 
 
 def test_a_killed_worker_is_one_line():
-    """As by a kernel that is out of memory."""
+    """A killed worker is an error that suggests too little memory."""
     with pytest.raises(ChildProcessError, match="a worker was killed; is there enough memory"):
         list(map_in_order(end, [(0,)] * 9, num_workers=1))
