@@ -1,4 +1,4 @@
-"""Contrastive training brings texts that are alike together; the loss is SimCSE's, whatever the number of processes."""
+"""Tests of contrastive training: SimCSE's loss for any number of processes, and better scores of similar texts."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def topic_text(rng, topic):
 
 
 def write_pairs(path, num_rows, seed, *, all_alike):
-    """Pairs of texts, labelled 1 if they are of one topic, else 0."""
+    """Write pairs of texts, labelled 1 for the same topic and 0 otherwise."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(num_rows):
@@ -62,7 +62,7 @@ def write_pairs(path, num_rows, seed, *, all_alike):
 
 @pytest.fixture
 def recipe(checkpoint, tmp_path):
-    """Supervised training that takes a second."""
+    """Return a recipe of supervised training that takes a second."""
     return ContrastiveRecipe(
         mode="supervised",
         checkpoint=checkpoint,
@@ -83,7 +83,7 @@ def recipe(checkpoint, tmp_path):
     seed=st.integers(0, 9),
 )
 def test_loss_is_the_formula(numbers, temperature, seed):
-    """Equation 5 of SimCSE, written out, without the candidates that are no negatives."""
+    """The loss equals equation 5 of SimCSE, without candidates that are no negatives."""
     vectors = np.random.default_rng(seed).standard_normal((len(numbers), len(numbers[0]), 4))
     cosine = lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)  # noqa: E731
     expected = 0.0
@@ -104,7 +104,7 @@ def test_loss_is_the_formula(numbers, temperature, seed):
 
 @pytest.mark.parametrize("num_negatives", [0, 1])
 def test_loss_is_that_of_sentence_transformers(num_negatives):
-    """MultipleNegativesRankingLoss with scale 20, as there: scores of anchors with positives, then negatives."""
+    """The loss equals MultipleNegativesRankingLoss of sentence-transformers with scale 20."""
     torch.manual_seed(0)
     anchors, *others = torch.randn(2 + num_negatives, 6, 8)
     similarities = F.normalize(anchors) @ F.normalize(torch.cat(others)).T * 20.0
@@ -121,7 +121,7 @@ def test_loss_is_that_of_sentence_transformers(num_negatives):
     [("cls", 15, 1e-2), pytest.param("mean", 4, 3e-3, marks=pytest.mark.slow)],
 )
 def test_supervised_training_brings_topics_together(pooling, num_epochs, learning_rate, recipe, alone):
-    """Spearman on dev rises far above that of the start, which the task card holds beside the baselines."""
+    """Supervised training raises Spearman on dev far above the start and the baselines, which the task card holds."""
     path = train_embedding(replace(recipe, pooling=pooling, num_epochs=num_epochs, learning_rate=learning_rate), alone)
 
     card = read_task_card(path)
@@ -136,7 +136,7 @@ def test_supervised_training_brings_topics_together(pooling, num_epochs, learnin
 
 
 def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
-    """Out of plain text, without pairs: vectors lie less crowded, and tell words better."""
+    """Unsupervised training on plain text makes vectors more uniform and raises Spearman on dev."""
     changes = {"mode": "unsupervised", "train": (text_file,), "pooling": "mean", "num_epochs": 2, "learning_rate": 1e-3}
     path = train_embedding(replace(recipe, **changes), alone)
 
@@ -147,7 +147,7 @@ def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_path, alone):
-    """What the checkpoint gives is what was trained, scored, and what transformers computes, head and all left out."""
+    """The checkpoint gives the vectors of training and of transformers, without the head."""
     path = train_embedding(replace(recipe, pooling=pooling, num_epochs=1), alone)
 
     task, run = load_for_evaluation(path)
@@ -173,7 +173,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
 
 
 def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
-    """As training did, beside the words that both texts share; there are no predictions to be written."""
+    """`training.evaluate` prints the scores of training and the word overlap, and refuses to write predictions."""
     path = train_embedding(replace(recipe, num_epochs=1), alone)
     capsys.readouterr()
     arguments = ["evaluate", str(path), "--data", str(recipe.dev[0])]
@@ -209,7 +209,7 @@ def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
     ],
 )
 def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, tmp_path, monkeypatch):
-    """Where the dev data have them; flags win."""
+    """Dev data use the columns of the training data if they have them, and flags take precedence."""
     (tmp_path / "dev.tsv").write_text(f"{header}\n{header}\n")
     words = f"supervised --checkpoint a --train b --run-dir c --dev {tmp_path / 'dev.tsv'} --columns.text one"
     monkeypatch.setattr("sys.argv", ["contrastive", *words.split(), *flags])
@@ -222,7 +222,7 @@ def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, 
 
 
 def test_report_shows_cosines_of_pairs(recipe, alone):
-    """Of dev, the most similar first, beside what the data say; those of the task's own vectors."""
+    """The report shows cosines of dev pairs beside their labels, most similar first."""
     path = train_embedding(replace(recipe, num_epochs=1), alone)
 
     samples = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
@@ -238,7 +238,7 @@ def test_report_shows_cosines_of_pairs(recipe, alone):
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
-    """The same losses as without the interruption; the best state on dev can be kept."""
+    """An interrupted run gives the losses and the best state of an undisturbed one."""
     recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, select="best")
     whole = train_embedding(recipe, alone)
     log = RunDirectory.log
@@ -265,7 +265,7 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
 
 @pytest.mark.slow
 def test_several_processes_compare_all_texts(recipe, tmp_path):
-    """Without dropout, two processes have the losses of one: negatives are those of the whole batch."""
+    """Two processes give the losses of one without dropout, with negatives from the whole batch."""
     losses = {}
     for processes in (1, 2):
         launch = ["training.launch", str(processes)] if processes > 1 else []
@@ -281,7 +281,7 @@ def test_several_processes_compare_all_texts(recipe, tmp_path):
 
 
 def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoint):
-    """In other case, or beyond the length that is trained on."""
+    """Texts that differ only in case or beyond the maximum length count as the same text."""
     task, _ = load_for_evaluation(checkpoint)
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
 
@@ -316,7 +316,7 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
     ],
 )
 def test_mistakes_are_told(changes, message, recipe, alone):
-    """What, where, and what to do, before anything is written."""
+    """The error names the mistake and the remedy, and no file is written."""
     with pytest.raises(ValueError, match=message):
         train_embedding(replace(recipe, **changes), alone)
 
@@ -339,7 +339,7 @@ def test_mistakes_are_told(changes, message, recipe, alone):
     ],
 )
 def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
-    """Nothing to tell apart, negatives for some, no pairs."""
+    """The error says why the pairs cannot be used."""
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -348,7 +348,7 @@ def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
 
 
 def test_dev_pairs_that_are_known_are_counted(recipe, tmp_path, alone, capsys):
-    """In either order."""
+    """A note counts the dev pairs that are also in the training data, in either order."""
     rows = [json.loads(line) for line in recipe.dev[0].read_text().splitlines()][:3]
     known = [{"text": row["text_pair"], "text_pair": row["text"]} for row in rows]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known))

@@ -1,4 +1,4 @@
-"""Fine-tuning learns both tasks, from our checkpoints and from transformers', and labels windows as the reference."""
+"""Tests of fine-tuning: learning from our checkpoints and transformers', labels of windows, messages, and defaults."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 
 
 
 def test_classification_learns(checkpoint, tmp_path, alone):
-    """Accuracy on dev reaches 95%; the checkpoint says how it treats text and what it scored."""
+    """Accuracy on dev reaches 95%, and the checkpoint holds its settings and scores."""
     train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 200, seed) for seed in (0, 1))
     recipe = FinetuneRecipe(
         task="classification",
@@ -63,7 +63,7 @@ def test_classification_learns(checkpoint, tmp_path, alone):
 
 @pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
-    """F1 on dev is high, over windows too, with and without unanswerable questions."""
+    """F1 on dev is high over several windows, with and without unanswerable questions."""
     train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=unanswerable) for seed in (0, 1))
     recipe = FinetuneRecipe(
         task="spans",
@@ -87,7 +87,7 @@ def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
 
 
 def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
-    """`auto` scores at least as well as 0, reports both, and the checkpoint decides by what was found."""
+    """`auto` scores at least as well as threshold 0, reports both, and stores its threshold in the checkpoint."""
     train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed, unanswerable=True) for seed in (0, 1))
     recipe = FinetuneRecipe(
         task="spans",
@@ -114,7 +114,7 @@ def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
 
 
 def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, tmp_path, alone):
-    """On the way, at the end with the threshold that was searched for, and of the baseline: one score by one name."""
+    """Every score of answers without spaces counts characters, under one name in training, evaluation and baseline."""
     question = {"question": "在哪里？", "answers": [{"text": "北京大学", "answer_start": 2}]}
     unanswerable = {"question": "是谁？", "answers": []}
     paragraphs = [
@@ -145,7 +145,7 @@ def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, 
 
 
 def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, alone):
-    """Only config, weights and vocab.txt, as old checkpoints have."""
+    """A checkpoint of transformers with only config, weights and vocab.txt can be fine-tuned."""
     foreign = tmp_path / "foreign"
     config = transformers.BertConfig(
         vocab_size=Tokenizer.load(tokenizer_dir).vocab_size,
@@ -173,7 +173,7 @@ def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, a
 
 
 def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
-    """First and last token of the answer where the window shows all of it, else [CLS] twice."""
+    """A window that contains the whole answer gets its first and last token, and others get [CLS] twice."""
     tokenizer = Tokenizer.load(tokenizer_dir)
     settings = SpanSettings(max_seq_length=16, max_query_length=4, doc_stride=4, unanswerable=True)
     task = create_task("spans", tokenizer, settings)
@@ -194,7 +194,7 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
 
 @pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red "])
 def test_white_space_around_an_answer_is_none_of_it(answer, tokenizer_dir):
-    """As tools for annotation have it; an answer of nothing else is none."""
+    """White space around an answer is ignored, and a blank answer cannot be used."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
     context = "the big red cat"
     example = SpanExample("the house", context, (answer,), context.index(answer))
@@ -207,7 +207,7 @@ def test_white_space_around_an_answer_is_none_of_it(answer, tokenizer_dir):
 
 
 def test_answers_may_end_with_an_accent(tokenizer_dir):
-    """One that the tokenizer drops does not make a question unanswerable."""
+    """An accent at the end of an answer that the tokenizer drops does not make the question unanswerable."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
     example = SpanExample("the house", "the cat\u0301 the", ("cat\u0301",), 4)
 
@@ -218,7 +218,7 @@ def test_answers_may_end_with_an_accent(tokenizer_dir):
 
 
 def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
-    """An answer_start that does not point at the answer would teach nonsense."""
+    """An example whose answer_start does not point at the answer is left out and counted."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     good, bad = SpanExample("the?", "a cat", ("cat",), 2), SpanExample("the?", "a cat", ("cat",), 1)
 
@@ -239,7 +239,7 @@ FOUR_TOKENS = "the the the the"
     ],
 )
 def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
-    """A line counts those of which none can be given, with the flag that would let them."""
+    """A warning counts examples whose answers are all too long, with the flag to change."""
     settings = SpanSettings(max_seq_length=32, max_query_length=4, max_answer_length=3)
     task = create_task("spans", Tokenizer.load(tokenizer_dir), settings)
     examples = [SpanExample("the?", "the the the", texts) for texts in answers]
@@ -267,7 +267,7 @@ def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
     ],
 )
 def test_answers_that_begin_or_end_inside_a_word_are_counted(context, answer, doubt, tokenizer_dir):
-    """They are mostly marked wrongly; parts of a token cannot be given at all."""
+    """A warning counts answers that begin or end inside a word, and those inside a token."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     start = context.index(answer.strip()) - (len(answer) - len(answer.lstrip()))
     context = context.ljust(start + len(answer))
@@ -280,7 +280,7 @@ def test_answers_that_begin_or_end_inside_a_word_are_counted(context, answer, do
 
 
 def test_every_sequence_once_an_epoch(tokenizer_dir):
-    """Batches cover all sequences each epoch, in another order, and hold sequences of like length."""
+    """Batches cover every sequence once an epoch in a new order, with sequences of similar length together."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     examples = [SpanExample("the?", " ".join(["cat"] * (1 + n % 50)), ("cat",), 0) for n in range(128)]
     items, _ = label_examples(task, Examples(("here", example) for example in examples))
@@ -305,7 +305,7 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
     ],
 )
 def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path, monkeypatch, capfd):
-    """File and reason, no traceback, no run directory left."""
+    """Malformed data are an error of one line that names the file, and leave no run directory."""
     (tmp_path / name).write_text(content)
     arguments = [
         "spans",
@@ -325,7 +325,7 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
 
 
 def test_unusable_dev_data_are_refused_before_training(checkpoint, tmp_path, alone):
-    """With their line, rather than after hours."""
+    """An unusable dev example is an error before training that names its line."""
     train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 8, seed) for seed in (0, 1))
     with open(dev, "a", encoding="utf-8") as file:
         file.write('{"text": "\u200b", "label": "no"}\n')
@@ -340,7 +340,7 @@ def test_unusable_dev_data_are_refused_before_training(checkpoint, tmp_path, alo
 
 @pytest.mark.parametrize("answer", ["", "not there"])
 def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, alone):
-    """Leaving all examples out would leave nothing to train on."""
+    """Data without any usable answer are refused."""
     question = {"id": "1", "question": "Where?", "answers": [{"text": answer, "answer_start": 0}]}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}))
@@ -354,7 +354,7 @@ def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, a
 
 
 def test_dev_data_without_the_pairs_of_train_are_refused(checkpoint, tmp_path, alone):
-    """Scores on half of each example would say nothing."""
+    """Dev data without pairs are refused if the training data have pairs."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("text\ttext_pair\tlabel\nthe cat\ta cat\tyes\na dog\tthe cat\tno\n")
     dev.write_text("text\tpair\tlabel\nthe cat\ta cat\tyes\n")
@@ -367,7 +367,7 @@ def test_dev_data_without_the_pairs_of_train_are_refused(checkpoint, tmp_path, a
 
 
 def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
-    """Its ids would lie outside of the embeddings."""
+    """A tokenizer with more ids than embeddings is refused."""
     foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
     (foreign / TOKENIZER_FILE).unlink()
     with open(foreign / "vocab.txt", "a", encoding="utf-8") as file:
@@ -380,7 +380,7 @@ def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
 
 
 def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_path, alone):
-    """A run that goes on would read the same text otherwise."""
+    """A finished run refuses a checkpoint whose tokenizer has changed."""
     source = shutil.copytree(checkpoint, tmp_path / "source")
     train = write_classification(tmp_path / "train.jsonl", 8, 0)
     recipe = FinetuneRecipe(
@@ -397,7 +397,7 @@ def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_pa
 
 
 def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
-    """Rather than a long text, when it comes."""
+    """A task card with a max_seq_length above the network's is refused when it is loaded."""
     edited = shutil.copytree(checkpoint, tmp_path / "edited")
     card = json.loads((edited / "task.json").read_text())
     card["settings"]["max_seq_length"] = 65
@@ -408,7 +408,7 @@ def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
 
 
 def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone, monkeypatch, capfd):
-    """The command's table holds the scores of the task card."""
+    """The command prints the scores of the task card, and writes predictions."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
     recipe = FinetuneRecipe(
         task="classification", checkpoint=checkpoint, train=(train,), dev=(train,), run_dir=tmp_path / "run", **SETTINGS
@@ -432,7 +432,7 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
 
 
 def test_predictions_that_cannot_be_written_are_refused_at_once(checkpoint, tmp_path, monkeypatch, capfd):
-    """Before anything is read or predicted."""
+    """A task without predictions is refused before any data are read."""
     arguments = [str(checkpoint), "--data", "nowhere.txt", "--predictions", str(tmp_path / "out.jsonl")]
 
     result = call(evaluate, arguments, monkeypatch, capfd)
@@ -442,7 +442,7 @@ def test_predictions_that_cannot_be_written_are_refused_at_once(checkpoint, tmp_
 
 
 def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone, monkeypatch, capsys):
-    """Where the data have them; flags win, and usual names need none."""
+    """`training.evaluate` uses the training's columns if the data have them, and flags take precedence."""
     named, usual = tmp_path / "named.tsv", tmp_path / "usual.tsv"
     named.write_text("sentence\ttext\tclass\nthe cat\t\tyes\nthe dog\tthe tree\tno\n")
     usual.write_text("text\tlabel\nthe cat\tyes\n")
@@ -475,7 +475,7 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
 
 
 def test_the_card_says_how_long_the_weights_were_trained(checkpoint, tmp_path, alone):
-    """Where the time was up before; and on which data, files of one name each for itself."""
+    """The card gives the steps until the time budget ended, and data files under distinct names."""
     paths = [tmp_path / part / "data.jsonl" for part in ("a", "b", "c")]
     for seed, path in enumerate(paths):
         path.parent.mkdir()
@@ -508,12 +508,12 @@ def test_the_card_says_how_long_the_weights_were_trained(checkpoint, tmp_path, a
     ],
 )
 def test_names_of_data_are_as_long_as_they_must_be(paths, names):
-    """One file has one name, and no two files share one."""
+    """Each file has one name, as short as distinct names allow."""
     assert source_names(list(map(Path, paths))) == names
 
 
 def test_shapes_of_batches_are_few():
-    """Lengths are rounded up to a multiple of 16, and never beyond the longest sequence there is."""
+    """Lengths of batches are multiples of 16, at most the longest sequence."""
     sequences = [Features(input_ids=np.ones(size, int), token_type_ids=np.zeros(size, int)) for size in range(3, 91)]
     items = [LabelledFeatures((sequence,), (0,)) for sequence in sequences]
     data = FinetuningData(items, OBJECTIVES["classification"], global_batch_size=4, seed=0, pad_id=0)
@@ -525,8 +525,7 @@ def test_shapes_of_batches_are_few():
 
 
 def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, capsys):
-    """Kind of texts and labels, dev data that are known (under whatever label), a score no better than its baseline, no
-    dev data, and a run that was done."""
+    """The run prints the data it read, dev examples known from training, weak scores, and earlier results."""
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
     dev = tmp_path / "dev.jsonl"
     rows = [json.loads(line) for line in train.read_text().splitlines()]
@@ -554,7 +553,7 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
 
 
 def test_it_says_what_the_network_does_not_read(checkpoint, tmp_path, alone, monkeypatch, capsys):
-    """Words that its vocabulary lacks, and texts that are cut; of dev and in an evaluation as well."""
+    """The run warns about unknown words and truncated texts, in training, dev and evaluation."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("text\tlabel\n" + "今天天气很好，我们走吧\tyes\n昨天天气不好\tno\n" * 4)
     dev.write_text("text\tlabel\n" + "the cat " * 20 + "\tyes\n")
@@ -582,7 +581,7 @@ def test_it_says_what_the_network_does_not_read(checkpoint, tmp_path, alone, mon
     ],
 )
 def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
-    """They would do nothing."""
+    """Settings of another task are refused."""
     (name,) = changes
     with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is of spans"):
         FinetuneRecipe(task=task, checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, **changes)
@@ -590,7 +589,7 @@ def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
 
 @pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
 def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, checkpoint, tmp_path, alone, capsys):
-    """Scores as STS-B has are for another task."""
+    """A warning suggests regression if the labels are fractions or many numbers."""
     train = tmp_path / "train.tsv"
     train.write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
     fields = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run", "num_epochs": 0.1}
@@ -609,7 +608,7 @@ def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, che
 
 
 def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
-    """Also where a file has one label after the other: its first rows alone would call a constant perfect."""
+    """The curve is measured on dev examples of every label, also if the file is sorted by label."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
     rows = sorted(train.read_text().splitlines(), key=lambda line: json.loads(line)["label"])
     (tmp_path / "dev.jsonl").write_text("\n".join(rows) + "\n")
@@ -632,7 +631,7 @@ def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
 
 @pytest.mark.parametrize(("labels", "is_new"), [(("no", "yes"), False), (("yea", "nay"), True)])
 def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkpoint, tmp_path, alone, capsys):
-    """Their order says nothing of what they mean: every seed has a new one, and a line says so."""
+    """A classifier for other labels is replaced by a new one, with a note."""
     rows = [json.loads(line) for line in write_classification(tmp_path / "train.jsonl", 32, 0).read_text().splitlines()]
     others = [json.dumps(row | {"label": labels[row["label"] == "yes"]}) for row in rows]
     (tmp_path / "others.jsonl").write_text("\n".join(others) + "\n")
@@ -653,7 +652,7 @@ def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkp
 
 
 def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_path, alone, capsys):
-    """The task card says which marks belong to words; words that would be divided otherwise are warned of."""
+    """The task card holds the marks that belong to words, and a warning reports words that running text divides."""
     names = "Jean-Luc\tB-PER\nPicard\tI-PER\nof\tO\nAT&T\tB-ORG\n.\tO\n\n"
     (tmp_path / "names.conll").write_text(names * 4)
     (tmp_path / "chinese.conll").write_text("北京\tB-LOC\n很\tO\n大\tO\n\n" * 4)
@@ -683,7 +682,7 @@ def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_pa
     ],
 )
 def test_a_cased_vocabulary_that_is_lower_cased_is_told(tokens, config, is_told, checkpoint, tmp_path, capsys):
-    """Once, where no configuration says what it is to be."""
+    """A warning reports a cased vocabulary once if no configuration sets its case."""
     shutil.copy(checkpoint / "config.json", tmp_path)
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab))
@@ -696,7 +695,7 @@ def test_a_cased_vocabulary_that_is_lower_cased_is_told(tokens, config, is_told,
 
 
 def test_the_default_learning_rate_follows_from_the_size(checkpoint, tmp_path, alone, capsys):
-    """It is printed and recorded, and a resumed run keeps its own."""
+    """The default learning rate is printed and recorded, and a resumed run keeps its own."""
     train = write_classification(tmp_path / "train.jsonl", 16, 0)
     recipe = FinetuneRecipe(
         task="classification", checkpoint=checkpoint, train=(train,), run_dir=tmp_path / "run", num_epochs=0.1
@@ -717,5 +716,5 @@ def test_the_default_learning_rate_follows_from_the_size(checkpoint, tmp_path, a
     ("hidden_size", "expected"), [(128, 3e-4), (256, 3e-4), (512, 1e-4), (768, 5e-5), (1024, 2e-5)]
 )
 def test_large_encoders_have_lower_learning_rates(hidden_size, expected):
-    """As measured for small ones, and as in the paper for BERT-base and BERT-large."""
+    """The default learning rate falls with the hidden size, as measured and as in the paper."""
     assert default_learning_rate(hidden_size) == expected

@@ -1,4 +1,4 @@
-"""Pretraining: exact resume, and the same losses however the global batch is split."""
+"""Tests of pretraining: exact resuming, and the same losses for any split of the global batch."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def recipe(corpus_dir, run, **changes):
 
 
 def test_same_seed_gives_the_same_losses_and_another_seed_others(corpus_dir, tmp_path, alone):
-    """A rerun repeats every loss bit for bit."""
+    """The same seed repeats every loss bit for bit, and another seed gives other losses."""
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):
         pretrain(recipe(corpus_dir, tmp_path / name, seed=seed), alone)
 
@@ -62,7 +62,7 @@ def command(corpus_dir, run, *flags, processes=None):
 
 @pytest.mark.slow
 def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
-    """kill -9 between checkpoints, in the second epoch; the same command goes on and ends with the same losses."""
+    """A run killed in the second epoch resumes with the losses and weights of an undisturbed run."""
     flags = ["--num-steps", "60", "--checkpoint-every", "7", "--dropout", "0.1"]
     subprocess.run(command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
     process = subprocess.Popen(command(corpus_dir, tmp_path / "killed", *flags), stderr=subprocess.DEVNULL)
@@ -81,7 +81,7 @@ def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
 
 
 def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone):
-    """Two processes, or micro-batches of 1, 3 and 8, follow the same losses."""
+    """Two processes and micro-batches of 1, 3 and 8 give the same losses."""
     runs = {"whole": 8, "three": 3, "single": 1}
     for name, size in runs.items():
         pretrain(recipe(corpus_dir, tmp_path / name, num_steps=5, dropout=0.0, micro_batch_size=size), alone)
@@ -99,7 +99,7 @@ def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone)
 
 @pytest.mark.slow
 def test_gradients_do_not_depend_on_the_split(corpus_dir, tmp_path):
-    """1, 2 or 4 processes, micro-batches of any size: the same gradients of the global batch, to 1e-6 of their norm."""
+    """1, 2 and 4 processes and any micro-batches give the same gradients, to 1e-6 of their norm."""
     write_gradients(corpus_dir, 8, tmp_path / "whole.pt")
     write_gradients(corpus_dir, 3, tmp_path / "micro.pt")
     write_gradients(corpus_dir, 1, tmp_path / "single.pt")
@@ -125,8 +125,7 @@ def test_gradients_do_not_depend_on_the_split(corpus_dir, tmp_path):
 
 @pytest.fixture(scope="module")
 def corpora(tokenizer_dir, tmp_path_factory):
-    """Corpora of 60 documents by name: all of a single sentence, one in ten longer, of a sentence that no example has
-    room for."""
+    """Write corpora of 60 documents: `single` sentences, a `few` longer documents, and too `long` sentences."""
     directory = tmp_path_factory.mktemp("corpora")
     sentences = [line for line in make_text(60, seed=3).splitlines() if line]
     texts = {
@@ -144,7 +143,7 @@ def corpora(tokenizer_dir, tmp_path_factory):
 @pytest.mark.parametrize("name", ["single", "long"])
 @pytest.mark.parametrize("objective", ["masked-lm", "replaced-tokens"])
 def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora, tmp_path, alone, capfd):
-    """With the flag that mends it, and in place; without them nothing is said of pairs."""
+    """The error names the flag that helps, and training without next sentences prints nothing about pairs."""
     wanted = recipe(corpora / name, tmp_path / "run", num_steps=1, objective=objective)
     single = {"single": 60, "long": 0}[name]
 
@@ -162,11 +161,11 @@ def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora
 
 
 def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path, alone, capfd, monkeypatch):
-    """Its pairs were described when it began, and are not again."""
+    """A run that has begun on such a corpus resumes, and does not describe its pairs again."""
     changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
     with monkeypatch.context() as patch:
         patch.setattr("training.pretrain._report_pairs", lambda *_, **__: None)
-        patch.setattr("training.pretrain.evaluate_pretraining", None)  # dies at step 2
+        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 2
         with pytest.raises(TypeError):
             pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone)
     capfd.readouterr()
@@ -176,7 +175,7 @@ def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path,
 
 
 def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
-    """Beside what is said of every corpus, at each length."""
+    """A warning for each length reports that few pairs can be next."""
     pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_fraction=0.5), alone)
     said = capfd.readouterr()
 
@@ -187,7 +186,7 @@ def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
 
 
 def test_next_sentences_of_dev_that_are_all_random_are_not_scored(corpora, corpus_dir, tmp_path, alone, capfd):
-    """Else 100% would be nothing to be proud of."""
+    """A dev corpus without next sentences gives no nsp_accuracy."""
     for dev in ("single", "few"):
         changes = {"num_steps": 1, "dev_corpus": corpora / dev}
         scores = read_task_card(pretrain(recipe(corpus_dir, tmp_path / dev, **changes), alone)).scores
@@ -199,7 +198,7 @@ def test_next_sentences_of_dev_that_are_all_random_are_not_scored(corpora, corpu
 
 
 def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
-    """A changed setting is named; a finished run is left as it is."""
+    """The error names a changed setting, and a finished run stays unchanged."""
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
     before = losses(tmp_path / "run")
 
@@ -211,13 +210,13 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
 
 @pytest.fixture
 def further(corpus_dir, checkpoint, tmp_path):
-    """A run that goes on from a checkpoint, and hardly moves its weights."""
+    """Return a recipe that starts from a checkpoint and hardly changes its weights."""
     init = shutil.copytree(checkpoint, tmp_path / "init")
     return recipe(corpus_dir, tmp_path / "run", init=init, num_steps=1, learning_rate=1e-9)
 
 
 def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
-    """From its weights; the card says whose they are, and what made them."""
+    """A run starts from the weights of the checkpoint, which the card names with its own pretraining."""
     found = pretrain(further, alone)
 
     ours, theirs = (load_model(path, "masked-lm").state_dict() for path in (found, checkpoint))
@@ -229,7 +228,7 @@ def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
 
 
 def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
-    """Wherever it lies; of a run that has no record of it, it is taken for what it is now."""
+    """The checkpoint to start from may move but not change, and a run without its digest accepts it."""
     pretrain(further, alone)
     moved = shutil.move(further.init, tmp_path / "moved")
     pretrain(replace(further, init=moved), alone)
@@ -262,7 +261,7 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, alone):
-    """Before the first step."""
+    """A checkpoint that does not fit is refused before the first step."""
     if changes.get("init") == "other words":
         for name in ("tokenizer.json", "vocab.txt"):
             text = (further.init / name).read_text()
@@ -277,7 +276,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, al
 
 
 def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alone, monkeypatch, capsys):
-    """Not what came after them. And a dev corpus that is no other is remarked upon."""
+    """The card counts steps and tokens of the selected weights; a note says that the dev corpus is the corpus."""
     scores = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": next(scores)})
     changes = {"num_steps": 6, "eval_every": 2, "dev_corpus": corpus_dir, "select": "best"}
@@ -291,7 +290,7 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
 
 
 def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, alone, monkeypatch):
-    """It is said in a line, and the run comes to its end by the remedy that the line names."""
+    """The error for NaN scores names the flag that helps, and with it the run finishes."""
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": math.nan})
     changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir}
     last, best = (recipe(corpus_dir, tmp_path / "run", **changes, select=select) for select in ("last", "best"))
@@ -315,13 +314,13 @@ def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, al
     ],
 )
 def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_path):
-    """Somebody thinks they have one."""
+    """Settings without an effect are refused."""
     with pytest.raises(ValueError, match=message):
         recipe(corpus_dir, tmp_path, **changes)
 
 
 def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alone):
-    """Nothing is lost, so that the corrected command starts the run anew."""
+    """A corrected command starts again if the run has no state yet."""
     with pytest.raises(ValueError, match="less than one batch"):
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, global_batch_size=100_000), alone)
 
@@ -331,7 +330,7 @@ def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alo
 
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_broken_recipe_of_a_run_is_named(content, corpus_dir, tmp_path, alone):
-    """The file, in one line."""
+    """The error names a broken recipe file."""
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
     (tmp_path / "run" / "recipe.json").write_text(content)
 
@@ -340,7 +339,7 @@ def test_broken_recipe_of_a_run_is_named(content, corpus_dir, tmp_path, alone):
 
 
 def test_training_learns_and_reports(checkpoint):
-    """The loss falls; metrics, picture, recipe and task card lie in the run directory, resumable state does not."""
+    """The loss falls, and the run directory holds metrics, plot, recipe and task card, but no state."""
     run = checkpoint.parent
     lines = read_metrics(run)
 
@@ -360,12 +359,12 @@ def test_training_learns_and_reports(checkpoint):
 
 
 def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
-    """The other objective learns, resumes bit for bit, and leaves a BERT behind like any other."""
+    """Replaced-token detection learns, resumes bit for bit, and gives a BERT checkpoint."""
     changes = {"objective": "replaced-tokens", "num_steps": 60, "dev_corpus": corpus_dir, "eval_every": 30}
     changes |= {"initialization": "local", "log_every": 1}
     pretrain(recipe(corpus_dir, tmp_path / "whole", **changes), alone)
     with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.evaluate_pretraining", None)  # dies at step 30
+        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 30
         with pytest.raises(TypeError):
             pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
     pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
@@ -388,7 +387,7 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
 
 @pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])
 def test_batches_have_one_shape(direction, corpus):
-    """However long their examples; what fills them up has no part in losses and counts."""
+    """Batches have one shape, and their padding counts in no loss."""
     examples = PretrainingExamples(
         corpus, max_seq_length=32, direction=direction, next_sentences=direction == "both", short_seq_prob=0.5
     )
@@ -408,7 +407,7 @@ def test_batches_have_one_shape(direction, corpus):
 
 @pytest.mark.usefixtures("any_number")
 def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
-    """A loss that is no number ends the run with the step in the message."""
+    """A NaN loss ends the run with an error that names the step."""
     with pytest.raises(
         ValueError, match=r"the loss is nan .* at step \d+ \(epoch 0, batch \d+\).*lower --learning-rate"
     ):
@@ -416,7 +415,7 @@ def test_diverging_run_is_stopped(corpus_dir, tmp_path, alone):
 
 
 def test_published_shapes_are_first_words(tmp_path):
-    """`base` sets layers, hidden size and heads; flags after it win."""
+    """A recipe's name sets layers, hidden size and heads, and later flags take precedence."""
     base = recipe_from_arguments(["base", "--corpus", "c", "--run-dir", "r", "--num-hidden-layers", "6"])
 
     assert (base.num_hidden_layers, base.hidden_size, base.num_attention_heads) == (6, 768, 12)
@@ -442,7 +441,7 @@ def test_published_shapes_are_first_words(tmp_path):
     ],
 )
 def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, message, monkeypatch, capfd):
-    """No frame, no traceback."""
+    """A mistake is an error of one line."""
     arguments = command(corpus_dir, tmp_path / "run", *flags)[3:]
     result = call(main, arguments, monkeypatch, capfd)
 
@@ -461,7 +460,7 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     ],
 )
 def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_path):
-    """The launcher adds nothing."""
+    """Several processes report a mistake once, without a line of the launcher."""
     command_line = command("nowhere", tmp_path / "run", flag, "1", processes=2)
     result = subprocess.run(command_line, capture_output=True, text=True, check=False)
 
@@ -475,13 +474,13 @@ def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_p
     [(0, "pretrain", "processes must be at least 1"), (2, "x", "no such command"), (2, "pretrain.py", "no such")],
 )
 def test_what_cannot_be_launched_is_refused(processes, module, message):
-    """Before any process is started."""
+    """An impossible launch is refused before any process starts."""
     with pytest.raises(ValueError, match=message):
         launch(processes, [], f"training.{module}", [])
 
 
 def test_interrupt_ends_several_processes(corpus_dir, tmp_path):
-    """Ctrl-C reaches all of them: exit code 130 and no traceback."""
+    """Ctrl-C ends all processes with exit code 130 and no traceback."""
     flags = ["--num-steps", "100000", "--checkpoint-every", "0"]
     command_line = command(corpus_dir, tmp_path / "run", *flags, processes=2)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -499,7 +498,7 @@ def test_interrupt_ends_several_processes(corpus_dir, tmp_path):
 
 
 def test_damaged_state_is_named(corpus_dir, tmp_path, alone):
-    """A state that cannot be read is not skipped silently."""
+    """A damaged state is an error that names it."""
     run = tmp_path / "run"
     (run / "state" / "step-00000004").mkdir(parents=True)
     (run / "state" / "step-00000004" / "state.pt").write_bytes(b"damaged")

@@ -1,4 +1,4 @@
-"""What two processes do in `test_distributed.py`: python -m training.launch 2 tests.training.loop.peers ACT."""
+"""Actions of the processes in `test_distributed.py`: python -m training.launch 2 tests.training.loop.peers ACTION"""
 
 import functools
 import os
@@ -19,14 +19,14 @@ def main():
     if sys.argv[1] == "wait":
         dist.init_process_group = functools.partial(dist.init_process_group, timeout=timedelta(seconds=5))
     with world() as peers:
-        peers.sum(torch.ones(1))  # gloo would log that somebody left while it was connecting
+        peers.sum(torch.ones(1))  # avoids gloo's log of a process that leaves during set-up
         ACTS[sys.argv[1]](peers)
 
 
 def _wait(peers):
-    """The main process is busy for longer than gradients may take, and the other one wants its result."""
+    """Let the main process work longer than the timeout of gradients while the other waits for its result."""
     found = peers.on_main(lambda: time.sleep(8) or "result")
-    sys.stdout.write(f"process {peers.rank} has the {found}\n")  # at once, or the two would mix
+    sys.stdout.write(f"process {peers.rank} has the {found}\n")  # one write, so that the lines do not mix
 
 
 def _refuse_in_main(peers):

@@ -1,4 +1,4 @@
-"""Several processes: what one says, and what the others do meanwhile."""
+"""Tests of several processes: errors, waits and ends."""
 
 import signal
 import subprocess
@@ -30,7 +30,7 @@ def launch(act, *flags):
     ],
 )
 def test_what_ends_one_process_is_said_once(act, message, code):
-    """The others, who wait for it, say nothing, and a mistake is not repeated by starting anew."""
+    """The error that ends one process is printed once, and a user's mistake causes no restart."""
     result = launch(act, *(["--max-restarts", "3"] if code == 2 else []))
 
     assert result.stderr.strip() == message
@@ -39,14 +39,14 @@ def test_what_ends_one_process_is_said_once(act, message, code):
 
 @pytest.mark.slow
 def test_main_may_take_its_time():
-    """Longer than torch.distributed waits for gradients; what it makes of it reaches all."""
+    """The other processes wait for the main one longer than for gradients, and get its result."""
     result = launch("wait")
 
     assert sorted(result.stdout.splitlines()) == ["process 0 has the result", "process 1 has the result"]
 
 
 def test_processes_end_with_their_launcher():
-    """Also with one that is killed, so that nobody holds the run directory; their output ends with the last of them."""
+    """The processes end with their launcher, also if it is killed."""
     result = launch("kill-launcher")
 
     assert result.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""A run directory: one process at a time, whole files, whatever is full or damaged, and what is gone on with."""
+"""Tests of a run directory: its lock, complete files, full disks, damaged files, and resuming."""
 
 import json
 import resource
@@ -34,7 +34,7 @@ def network(size=4):
 
 
 def write_states(path, alone, *steps, size=4):
-    """A run with states, killed after the last one."""
+    """Write a run with states, as if killed after the last one."""
     with RunDirectory(path, alone) as run:
         run.begin(ASKED)
         for step in steps:
@@ -48,7 +48,7 @@ def resume(path, alone):
 
 
 def test_a_run_is_one_process_at_a_time(tmp_path, alone):
-    """A second one is told; when the first has ended, also by an error, the way is free."""
+    """A second process is refused until the first one ends, with or without an error."""
     with RunDirectory(tmp_path, alone) as first:
         first.begin(ASKED)
         with (
@@ -66,7 +66,7 @@ def test_a_run_is_one_process_at_a_time(tmp_path, alone):
 
 @contextmanager
 def limited(size):
-    """Files of a limited size, as on a full disk: writing fails, with the reason; so would pytest's, afterwards."""
+    """Limit the size of files, like a full disk, and restore the limit at the end."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -77,7 +77,7 @@ def limited(size):
 
 
 def test_a_state_that_does_not_fit_is_named(tmp_path, alone):
-    """With the reason; the state before stays as it was."""
+    """The error names the state file and the reason, and keeps the state before."""
     write_states(tmp_path, alone, 1, size=4)
 
     message = r"File too large: '.*/state/step-00000002/state\.pt'"
@@ -90,7 +90,7 @@ def test_a_state_that_does_not_fit_is_named(tmp_path, alone):
 
 @pytest.mark.parametrize(("size", "name"), [(20, "metrics.jsonl"), (70, "tensorboard/events")])
 def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone):
-    """Whichever of their files it is."""
+    """The error names the metrics file or the TensorBoard file."""
 
     def log():
         with RunDirectory(tmp_path, alone) as run:
@@ -104,7 +104,7 @@ def test_metrics_that_do_not_fit_are_named(size, name, tmp_path, alone):
 
 
 def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
-    """By the place that it was to have, where nothing is left."""
+    """The error names the planned path of the checkpoint, and no file remains."""
     shape = EncoderConfig(
         vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
     ],
 )
 def test_a_damaged_line_of_the_metrics_is_named(line, message, tmp_path, alone):
-    """File and line, when curves are drawn as when the run goes on."""
+    """Plotting and resuming name the file and the line of damaged metrics."""
     write_states(tmp_path, alone, 1)
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
 
@@ -151,7 +151,7 @@ def damage(state, how):
 
 @pytest.mark.parametrize("how", ["cut", "gone", "list", "other", "fields"])
 def test_a_damaged_state_is_named(how, tmp_path, alone):
-    """With what to do, and that is enough: the run goes on from the state before."""
+    """The error names a damaged state and the remedy, and the run then resumes from the state before."""
     write_states(tmp_path, alone, 1, 2)
     damage(tmp_path / "state" / "step-00000002" / "state.pt", how)
 
@@ -165,7 +165,7 @@ def test_a_damaged_state_is_named(how, tmp_path, alone):
 
 
 def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
-    """Removed, the run goes on from its state."""
+    """A checkpoint without weights is refused, and the run resumes after its removal."""
     write_states(tmp_path, alone, 1)
     (tmp_path / "checkpoint").mkdir()
 
@@ -177,7 +177,7 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
 
 
 def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
-    """States beside a result, and half-written files; what else lies there is left alone."""
+    """The next start removes the states beside a result and partial files, and keeps foreign files."""
     write_states(tmp_path, alone, 1)
     for name in (
         "checkpoint/model.safetensors",
@@ -196,7 +196,7 @@ def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
 
 
 def test_what_was_said_is_not_said_again(tmp_path, alone):
-    """A state keeps smoothed losses and warnings; one from before it did is gone on from all the same."""
+    """A resumed run repeats no warning, and a state without smoothed losses loads, too."""
     monitor = LossMonitor()
     monitor.start(10, torch.device("cpu"))
     assert [monitor.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
@@ -227,7 +227,7 @@ def recipe(tmp_path):
 
 
 def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
-    """In a recipe as in what it holds; a field that differs is named, digests too."""
+    """Missing fields of an old recipe count as defaults, and the error names a field that differs."""
     asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, paths=PATH_FIELDS)
     before = json.loads(json.dumps(asked.values))
     for fields, name in ((before, "select"), (before, "bilstm"), (before["columns"], "negative")):
@@ -247,13 +247,13 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
 
 
 def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
-    """Rather than by the first field that the two do not share; recipes of all ages show what they are of."""
+    """The error names the command that began the run, also for old recipes."""
     asked = RecipeRecord(recipe, {}, paths=PATH_FIELDS)
     pretraining = recipe_fields(PretrainRecipe(corpus=tmp_path, run_dir=tmp_path))
     contrastive = recipe_fields(
         ContrastiveRecipe(mode="supervised", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path)
     )
-    assert "micro_batch_size" not in contrastive  # nobody can set it there
+    assert "micro_batch_size" not in contrastive  # contrastive training has no such flag
 
     for before, kind in ((pretraining, "pretraining"), (contrastive, "contrastive training")):
         with pytest.raises(RunMismatchError, match=f"`.*` is a run of {kind}; choose another run directory"):
@@ -261,7 +261,7 @@ def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
 
 
 def test_values_of_foreign_types_are_named(recipe, tmp_path):
-    """What a recipe writes down is of the right ones."""
+    """The error names a field with a value of the wrong type."""
     values = recipe_fields(recipe)
     check_types(FinetuneRecipe, values, tmp_path)
 
@@ -271,7 +271,7 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
 
 
 def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
-    """Before its first step; a run that had begun stays."""
+    """A refused run leaves no directory, and a run that had begun stays."""
 
     def refuse(path):
         with RunDirectory(path, alone) as run:
@@ -290,7 +290,7 @@ def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
 
 
 def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
-    """While the run is under way and when it goes on, once each."""
+    """A warning reports removed metrics once, both during a run and when it resumes."""
     write_states(tmp_path, alone, 1)
     with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
@@ -308,7 +308,7 @@ def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
 
 
 def test_a_run_of_an_earlier_version_resumes(tmp_path, alone):
-    """Its recipe has old names of fields and no stage, its state old keys, and its metrics old names of losses."""
+    """A run with the old names of recipe fields, state keys and losses resumes."""
     fields = {"corpus": tmp_path, "run_dir": tmp_path, "long_seq_length": 256, "long_fraction": 0.25}
     record = RecipeRecord(
         PretrainRecipe(objective="replaced-tokens", discriminator_weight=20.0, **fields), {}, paths=("corpus",)

@@ -1,4 +1,4 @@
-"""The loop: what training sees, what it reports, and what it survives."""
+"""Tests of the loop: batches, reports, and resuming."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_at
 
 
 class Numbered:
-    """Batches that say where they come from; a target per sequence."""
+    """Data whose batches contain their number, with one target a sequence."""
 
     def __init__(self, num_batches=5, asked=None):
         self.count = num_batches
@@ -63,7 +63,7 @@ def objective(network, batch):
 
 @contextmanager
 def begun(path, alone):
-    """A run to train in."""
+    """Yield a run directory for training."""
     with RunDirectory(path, alone) as run:
         run.begin(RecipeRecord(LoopSettings(), {}, paths=()))
         yield run
@@ -90,7 +90,7 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, monito
 
 
 def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
-    """Through epochs of different sizes, in micro-batches."""
+    """Training reads every batch once, in order, through epochs of different sizes and in micro-batches."""
     data = Numbered()
     tiny_train(tmp_path / "run", alone, phases=[Phase(data=data)], micro_batch_size=3)
 
@@ -99,7 +99,7 @@ def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
 
 
 def test_phases_follow_each_other(tmp_path, alone):
-    """The second begins at its share of the steps, from its own first batch, with its own micro-batches."""
+    """The second phase begins at its fraction of the steps with its own first batch and micro-batches."""
     short, long = Numbered(), Numbered()
     phases = [Phase(data=short, end=0.75), Phase(data=long, micro_batch_size=1)]
     _, progress, _ = tiny_train(tmp_path / "run", alone, phases=phases)
@@ -110,8 +110,7 @@ def test_phases_follow_each_other(tmp_path, alone):
 
 
 def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
-    """When the time is up, with the learning rate at its end, long before the last step; the bar shows its share, and
-    what is said after half of the run is said after half of the time."""
+    """The time budget ends a run with the learning rate at its end, and drives the progress bar and the warnings."""
     ticks = (0.1 * number for number in itertools.count())
     monkeypatch.setattr(meter_module, "time", SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter))
     monitor = LossMonitor(Plateau(loss="loss", value=-1.0, meaning="what cannot be", hint="give more time"))
@@ -132,7 +131,7 @@ def test_time_budget_ends_a_run(tmp_path, alone, monkeypatch, capsys):
 
 
 def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
-    """From that of the state, however long the run lay still."""
+    """The elapsed time of a resumed run continues from its state and leaves out the break."""
     for starts_at, loss in ((0, exploding_at(7)), (1000, objective)):
         ticks = (starts_at + 0.1 * number for number in itertools.count())
         clock = SimpleNamespace(monotonic=ticks.__next__, perf_counter=time.perf_counter)
@@ -146,7 +145,7 @@ def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
 
 
 def test_schedule_by_time_is_that_by_steps():
-    """At a third of the time the rate is that at a third of the steps; whichever is further counts."""
+    """The schedule follows the larger of the fractions of time and steps."""
     by_steps = LearningRateSchedule(300, LoopSettings())
     by_time = LearningRateSchedule(300, LoopSettings(max_minutes=1.0))
 
@@ -172,7 +171,7 @@ def exploding_at(step):
 
 
 def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
-    """Step and batch are named where the loop next logs; the step's update, and moments, were left out."""
+    """The error names step and batch of an infinite loss, and the step leaves weights and moments unchanged."""
     with pytest.raises(DivergedError, match=r"the loss is inf .*at step 7 \(epoch 1, batch 1\)"):
         tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=10, checkpoint_every=0)
 
@@ -192,7 +191,7 @@ def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
 
 
 def test_no_state_is_written_after_an_infinite_loss(tmp_path, alone):
-    """Though the loop logs later: the last state is one from before, and going on meets the same step again."""
+    """No state is saved after an infinite loss, even before the loop logs it."""
     with pytest.raises(DivergedError, match=r"at step 7 "):
         tiny_train(tmp_path / "run", alone, loss=exploding_at(7), log_every=100, checkpoint_every=4, num_steps=20)
 
@@ -200,7 +199,7 @@ def test_no_state_is_written_after_an_infinite_loss(tmp_path, alone):
 
 
 def test_losses_count_by_their_weights(alone):
-    """In the gradient; one whose weight is not given counts once."""
+    """The gradient weights each loss, by 1 if no weight is given."""
     model = create_model("embedding", SHAPE, dropout=0.0)
     batch = Batch({"input_ids": torch.arange(5, 13).view(2, 4)}, {}, {"one": 2, "two": 8}, 8)
 
@@ -219,7 +218,7 @@ def test_losses_count_by_their_weights(alone):
 
 
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
-    """It would stay so for ever."""
+    """A NaN score is never the best."""
     scores = iter([math.nan, 0.2, 0.1])
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, learning_rate=1e-3)
@@ -233,7 +232,7 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
 
 
 def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
-    """Epochs of pretraining vary in size."""
+    """The prefetcher skips an epoch without a whole batch."""
     data = Numbered()
     data.num_batches = lambda epoch: (2, 0, 3)[epoch]
     with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as prefetcher:
@@ -255,7 +254,7 @@ def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
     ],
 )
 def test_impossible_settings_are_refused(wrong):
-    """By name."""
+    """The error names an impossible setting."""
     with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "[_-]")):
         LoopSettings(**wrong)
 
@@ -273,7 +272,7 @@ def monitored(losses, **settings):
 
 
 def test_collapse_is_reported_once():
-    """A loss that rises and stays there; noise is no collapse."""
+    """A loss that rises and stays high gives one warning, and noise gives none."""
     noise = [3 + 0.4 * (-1) ** step for step in range(60)]
 
     assert monitored(noise) == []
@@ -283,7 +282,7 @@ def test_collapse_is_reported_once():
 
 
 def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
-    """Its smoothed loss is of many, not of none."""
+    """A state without counts of losses gives no warning about a single loss."""
     monitor = LossMonitor()
     monitor.start(10, torch.device("cpu"))
     monitor.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
@@ -292,7 +291,7 @@ def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
 
 
 def test_plateau_is_reported_in_the_second_half():
-    """A masked LM that is no better than token frequencies."""
+    """The warning about a plateau comes in the second half of the run, and only without progress."""
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
 
     ((step, warning),) = monitored([5.81] * 40, plateau=plateau)
@@ -302,14 +301,14 @@ def test_plateau_is_reported_in_the_second_half():
 
 
 def test_losses_of_the_start_are_soon_forgotten():
-    """A run with few lines is judged by its latest losses."""
+    """The smoothed loss soon forgets the first losses of a run."""
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
 
     assert monitored([10.3] + [5.0] * 19, plateau=plateau) == []
 
 
 def test_lower_layers_learn_slower_and_later():
-    """Rates fall by the layer from the head down; what is frozen keeps weights and moments."""
+    """Learning rates fall from the head to the lower layers, and frozen parameters get no gradients."""
     model = create_model("classification", SHAPE, num_labels=2)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
     set_learning_rate(optimizer, 1.0)
@@ -339,7 +338,7 @@ def test_lower_layers_learn_slower_and_later():
     ],
 )
 def test_depth_is_that_below_the_head(changes, depths):
-    """Of each stack of layers, from the highest layer that the head reads."""
+    """The depth of a layer counts down from the highest layer that the head reads, in each stack."""
     model = create_model("classification", change_config(SHAPE, changes), num_labels=2)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
     names = {id(value): name for name, value in model.named_parameters()}
@@ -351,7 +350,7 @@ def test_depth_is_that_below_the_head(changes, depths):
 
 
 def largest_changes(path, alone, **settings):
-    """Of a weight of each layer, from the highest down, and of the words, in training without decay."""
+    """Return the largest change of a weight of each layer from the top down, and of the word embeddings."""
     torch.manual_seed(0)
     before = create_model("embedding", SHAPE, dropout=0.0).state_dict()
     model, _, _ = tiny_train(path, alone, warmup_ratio=0.0, weight_decay=0.0, **settings)
@@ -360,7 +359,7 @@ def largest_changes(path, alone, **settings):
 
 
 def test_lower_layers_of_a_run_learn_slower_and_later(tmp_path, alone):
-    """As its settings say: here half as fast from layer to layer, and one layer more with each step."""
+    """A run applies the learning-rate decay by layer and the unfreezing by step."""
     slower = largest_changes(tmp_path / "slower", alone, num_steps=1, layer_decay=0.5)
     later = largest_changes(tmp_path / "later", alone, num_steps=3, unfreeze_every=1)
 
@@ -377,7 +376,7 @@ def test_lower_layers_of_a_run_learn_slower_and_later(tmp_path, alone):
     ],
 )
 def test_best_state_is_of_the_run_as_it_went_on(scores, has_older, best, tmp_path, alone):
-    """What was found after the state that it goes on from counts no more; what was found before does, if it is left."""
+    """A resumed run forgets best states later than its own state, and keeps earlier ones that exist."""
     killed, resumed = iter([0.1, 0.5, 0.2, 0.2, 0.2, 0.2, 0.6]), iter(scores)
     run = partial(tiny_train, tmp_path / "run", alone, num_steps=8)
     with pytest.raises(DivergedError):
@@ -394,7 +393,7 @@ def test_best_state_is_of_the_run_as_it_went_on(scores, has_older, best, tmp_pat
 
 
 def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
-    """It died before its first state to go on from; what it found best may have been of other settings."""
+    """A run that starts again forgets the best state of an earlier attempt."""
     scores = iter([0.9, 0.1, 0.2])
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=100)
     for num_steps in (8, 4):
@@ -409,7 +408,7 @@ def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
 
 
 def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
-    """Beside the last ones: the state with the best score so far, here the third of five evaluations."""
+    """The run keeps the state with the best score beside the latest, and can load it."""
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     scores = iter([0.1, 0.2, 0.9, 0.3, 0.4])
@@ -433,7 +432,7 @@ def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
 
 
 def test_state_that_cannot_be_written_is_an_error(tmp_path, alone, monkeypatch):
-    """What is written aside does not fail silently; the state before stays."""
+    """A state that cannot be written raises an error, and the state before stays."""
     calls = []
 
     def save(state, file):
@@ -451,7 +450,7 @@ def test_state_that_cannot_be_written_is_an_error(tmp_path, alone, monkeypatch):
 
 
 def test_metrics_and_tensorboard_hold_the_same(tmp_path, alone):
-    """Throughput, FLOP/s, MFU, waiting, gradient norm and learning rate, for every line."""
+    """The metrics file and TensorBoard hold the same values, with throughput, MFU and gradient norm in every line."""
     _, _, run = tiny_train(tmp_path / "run", alone)
     lines = read_metrics(run.path)
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
@@ -475,7 +474,7 @@ def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch
 
 
 def test_prefetcher_makes_the_next_batch_ahead(alone):
-    """While one is in use; and starts over when another is asked for than the one it made."""
+    """The prefetcher makes the next batch in advance, and starts again if another one is requested."""
     data = Numbered()
     settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
     with Prefetcher([Phase(data=data)], settings, alone) as prefetcher:
@@ -489,7 +488,7 @@ def test_prefetcher_makes_the_next_batch_ahead(alone):
 
 
 def test_line_cut_short_by_a_kill_is_left_out(tmp_path):
-    """The lines before it are whole."""
+    """Reading the metrics leaves out a line cut by a kill."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
 
     assert read_metrics(tmp_path) == [{"step": 1}, {"step": 2}]
@@ -510,7 +509,7 @@ def losses(run):
 
 @pytest.mark.slow
 def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_path):
-    """kill -9 as soon as a half-written state is there, again and again: the run ends with the uninterrupted losses."""
+    """A run killed while it writes states resumes with the losses of an undisturbed run."""
     flags = ["--num-steps", "30", "--checkpoint-every", "1"]
     subprocess.run(pretraining_command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
     state = tmp_path / "killed" / "state"
@@ -530,7 +529,7 @@ def test_kill_while_a_state_is_written_leaves_the_one_before(corpus_dir, tmp_pat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path):
-    """Ctrl-C and SIGTERM end the run after its step, with a state and one line; then the losses are the same."""
+    """Ctrl-C and SIGTERM end the run after its step, with a state and a line of output."""
     flags = ["--num-steps", "400", "--checkpoint-every", "0"]
     with subprocess.Popen(
         pretraining_command(corpus_dir, tmp_path / "run", *flags), stderr=subprocess.PIPE, text=True
@@ -552,7 +551,7 @@ def test_interrupted_run_goes_on_from_its_last_step(number, corpus_dir, tmp_path
     ("step", "last", "checkpoint_every"), [(5, 6, 0), (12, 12, 0), pytest.param(12, 12, 4, id="with its own state")]
 )
 def test_a_signal_ends_a_run_in_any_step(step, last, checkpoint_every, tmp_path, alone):
-    """The last one as well: with a state, so that the same command goes on from there."""
+    """A signal in any step saves a state from which the same command resumes."""
     seen = []
 
     def interrupted(network, batch):
@@ -570,7 +569,7 @@ def test_a_signal_ends_a_run_in_any_step(step, last, checkpoint_every, tmp_path,
 
 @pytest.mark.slow
 def test_killed_worker_is_replaced(corpus_dir, tmp_path):
-    """With restarts allowed, two processes go on from their last state when one is killed."""
+    """Two processes resume from their last state after one is killed, if restarts are allowed."""
     flags = ["--num-steps", "60", "--checkpoint-every", "5", "--micro-batch-size", "4", "--dropout", "0"]
     command = pretraining_command(corpus_dir, tmp_path / "run", *flags)
     command[1:3] = ["-m", "training.launch", "2", "--max-restarts", "2", "training.pretrain"]
@@ -589,9 +588,9 @@ def test_killed_worker_is_replaced(corpus_dir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of the tracing
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # raised by the tracing
 def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch):
-    """With `--compile on` the losses are those without; the checkpoint has plain names."""
+    """A compiled network gives the same losses and a checkpoint with plain names."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     for name in ("off", "on"):
         settings = TINY | {"num_steps": 3, "compile": name}
@@ -603,9 +602,9 @@ def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch)
 
 
 def test_golden_losses(corpus_dir, tmp_path, alone):
-    """The first steps of a fixed run give the losses on record; a change here changes training.
+    """The first steps of a fixed run give the recorded losses.
 
-    After a change that is meant to: remove the file, and run the test twice.
+    After an intended change of training, remove the file and run the test twice.
     """
     recipe = PretrainRecipe(
         corpus=corpus_dir,
@@ -624,7 +623,7 @@ def test_golden_losses(corpus_dir, tmp_path, alone):
 
 
 def test_a_corpus_changed_in_between_is_refused(corpus_dir, tmp_path, alone):
-    """By its digest, the held-out one as well; one that was not recorded yet is taken for what it is now."""
+    """A changed corpus is refused by its digest, and a missing digest is accepted."""
     recipe = PretrainRecipe(
         corpus=corpus_dir, dev_corpus=corpus_dir, run_dir=tmp_path / "run", **TINY | {"num_steps": 2}
     )
