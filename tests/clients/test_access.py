@@ -22,7 +22,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def target(authority, tmp_path_factory):
-    """Start a server that asks for a token and speaks TLS."""
+    """Start a server that requires a token and speaks TLS."""
     models = tmp_path_factory.mktemp("models")
     write_model(models, "embedder")
     tokens = tmp_path_factory.mktemp("access") / "tokens"
@@ -39,7 +39,7 @@ def mine(authority):
 
 
 def test_client(target, authority, mine):
-    """Accept a client with credentials and token; else say what is missing."""
+    """The server accepts a client with credentials and token, and errors say which one is missing."""
     credentials = mine.credentials(authority)
     with Client(target, credentials=credentials, token=TOKEN) as client:
         assert client.embed(["cat"] * 100, model="embedder").shape == (100, 8)
@@ -53,7 +53,7 @@ def test_client(target, authority, mine):
 
 
 def test_untrusted_server(target, authority, mine, tmp_path):
-    """Say that the certificate is not trusted, not that no server is there."""
+    """The error says that the certificate is not trusted, and not that no server runs."""
     stranger = make_authority(tmp_path / "stranger")
     with (
         Client(target, credentials=mine.credentials(stranger), token=TOKEN) as client,
@@ -63,7 +63,7 @@ def test_untrusted_server(target, authority, mine, tmp_path):
 
 
 def test_server_without_tls(authority, mine):
-    """Say that the server does not speak TLS."""
+    """The error says that the server does not speak TLS."""
     credentials = mine.credentials(authority)
     with (
         FakeServer() as plain,
@@ -74,7 +74,7 @@ def test_server_without_tls(authority, mine):
 
 
 def test_async_client(target, authority, mine):
-    """AsyncClient takes the same arguments."""
+    """AsyncClient takes the same credentials and token."""
 
     async def ask():
         async with AsyncClient(target, credentials=mine.credentials(authority), token=TOKEN) as client:
@@ -84,7 +84,7 @@ def test_async_client(target, authority, mine):
 
 
 def test_bad_token():
-    """Refuse an invalid token before anything is sent, and do not print it."""
+    """An invalid token is refused before the first call, and no error or repr contains a token."""
     with pytest.raises(ValueError, match="`token` must be") as caught:
         Client("127.0.0.1:1", token="two words")
     assert "two" not in str(caught.value)
@@ -106,7 +106,7 @@ def run(target, monkeypatch, capfd):
 
 
 def test_command(run, authority, mine, monkeypatch):
-    """Read the token from the environment, certificates from flags before the command."""
+    """The command reads the token from the environment, and certificates from flags before the subcommand."""
     tls = ("--tls-ca", authority.path, "--tls-cert", mine.path, "--tls-key", mine.key)
     code, _, error = run(*tls, "models")
     assert (code, "the call has no token" in error) == (1, True)
@@ -128,7 +128,7 @@ def test_command(run, authority, mine, monkeypatch):
     ],
 )
 def test_bad_flags(run, arguments, message, code):
-    """Wrong flags are one line."""
+    """A wrong flag is an error of one line."""
     found, out, error = run(*arguments)
 
     assert (found, out, error.count("\n")) == (code, "", 1)

@@ -49,25 +49,25 @@ FULL = "the queue [of 3] is full"
 
 @pytest.fixture
 def harmless_ctrl_c() -> Iterator[None]:
-    """What comes after the end of a bench does not end the tests."""
+    """Ignore signals that arrive after the end of a bench."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def settings_for(server: FakeServer, **options: Any) -> BenchSettings:
-    """Settings without a warm-up."""
+    """Return settings without a warm-up."""
     return BenchSettings(target=server.target, **{"warm_up_s": 0.0, **options})
 
 
 def fail_each(server: FakeServer, number: int, num_failures: int, **failure: str) -> None:
-    """Let every call of that number fail, so many times."""
+    """Make the call with this number fail, as often as given."""
     for _ in range(num_failures):
         server.fail(**{"status": "RESOURCE_EXHAUSTED", "details": FULL, **failure}, method="Embed", after=number - 1)
 
 
 def answer_with(server: FakeServer, timings: pb.Timings | None) -> None:
-    """Let it say where its time went."""
+    """Make the server reply with these timings."""
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
         vectors = b"".join(vector(text).tobytes() for text in request.texts)
@@ -88,7 +88,7 @@ def printed(report: Report, **options: Any) -> str:
 
 
 def test_calls_texts_and_tokens_are_counted(server: FakeServer) -> None:
-    """As many calls as were asked for reach the server, and the report counts them, their texts and tokens."""
+    """The server gets the requested number of calls, and the report counts calls, texts and tokens."""
     server.models = [FakeModel(max_seq_length=12)]
     report = bench(settings_for(server, num_requests=50, concurrency=(4,), batch_size=3))
     run = only(report)
@@ -108,7 +108,7 @@ def test_calls_texts_and_tokens_are_counted(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED", "UNAVAILABLE"])
 def test_failed_calls_are_counted_by_status(server: FakeServer, status: str) -> None:
-    """Each failure counts once, with the first message of its status; none is sent again."""
+    """The report counts each failed call once, with the first message of its status, and no call is repeated."""
     fail_each(server, 3, 20, status=status, details="the queue [of 3]\nis full")
     report = bench(settings_for(server, num_requests=60, concurrency=(4,)))
     run = only(report)
@@ -121,7 +121,7 @@ def test_failed_calls_are_counted_by_status(server: FakeServer, status: str) -> 
 
 
 def test_bytes_of_failed_calls_do_not_count(server: FakeServer) -> None:
-    """What is sent a second is that of answered calls, as are all rates."""
+    """All rates, bytes included, count only answered calls."""
     server.fail("INTERNAL", method="Embed", times=4)
     run = only(bench(settings_for(server, num_requests=6, concurrency=(1,))))
     answered = asked(server)[4:]
@@ -130,7 +130,7 @@ def test_bytes_of_failed_calls_do_not_count(server: FakeServer) -> None:
 
 
 def test_a_server_that_answers_nothing_is_no_success(server: FakeServer) -> None:
-    """Without an answered call there are no latencies, the report is whole, and failures allowed or not, it failed."""
+    """The report of a run without an answered call is complete, and the exit code is 1 even if failures are allowed."""
     server.fail("INTERNAL", method="Embed", times=None)
     report = bench(settings_for(server, num_requests=5))
     run = only(report)
@@ -141,7 +141,7 @@ def test_a_server_that_answers_nothing_is_no_success(server: FakeServer) -> None
 
 
 def test_calls_have_the_deadline(server: FakeServer) -> None:
-    """What takes longer than --timeout fails with DEADLINE_EXCEEDED; finding the model may take longer."""
+    """A call longer than --timeout fails with DEADLINE_EXCEEDED."""
     server.delay(0.3, method="Embed")
     run = only(bench(settings_for(server, num_requests=4, concurrency=(4,), timeout_s=0.05)))
 
@@ -149,7 +149,7 @@ def test_calls_have_the_deadline(server: FakeServer) -> None:
 
 
 def test_the_warm_up_is_left_out(server: FakeServer) -> None:
-    """Calls of the warm-up reach the server, and no figure."""
+    """The server gets the warm-up calls, and the figures leave them out."""
     server.delay(0.8, method="Embed", times=1)
     started = time.monotonic()
     run = only(bench(settings_for(server, num_requests=10, concurrency=(1,), warm_up_s=0.1)))
@@ -161,7 +161,7 @@ def test_the_warm_up_is_left_out(server: FakeServer) -> None:
 
 
 def test_a_duration_ends_a_run(server: FakeServer) -> None:
-    """No call begins after the duration, and those under way are awaited."""
+    """No call begins after the duration, and calls in flight finish."""
     server.delay(0.05, method="Embed")
     run = only(bench(settings_for(server, duration_s=0.2, concurrency=(2,))))
 
@@ -171,7 +171,7 @@ def test_a_duration_ends_a_run(server: FakeServer) -> None:
 
 
 def test_a_call_that_fails_late_does_not_lengthen_a_run(server: FakeServer) -> None:
-    """It is waited for, but what others brought is not spread over that time."""
+    """The run waits for a call that fails late, but its rates leave out that time."""
     server.delay(5.0, method="Embed", after=5)
     started = time.monotonic()
     run = only(bench(settings_for(server, num_requests=6, concurrency=(1,), timeout_s=0.5)))
@@ -207,7 +207,7 @@ def test_a_call_that_fails_late_does_not_lengthen_a_run(server: FakeServer) -> N
 def test_a_run_ends_with_its_load_or_the_last_reply(
     load: LoadProfile, samples: CallResults, elapsed_s: float, expected: float
 ) -> None:
-    """Whichever is later, and not with what fails after that."""
+    """A run ends with its load or with its last reply, whichever is later."""
     usage = ProcessUsage(seconds=elapsed_s, cpu_s=elapsed_s / 2, busy_s=elapsed_s / 4)
     run = BenchRun.of(load, samples, usage, interrupted=False)
 
@@ -215,7 +215,7 @@ def test_a_run_ends_with_its_load_or_the_last_reply(
 
 
 def test_a_sweep_has_a_run_for_each_number(server: FakeServer) -> None:
-    """Runs come in the order asked for, each a line of the table, which fits into 80 columns."""
+    """A sweep has one run for each number in the given order, and its table fits into 80 columns."""
     report = bench(settings_for(server, num_requests=8, concurrency=(1, 4, 2)))
     lines = printed(report).splitlines()
 
@@ -225,7 +225,7 @@ def test_a_sweep_has_a_run_for_each_number(server: FakeServer) -> None:
 
 
 def test_calls_go_over_all_channels(server: FakeServer) -> None:
-    """Each channel is a connection of its own."""
+    """Each channel is its own connection."""
     bench(settings_for(server, num_requests=12, channels=3))
 
     assert len({call.peer for call in server.calls if call.method == "Embed"}) == 3
@@ -233,7 +233,7 @@ def test_calls_go_over_all_channels(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("priority", ["bulk", "interactive"])
 def test_calls_have_a_priority(server: FakeServer, priority: Priority) -> None:
-    """Calls give way to those of others, unless they are to compete with them."""
+    """Calls have the given priority."""
     report = bench(settings_for(server, num_requests=4, priority=priority))
     sent = {call.metadata.get("priority", "interactive") for call in server.calls if call.method == "Embed"}
 
@@ -242,7 +242,7 @@ def test_calls_have_a_priority(server: FakeServer, priority: Priority) -> None:
 
 @pytest.mark.parametrize("task", METHODS)
 def test_the_model_chooses_the_call(server: FakeServer, task: str) -> None:
-    """The built-in texts are sent by the RPC of the model's task, and answered."""
+    """The model's task selects the RPC for the built-in texts."""
     server.models = [FakeModel(task=task)]
     report = bench(settings_for(server, num_requests=20))
 
@@ -251,14 +251,14 @@ def test_the_model_chooses_the_call(server: FakeServer, task: str) -> None:
 
 
 def test_an_unknown_task_is_one_line(server: FakeServer) -> None:
-    """A model of a task that this client does not know cannot be called."""
+    """A model with a task unknown to the client is refused."""
     server.reply("GetModel", lambda request: pb.ModelInfo(model=server.models[0].ref, task="summary"))
     with pytest.raises(ValueError, match="this client does not know task `summary`; update it"):
         bench(settings_for(server))
 
 
 def test_a_named_model_is_asked(server: FakeServer) -> None:
-    """Calls name the model and version that were given; one that is not there is told before any call."""
+    """Calls name the given model and version, and a missing model is an error before any call."""
     settings = settings_for(server, num_requests=2, model="fake", version="1")
     bench(settings)
 
@@ -268,13 +268,13 @@ def test_a_named_model_is_asked(server: FakeServer) -> None:
 
 
 def test_no_server_is_an_error(dead_target: str) -> None:
-    """Without a server nothing is measured."""
+    """Without a server the bench raises ConnectionFailed."""
     with pytest.raises(ConnectionFailed):
         bench(BenchSettings(target=dead_target))
 
 
 def test_latency_counts_from_when_a_call_was_due(server: FakeServer) -> None:
-    """A stall of the server shows in every call that was due in it, not only in the one that was sent before it."""
+    """A stall of the server lengthens the latency of every call that was due in it."""
     server.delay(0.8, method="Embed", times=1)
     open_loop = {"rate": (100.0,), "arrivals": "constant", "num_requests": 30, "max_in_flight": 1}
     run = only(bench(settings_for(server, **open_loop)))
@@ -282,14 +282,14 @@ def test_latency_counts_from_when_a_call_was_due(server: FakeServer) -> None:
     assert run.num_ok == 30
     assert run.latency_s
     assert run.service_s
-    assert run.latency_s.min > 0.4  # the last was due at 0.29 s, and nothing was answered before 0.8 s
+    assert run.latency_s.min > 0.4  # the last call was due at 0.29 s, and the first reply came at 0.8 s
     assert run.service_s.p50 < run.latency_s.p50 / 2
     assert run.max_late_s > 0.4
     assert any("their latency includes this" in warning for warning in run.warnings)
 
 
 def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
-    """While the server stalls, calls are sent as they are due."""
+    """An open loop sends calls on time while the server stalls."""
     server.delay(0.5, method="Embed")
     run = only(bench(settings_for(server, rate=(100.0,), arrivals="constant", num_requests=8)))
 
@@ -298,8 +298,8 @@ def test_an_open_loop_does_not_wait_for_replies(server: FakeServer) -> None:
 
 
 def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls due in the duration are all sent, and the run lasts as long."""
-    monkeypatch.setattr("bertline.bench.load_generator._MAX_LATE_S", 30.0)  # whatever else the machine does
+    """An open loop sends all calls due in its duration, and lasts as long."""
+    monkeypatch.setattr("bertline.bench.load_generator._MAX_LATE_S", 30.0)  # allows a busy machine
     run = only(bench(settings_for(server, rate=(50.0,), arrivals="constant", duration_s=0.99)))
 
     assert (run.num_calls, run.num_ok, len(asked(server)), run.num_unsent) == (50, 50, 50, 0)
@@ -307,7 +307,7 @@ def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.Mon
 
 
 def test_what_was_not_sent_is_told(server: FakeServer) -> None:
-    """An open loop that cannot keep its rate ends, and says how many calls that were due it did not send."""
+    """An open loop that cannot keep its rate reports the number of calls it did not send."""
     server.delay(0.1, method="Embed")
     report = bench(settings_for(server, rate=(500.0,), arrivals="constant", duration_s=0.3, max_in_flight=2))
     run = only(report)
@@ -325,7 +325,7 @@ def test_what_was_not_sent_is_told(server: FakeServer) -> None:
 def test_ctrl_c_tells_what_was_not_sent_until_then(
     server: FakeServer, length: dict[str, Any], least: int, most: int
 ) -> None:
-    """Calls of an open loop that were due before Ctrl-C and waited for others are told as those at its end are."""
+    """After Ctrl-C the report counts calls that were due but not sent."""
     server.delay(60.0, method="Embed")
     options = {"rate": (1000.0,), "arrivals": "constant", "max_in_flight": 1, **length}
 
@@ -345,7 +345,7 @@ def test_ctrl_c_tells_what_was_not_sent_until_then(
 
 
 def test_poisson_arrivals_are_those_of_the_seed() -> None:
-    """Gaps are exponential with the mean of the rate; the same seed gives the same."""
+    """Gaps between Poisson arrivals are exponential with the mean of the rate, and depend only on the seed."""
     load = LoadProfile(rate=200.0, num_calls=20_000, seed=1)
     times = np.fromiter(due_times(load, 200.0, 5.0), float)
     gaps = np.diff(times)
@@ -359,14 +359,14 @@ def test_poisson_arrivals_are_those_of_the_seed() -> None:
 
 
 def test_constant_arrivals_are_evenly_spaced() -> None:
-    """At 4 calls a second one is due every quarter of a second."""
+    """Constant arrivals at a rate of 4 are a quarter of a second apart."""
     load = LoadProfile(rate=4.0, arrivals="constant", num_calls=5)
 
     assert list(due_times(load, 4.0, 1.0)) == [1.0, 1.25, 1.5, 1.75, 2.0]
 
 
 def test_percentiles_are_latencies_of_calls() -> None:
-    """Of 1 to 1000 ms, p50 is 500 ms, which half of the calls did not exceed; p99.9 is 999 ms."""
+    """A percentile is the latency of a call, such as 500 ms for p50 of 1 to 1000 ms."""
     values = [number / 1000 for number in range(1, 1001)]
     random.Random(0).shuffle(values)
     latency = Latency.of(values)
@@ -378,7 +378,7 @@ def test_percentiles_are_latencies_of_calls() -> None:
 
 
 def test_percentiles_agree_with_numpy() -> None:
-    """Those of a long-tailed sample are numpy's, of the definition without interpolation."""
+    """The percentiles of a long-tailed sample equal numpy's without interpolation."""
     values = np.random.default_rng(0).lognormal(size=1237)
     latency = Latency.of(list(values))
 
@@ -391,7 +391,7 @@ def test_percentiles_agree_with_numpy() -> None:
     "values", [[0.25], [0.5] * 7, [0.001, 1.0], list(np.random.default_rng(1).lognormal(size=999))]
 )
 def test_histograms_hold_every_call(values: list[float]) -> None:
-    """Bars follow each other from the least latency to the greatest, and hold all calls, each in its range."""
+    """The bars cover the range of latencies without gaps, and hold every call."""
     bars = histogram(values)
     ends = [(bar.from_s, bar.to_s) for bar in bars]
 
@@ -403,7 +403,7 @@ def test_histograms_hold_every_call(values: list[float]) -> None:
 
 
 def test_the_servers_timings_are_told(server: FakeServer) -> None:
-    """Medians cover the replies with timings. A warning counts the others, which come from a cache."""
+    """The report has medians of the server's timings, and a warning counts replies without timings."""
     answer_with(server, TIMINGS)
     told = only(bench(settings_for(server, num_requests=6)))
     answer_with(server, None)
@@ -421,7 +421,7 @@ def test_the_servers_timings_are_told(server: FakeServer) -> None:
 
 
 def test_a_busy_client_is_told() -> None:
-    """Figures of a client that had no time are doubtful."""
+    """A warning reports that the client was the bottleneck."""
     samples = CallResults()
     busy = BenchRun.of(
         LoadProfile(concurrency=1), samples, ProcessUsage(seconds=10, cpu_s=9, busy_s=9.5), interrupted=False
@@ -436,7 +436,7 @@ def test_a_busy_client_is_told() -> None:
 
 
 def test_the_event_loop_is_watched(server: FakeServer) -> None:
-    """A client that waits for a slow server has little to do."""
+    """The event loop of a client that waits for a slow server is mostly idle."""
     server.delay(0.5, method="Embed")
     run = only(bench(settings_for(server, num_requests=2, concurrency=(1,))))
 
@@ -446,7 +446,7 @@ def test_the_event_loop_is_watched(server: FakeServer) -> None:
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
 def test_ctrl_c_tells_what_was_measured(server: FakeServer) -> None:
-    """Ctrl-C, once or more often, ends the runs; the calls that were answered until then are reported."""
+    """Ctrl-C, once or more often, ends the runs, and the report has all answered calls."""
     server.delay(0.02, method="Embed")
     settings = settings_for(server, concurrency=(4, 8), duration_s=60.0)
 
@@ -476,7 +476,7 @@ def test_ctrl_c_tells_what_was_measured(server: FakeServer) -> None:
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
 def test_ctrl_c_in_the_warm_up(server: FakeServer) -> None:
-    """When nothing was measured there is nothing to report, which the report says."""
+    """After Ctrl-C in the warm-up the report says that nothing was measured."""
     settings = settings_for(server, warm_up_s=60.0)
 
     def interrupt() -> None:
@@ -495,7 +495,7 @@ def test_ctrl_c_in_the_warm_up(server: FakeServer) -> None:
 
 
 def test_the_json_holds_everything(server: FakeServer) -> None:
-    """Every field of the report and its runs is there under its name, and nothing that JSON cannot hold."""
+    """The JSON has every field of the report and its runs, and only values that JSON allows."""
     report = bench(settings_for(server, num_requests=5, rate=(100.0,)))
     found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
 
@@ -509,7 +509,7 @@ def test_the_json_holds_everything(server: FakeServer) -> None:
 
 
 def test_the_page_names_every_option_and_key() -> None:
-    """docs/guides/load-test.md has all options of the command, and all keys of its JSON."""
+    """The page docs/guides/load-test.md names every option of the command and every key of its JSON."""
     page = (Path(__file__).parents[2] / "docs" / "guides" / "load-test.md").read_text(encoding="utf-8")
     options = typer.main.get_command(app).commands["bench"].params  # type: ignore[attr-defined]
     keys = {
@@ -527,7 +527,7 @@ def test_the_page_names_every_option_and_key() -> None:
 def test_a_full_disk_is_told_in_one_line(
     server: FakeServer, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figures that cannot be written are no success."""
+    """A full disk is an error of one line with exit code 1."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
@@ -572,7 +572,7 @@ def test_a_full_disk_is_told_in_one_line(
     ],
 )
 def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
-    """What is out of range is told by the option's name, with what came."""
+    """The error names the option and its value."""
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         BenchSettings(**options)
 
@@ -580,7 +580,7 @@ def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None
 
 
 def test_numbers_with_commas() -> None:
-    """Options of a sweep are numbers with commas between them."""
+    """Options of a sweep are numbers separated by commas."""
     assert read_numbers("--concurrency", "1,2, 16", int) == (1, 2, 16)
     assert read_numbers("--rate", "0.5", float) == (0.5,)
     for text in ("", "1,,2", "1;2", "2.5"):
@@ -589,7 +589,7 @@ def test_numbers_with_commas() -> None:
 
 
 def test_the_report_of_one_run(server: FakeServer) -> None:
-    """A single run tells throughput, percentiles, a histogram and where the time went, on any terminal."""
+    """The report of a single run has throughput, percentiles, a histogram and server timings, on any terminal."""
     answer_with(server, TIMINGS)
     report = bench(settings_for(server, num_requests=40, batch_size=2, rate=(1000.0,)))
     text = printed(report)
@@ -605,7 +605,7 @@ def test_the_report_of_one_run(server: FakeServer) -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only(server: FakeServer) -> None:
-    """A terminal sees what is measured, texts a second and failures; nothing is written elsewhere."""
+    """A terminal shows progress with rate and failures, and other outputs get nothing."""
     server.delay(0.01, method="Embed")
     fail_each(server, 2, 500)
     settings = settings_for(server, duration_s=0.8, warm_up_s=0.1, concurrency=(2,))

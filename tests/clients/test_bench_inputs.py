@@ -1,4 +1,4 @@
-"""What `bertline bench` sends, to a fake server in this process."""
+"""Tests of the inputs that `bertline bench` sends to a fake server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.clients.command import asked
 
 
 def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -> None:
-    """Texts of a file go out in order, from the first again after the last; empty lines are passed over."""
+    """The texts of a file are sent in order and then again from the first, without empty lines."""
     path = tmp_path / "texts.txt"
     path.write_text("one\n\n\u3000\ntwo\nthree\n", encoding="utf-8")
     options = {"input_path": str(path), "batch_size": 2, "num_requests": 4, "concurrency": (1,), "warm_up_s": 0.0}
@@ -54,7 +54,7 @@ def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -
     ],
 )
 def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Path) -> None:
-    """JSONL has the keys that a task needs; a line that lacks one is named."""
+    """JSONL has the keys of the task, and the error names a line without one."""
     path = tmp_path / "inputs.jsonl"
     path.write_text(json.dumps(row) + "\n", encoding="utf-8")
     payloads = make_payloads(task, read_inputs(task, str(path), Format.jsonl), batch_size=1, truncate=False)
@@ -70,7 +70,7 @@ def test_inputs_of_jsonl(task: str, row: dict[str, Any], sent: Any, tmp_path: Pa
 
 
 def test_a_pattern_stands_for_all_its_files(tmp_path: Path) -> None:
-    """Their inputs come one file after the other, in the order of their names."""
+    """A pattern gives the inputs of all its files, in the order of their names."""
     for name, text in (("b.txt", "three\n"), ("a.txt", "one\ntwo\n"), ("c.csv", "text\nfour\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
 
@@ -78,7 +78,7 @@ def test_a_pattern_stands_for_all_its_files(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    """A file without text cannot be sent."""
+    """A file without texts is refused."""
     path = tmp_path / "texts.txt"
     path.write_text("\n \n", encoding="utf-8")
     with pytest.raises(FileError, match="has no inputs; give a file with one text per line"):
@@ -86,7 +86,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_call_is_full() -> None:
-    """Calls hold as many texts as asked for, whatever number of texts there is, and are not all the same."""
+    """Every call has the full batch size for any number of texts, and all texts are sent equally often."""
     for batch_size in (1, 5, 16, 64, 100):
         payloads = make_payloads("embedding", SENTENCES, batch_size=batch_size)
         assert {item.num_texts for item in payloads.items} == {batch_size}
@@ -94,7 +94,7 @@ def test_every_call_is_full() -> None:
 
 
 def test_calls_are_full_of_long_texts_too() -> None:
-    """They hold as many texts as asked for also where the clients would divide them."""
+    """Calls are full also with texts so long that the client would split them."""
     texts = [letter * 150_000 for letter in "abcd"]
     pairs = [(text, "pair") for text in texts]
     (embed,) = make_payloads("embedding", texts, batch_size=4, model="m", version="1").items
@@ -109,7 +109,7 @@ def test_calls_are_full_of_long_texts_too() -> None:
 
 @pytest.mark.parametrize(("num_texts", "batch_size"), [(100, 3), (100, 64), (7, 16), (65, 64), (1000, 7), (1, 8)])
 def test_texts_are_sent_equally_often(num_texts: int, batch_size: int) -> None:
-    """Only what fills up the last call before the first text comes again is sent once more than others."""
+    """Each text is sent equally often, except for the texts that complete the last call."""
     payloads = make_payloads("embedding", [str(number) for number in range(num_texts)], batch_size=batch_size)
     texts = [text for payload in payloads.items for text in pb.EmbedRequest.FromString(payload.body).texts]
     times = Counter(texts)
@@ -121,7 +121,7 @@ def test_texts_are_sent_equally_often(num_texts: int, batch_size: int) -> None:
 
 
 def test_masks_are_put_where_there_are_none() -> None:
-    """Texts for FillMask get a mask in their middle unless they have one."""
+    """A text for FillMask gets a mask in its middle if it has none."""
     path, reply = rpc("FillMask")
 
     assert read_inputs("masked-lm", None, False)[1] == "how do I [MASK] my password"
@@ -129,7 +129,7 @@ def test_masks_are_put_where_there_are_none() -> None:
 
 
 def test_the_built_in_texts_vary() -> None:
-    """They are as long as queries, sentences and paragraphs are."""
+    """The built-in texts are as long as queries, sentences and paragraphs."""
     lengths = [len(text.split()) for text in SENTENCES]
 
     assert min(lengths) <= 2

@@ -21,7 +21,7 @@ from tests.clients.command import Result, Run, asked, command, fails, label_as, 
 
 
 def test_the_process_answers(target: str, server: FakeServer) -> None:
-    """Print one row of JSON, and exit with 0."""
+    """The command prints a row of JSON and exits with 0."""
     label_as(server, {"negative": 1.0})
     result = command("classify", "some text", "--target", target)
 
@@ -30,7 +30,7 @@ def test_the_process_answers(target: str, server: FakeServer) -> None:
 
 
 def test_the_process_fails_in_one_line(dead_target: str) -> None:
-    """Print one line with the address to stderr, and exit with 1."""
+    """The command prints one line with the address to stderr and exits with 1."""
     result = command("embed", "some text", "--target", dead_target)
 
     assert (result.returncode, result.stdout) == (1, b"")
@@ -39,7 +39,7 @@ def test_the_process_fails_in_one_line(dead_target: str) -> None:
 
 
 def test_version(run: Run) -> None:
-    """Print the version of the distribution."""
+    """The command prints the distribution's version."""
     assert run("--version") == (0, f"bertline {version('bertline')}\n", "")
 
 
@@ -52,12 +52,12 @@ def test_version(run: Run) -> None:
     ],
 )
 def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str) -> None:
-    """Say whether a known option belongs before or after the command."""
+    """The error says whether a known option belongs before or after the subcommand."""
     assert fails(run(*arguments), message, 2)
 
 
 def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
-    """`bertline ... | head` ends quietly."""
+    """The command ends quietly if its reader closes the pipe."""
     texts = tmp_path / "texts.txt"
     texts.write_text("text\n" * 5000)
     script = f"{sys.executable} -m bertline.cli embed -i {texts} -t {target} | head -1"
@@ -71,7 +71,7 @@ def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
     ("redirection", "message"), [("<&-", b"cannot read standard input"), (">&-", b"cannot write standard output")]
 )
 def test_closed_streams_are_reported_in_one_line(target: str, redirection: str, message: bytes) -> None:
-    """Report standard streams that a shell has closed."""
+    """The error names a standard stream that the shell has closed."""
     script = f"echo text | {sys.executable} -m bertline.cli embed --input - --target {target} {redirection}"
     result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
 
@@ -81,7 +81,7 @@ def test_closed_streams_are_reported_in_one_line(target: str, redirection: str, 
 
 
 def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Path) -> None:
-    """Ctrl-C ends the command without a traceback and leaves no file behind."""
+    """Ctrl-C ends the command without a traceback and leaves no file."""
     server.delay(60, method="Embed")
     arguments = [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target, "-o", str(tmp_path / "out")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -95,7 +95,7 @@ def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Pat
 
 
 def test_a_full_disk_is_reported_in_one_line(target: str) -> None:
-    """Exit with 1 when results cannot be written."""
+    """The command exits with 1 if it cannot write results."""
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
             [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target],
@@ -109,21 +109,21 @@ def test_a_full_disk_is_reported_in_one_line(target: str) -> None:
 
 
 def test_texts_of_the_command_line(run: Run) -> None:
-    """Arguments are texts; one row a text."""
+    """Each argument is a text with its own row."""
     result = run("embed", "one", "two")
 
     assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
 
 
 def test_scores_are_written_short(run: Run, server: FakeServer) -> None:
-    """A float32 score is not padded with the digits of its double."""
+    """A float32 score has no extra digits of its double."""
     label_as(server, {"negative": 0.85, "positive": 0.15})
 
     assert '"score": 0.15}' in run("classify", "text").out
 
 
 def test_question_and_context_of_the_command_line(run: Run) -> None:
-    """Rows hold the best answer, then all spans."""
+    """A row has the best answer, followed by all spans."""
     (row,) = run("answer", "Where is Paris?", "In Paris it is, Paris.", "--top-k", "2").rows
 
     assert (row["answer"], row["score"], row["has_answer"]) == ("Paris", 0.75, True)
@@ -134,7 +134,7 @@ def test_question_and_context_of_the_command_line(run: Run) -> None:
 
 
 def test_masks_of_the_command_line(run: Run, target: str) -> None:
-    """Rows hold a list of tokens for every [MASK]."""
+    """A row has a list of tokens for every [MASK]."""
     with Client(target) as client:
         ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=1)
     (row,) = run("fill-mask", "[MASK] and [MASK]", "--top-k", "1").rows
@@ -143,7 +143,7 @@ def test_masks_of_the_command_line(run: Run, target: str) -> None:
 
 
 def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None:
-    """Lines end at line feeds only; a byte-order mark and carriage returns are dropped; order is kept."""
+    """Each line gives a row in order, and only line feeds end lines."""
     texts = ["first", *(f"text {number}" for number in range(2500)), "line\u2028separator\x85", "no line feed"]
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(texts)).encode())
     result = run("embed", "--input", str(tmp_path / "texts.txt"))
@@ -152,7 +152,7 @@ def test_a_text_file_gives_a_row_for_each_line(run: Run, tmp_path: Path) -> None
 
 
 def test_a_dash_is_standard_output(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-o -` writes to standard output, not to a file of that name."""
+    """`-o -` writes to standard output."""
     monkeypatch.chdir(tmp_path)
 
     assert len(run("embed", "-i", "-", "-o", "-", stdin=b"one\ntwo\n").rows) == 2
@@ -160,7 +160,7 @@ def test_a_dash_is_standard_output(run: Run, tmp_path: Path, monkeypatch: pytest
 
 
 def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """An `id` of any type goes into the row as it came."""
+    """An `id` of any type returns in its row, and pairs reach the server."""
     rows = [{"id": "a\ud800", "text": "x", "more": 1}, {"id": 7, "text": "x", "text_pair": "y"}, {"text": "z"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     result = run("classify", "-i", str(tmp_path / "in.jsonl"))
@@ -170,7 +170,7 @@ def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path:
 
 
 def test_standard_input_of_either_format(run: Run) -> None:
-    """`-` reads texts, or JSONL where asked for or where nothing else is possible."""
+    """`-` reads texts, or JSONL if requested or needed by the operation."""
     questions = b'{"question": "Is it here?", "context": "here"}'
     row = {"row_number": 1, "text": "one", "vector": numbers("one")}
 
@@ -180,7 +180,7 @@ def test_standard_input_of_either_format(run: Run) -> None:
 
 
 def test_no_lines_give_no_rows(run: Run) -> None:
-    """An empty file is not an error."""
+    """An empty input gives no rows and no error."""
     assert run("embed", "-i", "-") == Result(0, "", "")
 
 
@@ -196,7 +196,7 @@ def test_no_lines_give_no_rows(run: Run) -> None:
 def test_bad_lines_of_text_are_named(
     run: Run, server: FakeServer, tmp_path: Path, content: bytes, messages: list[str]
 ) -> None:
-    """Bad lines are reported with file, line and reason; others have results; the exit code is 3."""
+    """The errors name file, line and reason of bad lines, other lines have results, and the exit code is 3."""
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
     for text in ("refuse this", "refuse that"):
@@ -221,7 +221,7 @@ def test_bad_lines_of_text_are_named(
     ],
 )
 def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, message: str) -> None:
-    """Messages name file, line and key."""
+    """The errors name file, line and key."""
     path = tmp_path / "in.jsonl"
     path.write_text('{"question": "q", "context": "c"}\n' + line + "\n")
     result = run("answer", "-i", str(path))
@@ -233,7 +233,7 @@ def test_bad_lines_of_jsonl_are_named(run: Run, tmp_path: Path, line: str, messa
 
 
 def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
-    """Twenty bad lines are printed, the rest counted; --rejects saves all."""
+    """The command prints twenty bad lines and counts the others, and --rejects saves all."""
     path, rejects = tmp_path / "texts.txt", tmp_path / "rejects.jsonl"
     path.write_text("refuse\n" * 30)
 
@@ -255,7 +255,7 @@ def test_many_bad_lines_are_counted(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path, name: str, header: str, rows: tuple[str, str]) -> None:
-    """--skip-empty skips lines of any white space."""
+    """`--skip-empty` skips lines of any white space."""
     path = tmp_path / name
     path.write_text("\n".join([header, rows[0], "", "  ", "\u00a0\u3000", rows[1], ""]), encoding="utf-8")
     result = run("embed", "-i", str(path), "--skip-empty")
@@ -265,7 +265,7 @@ def test_empty_lines_can_be_skipped(run: Run, tmp_path: Path, name: str, header:
 
 
 def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: Path) -> None:
-    """A run that fails leaves nothing; one that succeeds leaves the file and nothing else."""
+    """A failed run leaves no output file, and a successful one leaves only this file."""
     output = tmp_path / "out" / "vectors.jsonl"
     output.parent.mkdir()
     failed = run("embed", "one", "-o", str(output), "-t", dead_target, "--patience", "0")
@@ -278,7 +278,7 @@ def test_output_files_are_whole_or_absent(run: Run, dead_target: str, tmp_path: 
 
 
 def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """An existing file stays as it was, and nothing is computed in vain, unless --force is given."""
+    """An existing output file is replaced only with --force, and refused before any call."""
     output = tmp_path / "vectors.jsonl"
     output.write_text("precious")
     (tmp_path / "link").symlink_to(output)
@@ -293,7 +293,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, t
 
 
 def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
-    """Messages name missing files, folders and devices."""
+    """The errors name missing files, folders and devices."""
     missing = tmp_path / "missing" / "file"
 
     assert fails(run("embed", "-i", str(missing)), f"cannot read `{missing}`: No such file or directory")
@@ -322,7 +322,7 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
-    """Wrong usage exits with 2, and names --help."""
+    """Wrong usage exits with 2 and names --help."""
     result = run(*arguments)
 
     assert fails(result, message, code=2)
@@ -330,14 +330,14 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
 
 
 def test_what_the_server_says_is_reported_in_one_line(run: Run, server: FakeServer) -> None:
-    """Unknown models and statuses of the server are one line and exit code 1."""
+    """An unknown model or a status of the server is an error of one line with exit code 1."""
     assert fails(run("embed", "text", "--model", "other"), "no model of that name: `other` (loaded: fake/1)")
     server.fail("RESOURCE_EXHAUSTED", "the queue\nis full", method="Embed", times=None)
     assert fails(run("embed", "text", "--patience", "0"), "is overloaded (the queue is full); try again later")
 
 
 def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer) -> None:
-    """`--model NAME/VERSION` names a version."""
+    """`--model NAME/VERSION` and options reach the server."""
     server.models.append(FakeModel(version="3"))
     run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate")
 
@@ -352,7 +352,7 @@ def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer
 
 
 def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
-    """Exit with 0 if a server, or a model, takes requests."""
+    """The command exits with 0 if the server or the model takes requests, and otherwise says why not."""
     name = server.models[0].name
 
     assert run("health", "-t", server.target) == Result(0, "serving\n", "")
@@ -371,7 +371,7 @@ MODELS = [
 
 
 def test_models_are_one_short_line_each_when_piped(run: Run, server: FakeServer) -> None:
-    """Name, version, task, precision, state, and labels, dimension or load error, separated by tabs."""
+    """A piped list has a line a model with its fields separated by tabs."""
     server.models = [*MODELS, FakeModel(name="vectors")]
 
     assert [line.split("\t") for line in run("models").out.splitlines()] == [
@@ -382,7 +382,7 @@ def test_models_are_one_short_line_each_when_piped(run: Run, server: FakeServer)
 
 
 def test_models_with_manifests_are_jsonl(run: Run, server: FakeServer) -> None:
-    """Rows of --json carry the manifest, or why there is none."""
+    """Rows of --json have the manifest, or the reason why it is missing."""
     server.models = MODELS
     row, broken = run("models", "--json").rows
 
@@ -391,7 +391,7 @@ def test_models_with_manifests_are_jsonl(run: Run, server: FakeServer) -> None:
 
 
 def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table shows names, states and labels; load errors stand below it."""
+    """A terminal shows a table with names, states and labels, and load errors below it."""
     server.models = MODELS
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
@@ -412,7 +412,7 @@ def test_models_are_a_table_on_a_terminal(run: Run, server: FakeServer, monkeypa
 
 
 def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines may be wider than the terminal."""
+    """Names of models are complete on a narrow terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "30")
 
@@ -422,7 +422,7 @@ def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_bench(run: Run, server: FakeServer) -> None:
-    """Print figures as a table or JSON; exit with 1 if calls failed."""
+    """The bench prints figures as a table or JSON, and exits with 1 if calls failed."""
     options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
     shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
 
@@ -443,12 +443,12 @@ def test_bench(run: Run, server: FakeServer) -> None:
     ],
 )
 def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
-    """Wrong usage is one line."""
+    """Wrong usage is an error of one line."""
     assert fails(run("bench", *arguments), message, code=2)
 
 
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show the bar if stderr is a terminal and results go elsewhere."""
+    """The bar appears if stderr is a terminal and results go elsewhere."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 10)
     assert run("embed", "-i", str(path)).err == ""
@@ -461,7 +461,7 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
 
 
 def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count rows that have results, not rows that were read."""
+    """The progress counts rows with results, not rows read."""
     path, fractions = tmp_path / "texts.txt", list[float]()
     path.write_text("text\n" * 2000)
     monkeypatch.setattr(Progress, "add", lambda self, *counts: fractions.append(counts[-1]))
@@ -475,7 +475,7 @@ def test_progress_is_that_of_the_rows_that_came_back(run: Run, tmp_path: Path, m
 def test_progress_fits_into_narrow_terminals(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Narrow terminals show the time left instead of tokens; the reason of a wait stands above the bar."""
+    """A narrow terminal shows the time left instead of tokens, and the reason of a wait above the bar."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -493,7 +493,7 @@ SUMMARY = r"bertline: {rows}, {rejected} rejected{more} in 0:00:\d\d \([\d,]+ ro
 
 
 def test_progress_without_a_terminal_is_lines(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of cron and nohup get a line an interval, with the fraction that is done, and a closing summary."""
+    """Without a terminal, progress is a line an interval with the fraction done, and a closing summary."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 300 + "refuse\n")
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
@@ -506,7 +506,7 @@ def test_progress_without_a_terminal_is_lines(run: Run, tmp_path: Path, monkeypa
 
 
 def test_a_quick_job_prints_only_its_summary(run: Run, tmp_path: Path) -> None:
-    """Results on standard output have no summary, unless the job takes more than a minute."""
+    """A quick job prints its summary only if results go to a file."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 10)
 
@@ -515,7 +515,7 @@ def test_a_quick_job_prints_only_its_summary(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_long_job_to_standard_output_has_a_summary(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Print the summary of jobs that run under nohup with redirected output."""
+    """A long job prints its summary also if results go to standard output."""
     monkeypatch.setattr(options, "SUMMARY_AFTER_S", 0.0)
     result = run("embed", "-i", "-", stdin=b"text\n")
 
@@ -523,7 +523,7 @@ def test_a_long_job_to_standard_output_has_a_summary(run: Run, tmp_path: Path, m
 
 
 def test_progress_of_standard_input_has_no_fraction(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The length of standard input is unknown."""
+    """Progress of standard input has no fraction, because its length is unknown."""
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
     lines = run("embed", "-i", "-", stdin=b"text\n" * 100).err.splitlines()
 
@@ -535,7 +535,7 @@ def test_progress_of_standard_input_has_no_fraction(run: Run, tmp_path: Path, mo
 def test_the_summary_counts_the_whole_job(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    """Rows, rejected and truncated ones of an interrupted run are counted with those of the run that resumes it."""
+    """The summary counts rows, rejected and truncated ones of all runs of the job."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     path = tmp_path / "texts.txt"
@@ -568,7 +568,7 @@ def test_the_summary_counts_the_whole_job(
 def test_a_text_that_names_a_file_is_asked_about(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
 ) -> None:
-    """One line asks whether -i was meant; after `--` the name is a text."""
+    """A text that names a file is an error that suggests -i, except after `--`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("text\n")
     (tmp_path / "folder").mkdir()
@@ -582,14 +582,14 @@ def test_a_text_that_names_a_file_is_asked_about(
 
 @pytest.mark.parametrize("spelling", [["--columns.text", "body"], ["--columns.text=body"], ["--column", "text=body"]])
 def test_columns_are_spelt_in_two_ways(run: Run, spelling: list[str]) -> None:
-    """Accept the spelling of training's commands, too."""
+    """The command accepts training's spelling of column flags, too."""
     line = b'{"body": "one"}\n'
 
     assert run("embed", "-i", "-", "--format", "jsonl", *spelling, stdin=line).rows[0]["vector"] == numbers("one")
 
 
 def test_columns_that_no_operation_has(run: Run) -> None:
-    """Either spelling names the known ones; a hyphen stands for an underscore, as in training's flags."""
+    """The error names the known columns for either spelling, and a hyphen stands for an underscore."""
     message = "--column is NAME=COLUMN, with NAME one of text, text_pair: `body=x`"
     pair = b'{"text": "one", "other": "two"}\n'
 
@@ -600,21 +600,21 @@ def test_columns_that_no_operation_has(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["classify", "embed", "tag", "fill-mask"])
 def test_one_text_is_one_call(run: Run, server: FakeServer, command: str) -> None:
-    """Do not list the server's models, with 100 kB of manifests, for one text."""
+    """One text takes one call, without a list of models."""
     run(command, "a [MASK] text")
 
     assert len(server.calls) == 1
 
 
 def test_more_texts_than_fit_in_a_request_use_one_model(run: Run, server: FakeServer) -> None:
-    """Choose the version before the first request, and check it after the last one."""
+    """Several requests use one version, which is chosen before the first and checked after the last."""
     run("embed", "one", "two", "three", "--batch-size", "2")
 
     assert [call.method for call in server.calls] == ["ListModels", "Embed", "Embed", "GetModel"]
 
 
 def test_one_text_waits_for_a_model_that_is_being_loaded(run: Run, server: FakeServer) -> None:
-    """Wait for the model, as a job with files does."""
+    """One text waits for a model that is loading."""
 
     def load(request: pb.GetModelRequest) -> pb.ModelInfo:
         server.models = [FakeModel()]

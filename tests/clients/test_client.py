@@ -46,7 +46,7 @@ def shared_target() -> Iterator[str]:
 
 
 def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:
-    """Vectors are float32, one row a text, and belong to the caller."""
+    """Vectors are float32 with one writable row a text."""
     vectors = client.embed(["one", "two"])
     vectors *= 2
 
@@ -55,7 +55,7 @@ def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:
 
 
 def test_no_inputs_send_nothing(client: Client, server: FakeServer) -> None:
-    """An empty list is answered without the server."""
+    """An empty list returns an empty result without a call."""
     assert client.embed([]).shape == (0, 0)
     assert client.classify([]) == []
     assert client.answer([]) == []
@@ -65,7 +65,7 @@ def test_no_inputs_send_nothing(client: Client, server: FakeServer) -> None:
 
 
 def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
-    """What the caller asks for is in the request; what is not asked for is unset."""
+    """The request has the options that the caller gives, and leaves the others unset."""
     server.models.append(FakeModel(version="7"))
     client.embed(["a"], model="fake", version="7", pooling="mean", normalize=False, truncate=True)
     client.embed(["a"], dimensions=3, windows=True, window_stride=8)
@@ -82,7 +82,7 @@ def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
 
 
 def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> None:
-    """A pair is told from a text, and the likeliest label comes first."""
+    """`classify` sends texts and pairs, and puts the most probable label first."""
     single, pair = client.classify(["four", ("a", "b")])
 
     assert (single.label, single.score) == (single.labels[0].label, max(item.score for item in single.labels))
@@ -92,7 +92,7 @@ def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> N
 
 
 def test_answer_returns_spans_of_the_context(client: Client) -> None:
-    """Offsets are those of Python strings, and "no answer" is an empty text."""
+    """Offsets are positions in Python strings, and the text of "no answer" is empty."""
     context = "🦉 In Zürich, Zürich"
     found, nothing = client.answer([("Where is Zürich?", context), ("Where is Paris?", context)], top_k=2)
 
@@ -103,14 +103,14 @@ def test_answer_returns_spans_of_the_context(client: Client) -> None:
 
 
 def test_any_number_of_spans_may_be_asked_for() -> None:
-    """More than the message can hold means all."""
+    """A top_k above the message's range is sent as its maximum."""
     call = answer_call([("Where?", "here")], "", "", False, top_k=MAX_COUNT + 1)
 
     assert [request.message.top_k for request in call.requests(1)] == [MAX_COUNT]
 
 
 def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
-    """Each [MASK] has its tokens, and the targets in the order asked for."""
+    """Each [MASK] has its tokens, and its targets in the requested order."""
     ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=3, targets=["z", "a"])
 
     assert [len(mask.tokens) for mask in (first, second)] == [3, 3]
@@ -119,7 +119,7 @@ def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
 
 
 def test_models_are_described(client: Client, server: FakeServer) -> None:
-    """`models` tells what is loaded, manifest included, and of what cannot be loaded why."""
+    """`models` returns loaded models with manifest, and others with the load error."""
     loaded = FakeModel(task="tagging", labels=("O", "B-LOC"), max_seq_length=128, manifest={"opset": 18})
     server.models = [loaded, FakeModel(version="2", state="failed", error="`models/fake/2` holds no manifest")]
     model, broken = client.models()
@@ -131,13 +131,13 @@ def test_models_are_described(client: Client, server: FakeServer) -> None:
 
 
 def test_one_model_is_described(client: Client, server: FakeServer) -> None:
-    """`model` tells of the one that is named."""
+    """`model` returns the named model."""
     assert client.model("fake", "1").max_seq_length == 512
     assert server.requests == [pb.GetModelRequest(model=pb.ModelRef(name="fake", version="1"))]
 
 
 def test_answers_out_of_several_contexts(client: Client) -> None:
-    """A span tells which of the contexts it stands in."""
+    """A span has the number of its context."""
     contexts = ["In Rome.", "In Paris it is."]
     (found,) = client.answer([("Where is Paris?", contexts)])
     (span,) = found.spans
@@ -146,7 +146,7 @@ def test_answers_out_of_several_contexts(client: Client) -> None:
 
 
 def test_choose_takes_questions_with_or_without_context(client: Client, server: FakeServer) -> None:
-    """The likeliest choice has its number and its probability."""
+    """A result has the index and the probability of the most probable choice."""
     first, second = client.choose([("Which?", ["a", "bcd"]), ("It purrs.", "What?", ("cat", "a"))])
 
     assert first.score == max(first.scores) == first.scores[first.choice]
@@ -158,7 +158,7 @@ def test_choose_takes_questions_with_or_without_context(client: Client, server: 
 
 
 def test_tag_takes_texts_and_words(client: Client) -> None:
-    """Offsets are those of Python strings; words come when they are asked for."""
+    """Offsets are positions in Python strings, and words are returned on request."""
     text = "🦉 sits in Zürich"
     first, second = client.tag([text, ["in", "Rome"]], return_words=True)
 
@@ -169,7 +169,7 @@ def test_tag_takes_texts_and_words(client: Client) -> None:
 
 
 def test_regress_returns_numbers(client: Client, server: FakeServer) -> None:
-    """One for each text or pair."""
+    """`regress` returns one number for each text or pair."""
     server.reply("Regress", lambda request: pb.RegressReply(values=[3.0, 3.5]))
 
     assert client.regress(["abc", ("abc", "de")]) == [3.0, 3.5]
@@ -177,7 +177,7 @@ def test_regress_returns_numbers(client: Client, server: FakeServer) -> None:
 
 
 def test_tokenize_returns_tokens(client: Client) -> None:
-    """Those that were added are told apart."""
+    """`tokenize` returns tokens, and marks special ones."""
     (found,) = client.tokenize(["a word"])
 
     assert [token for token, special in zip(found.tokens, found.special, strict=True) if not special] == ["a", "word"]
@@ -185,7 +185,7 @@ def test_tokenize_returns_tokens(client: Client) -> None:
 
 
 def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
-    """Over all requests of a call, and of a second call that it is given to."""
+    """A usage counts tokens and truncated inputs over all requests of a call."""
     server.models = [FakeModel(max_seq_length=8)]
     usage = Usage()
     client.embed(["short", "a text of more words than eight", *["short"] * 4], truncate=True, usage=usage)
@@ -197,8 +197,7 @@ def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
 
 
 def test_cuts_that_nobody_asked_for_are_told(client: Client, server: FakeServer, recwarn: Any) -> None:
-    """A model that was evaluated on texts that were cut cuts them: a warning says how many, unless the call says what
-    is to become of them, or a usage tells it."""
+    """A warning counts inputs that the model truncates by default, unless the call sets `truncate` or a usage."""
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     texts = ["short", "a text of more words than eight", "another text of more words than eight"]
     client.embed(texts, truncate=True)
@@ -215,7 +214,7 @@ def test_cuts_that_nobody_asked_for_are_told(client: Client, server: FakeServer,
 
 
 def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:
-    """Though some of its requests were answered: after another try, a usage tells of each input once."""
+    """A failed call adds nothing to its usage, even if some of its requests succeeded."""
     usage = Usage()
 
     async def embed() -> None:
@@ -236,7 +235,7 @@ def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:
 @settings(max_examples=30)
 @given(texts=st.lists(words, max_size=40), batch_size=st.integers(1, 9), num_in_flight=st.integers(1, 5))
 def test_results_come_in_order(shared_target: str, texts: list[str], batch_size: int, num_in_flight: int) -> None:
-    """However a list is split, result i belongs to text i; both clients agree."""
+    """Result i belongs to text i for any split of the list, in both clients."""
 
     async def embed() -> np.ndarray:
         async with AsyncClient(shared_target, batch_size=batch_size, num_in_flight=num_in_flight) as client:
@@ -251,7 +250,7 @@ def test_results_come_in_order(shared_target: str, texts: list[str], batch_size:
 
 @given(sizes=st.lists(st.integers(0, 30)), max_items=st.integers(1, 5), max_bytes=st.integers(1, 40))
 def test_batches_keep_their_limits(sizes: list[int], max_items: int, max_bytes: int) -> None:
-    """Batches hold everything in order, none is empty or too large, and no two neighbours would fit into one."""
+    """Batches hold all items in order within their limits, and no two neighbours fit into one."""
     parts = list(batches(sizes, int, max_items=max_items, max_bytes=max_bytes))
 
     assert [size for part in parts for size in part] == sizes
@@ -262,7 +261,7 @@ def test_batches_keep_their_limits(sizes: list[int], max_items: int, max_bytes: 
 
 
 def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> None:
-    """Requests stay below their limit where the texts allow it, counted in UTF-8."""
+    """Requests stay below their size limit, counted in UTF-8."""
     client.embed(["ä" * 40_000] * 4)
 
     assert [len(request.texts) for request in server.requests] == [2, 2]
@@ -271,7 +270,7 @@ def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> N
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, kind: str) -> None:
-    """`num_in_flight` requests wait at the server at one time, never more."""
+    """At most `num_in_flight` requests are at the server at one time, and as many are sent together."""
     server.delay(0.1)
     texts = [str(number) for number in range(9)]
 
@@ -289,7 +288,7 @@ def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, kin
 
 
 def test_threads_share_a_client(client: Client) -> None:
-    """Calls from several threads do not mix their results."""
+    """Calls from several threads get their own results."""
     results: dict[int, np.ndarray] = {}
 
     def embed(number: int) -> None:
@@ -306,7 +305,7 @@ def test_threads_share_a_client(client: Client) -> None:
 
 
 def test_async_client_may_be_made_before_the_event_loop(server: FakeServer) -> None:
-    """The connection belongs to the loop of the first call, not to where the client was made."""
+    """An AsyncClient belongs to the event loop of its first call."""
     client = AsyncClient(server.target, batch_size=2)
 
     async def use() -> list[Any]:
@@ -328,7 +327,7 @@ def test_async_client_may_be_made_before_the_event_loop(server: FakeServer) -> N
 
 
 def test_an_async_client_belongs_to_one_event_loop(server: FakeServer) -> None:
-    """Another one is told of it before anything is sent; closing it there ends it all the same."""
+    """An AsyncClient refuses calls from a second event loop, but can be closed there."""
     client = AsyncClient(server.target)
 
     async def embed() -> None:
@@ -344,7 +343,7 @@ def test_an_async_client_belongs_to_one_event_loop(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("method", [*METHODS, "close"])
 def test_both_clients_have_the_same_methods(method: str) -> None:
-    """AsyncClient differs from Client by `await` only; what a method does is told once."""
+    """AsyncClient has the methods of Client with the same signatures, and one docstring for both."""
     synchronous, asynchronous = getattr(Client, method), getattr(AsyncClient, method)
 
     assert inspect.signature(synchronous) == inspect.signature(asynchronous)
@@ -356,7 +355,7 @@ def test_both_clients_have_the_same_methods(method: str) -> None:
 
 
 def test_both_clients_are_made_alike() -> None:
-    """Constructors and the set of public names agree, too."""
+    """The constructors and the public names of both clients are the same."""
     public = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Client, AsyncClient)]
 
     assert inspect.signature(Client) == inspect.signature(AsyncClient)
@@ -364,14 +363,14 @@ def test_both_clients_are_made_alike() -> None:
 
 
 def test_everything_public_can_be_imported() -> None:
-    """`__all__` is true, and what is not in it is refused as any module does."""
+    """`__all__` names everything public, and other names raise AttributeError."""
     assert all(getattr(bertline, name).__name__ == name for name in bertline.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = bertline.nonsense
 
 
 def test_bulk_calls_say_so(server: FakeServer) -> None:
-    """In their metadata; others say nothing."""
+    """Bulk calls carry their priority in the metadata, and others carry none."""
     with Client(server.target) as client, Client(server.target, priority="bulk") as bulk:
         client.embed(["a"])
         bulk.embed(["b"])
@@ -405,7 +404,7 @@ def test_bulk_calls_say_so(server: FakeServer) -> None:
     ],
 )
 def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
-    """A client that could not work is not made."""
+    """An argument out of range is refused by the constructor."""
     with pytest.raises(ValueError, match=message):
         kind(**arguments)
 
@@ -416,13 +415,13 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
     [("batch_size", 1.5), ("batch_size", None), ("num_in_flight", "4"), ("check_health", "no")],
 )
 def test_arguments_of_another_type_are_refused(kind: Callable[..., Any], name: str, value: Any) -> None:
-    """By their names; a limit that nothing can reach would be none."""
+    """An argument of a wrong type is refused by its name."""
     with pytest.raises(TypeError, match=f"`{name}` must be .*: `{value!r}`"):
         kind(**{name: value})
 
 
 def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:
-    """As they come out of a search over settings."""
+    """Numbers and booleans of NumPy are valid arguments."""
     with Client(server.target, batch_size=np.int64(2)) as client:
         assert client.embed(["a", "b", "c"], dimensions=np.int64(4), truncate=np.bool_(True)).shape == (3, 4)
 
@@ -431,7 +430,7 @@ def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, float("inf"), float("nan"), "5"])
 def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: Any) -> None:
-    """That of a client, and that of a call before anything is sent."""
+    """An invalid timeout is refused by the constructor, and by a call before it sends anything."""
     error = TypeError if isinstance(timeout, str) else ValueError
 
     async def ask() -> None:
@@ -450,7 +449,7 @@ def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: A
 
 
 def test_a_long_timeout_is_kept(client: Client) -> None:
-    """Decades are no mistake."""
+    """A timeout of decades is valid."""
     assert client.embed(["text"], timeout=MAX_TIMEOUT_S).shape == (1, 8)
 
 
@@ -470,12 +469,12 @@ def test_a_long_timeout_is_kept(client: Client) -> None:
     ],
 )
 def test_targets_that_grpc_understands_are_taken(target: str) -> None:
-    """Hosts with ports, lists of them, and sockets, whose names are no ports."""
+    """Hosts with ports, lists of hosts, and sockets are valid targets."""
     Client(target).close()
 
 
 class Frame:
-    """A table as pandas has them."""
+    """Table like those of pandas, which iterates over column names."""
 
     columns = ("text",)
 
@@ -497,7 +496,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "targets": lambda client, values: client.fill_mask(["[MASK]"], targets=values),
     "tokenize": lambda client, values: client.tokenize(values),
 }
-"""Everything that takes a list."""
+"""Calls of every argument that takes a list."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -519,7 +518,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     ],
 )
 def test_only_lists_are_taken_as_lists(server: FakeServer, name: str, values: Any, message: str) -> None:
-    """By both clients, before anything is sent."""
+    """Both clients refuse mappings, sets, strings and bytes as lists, before any call."""
 
     async def ask() -> None:
         async with AsyncClient(server.target) as client:
@@ -537,7 +536,7 @@ def test_only_lists_are_taken_as_lists(server: FakeServer, name: str, values: An
     "values", [(part for part in (1, 2)), iter([b"a"]), np.array([1, 2]), [["a"]], [{"text": "a"}]]
 )
 def test_items_are_strings(client: Client, values: Any) -> None:
-    """Each item must be one, whatever iterates over them."""
+    """Each item of any iterable must be a string."""
     with pytest.raises(TypeError, match="input 0, text: expected a string"):
         client.embed(values)
 
@@ -546,7 +545,7 @@ def test_items_are_strings(client: Client, values: Any) -> None:
     "values", [("a", "b"), iter(["a", "b"]), np.array(["a", "b"]), {"a": 1, "b": 2}.keys(), {1: "a", 2: "b"}.values()]
 )
 def test_whatever_has_an_order_is_a_list(client: Client, values: Any) -> None:
-    """Also the keys of a mapping, where they were asked for."""
+    """Any ordered iterable of strings is a list, also the keys of a mapping."""
     assert client.embed(values).shape == (2, 8)
 
 
@@ -587,7 +586,7 @@ def test_whatever_has_an_order_is_a_list(client: Client, values: Any) -> None:
 def test_misuse_is_told_before_anything_is_sent(
     client: Client, server: FakeServer, use: Callable[[Client], Any], error: type[Exception], message: str
 ) -> None:
-    """A call that cannot be meant says what to write instead."""
+    """A wrong call raises an error that says what to write, before any request."""
     with pytest.raises(error, match=message):
         use(client)
 

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster of two nodes."""
+"""Tests of jobs on a Ray cluster of two nodes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
     "arguments", [["text"], ["-i", "-", "-o", "out/"], ["-i", "in.txt"]], ids=["texts", "standard input", "no output"]
 )
 def test_what_a_cluster_cannot_do(run: Run, tmp_path: Path, arguments: list[str]) -> None:
-    """Workers on other machines need files."""
+    """--ray requires input files and an output."""
     assert fails(run("embed", *arguments, "--ray", "local"), "--ray needs --input with files, and --output", code=2)
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replacement for Ray: one worker a file in this process, the last file first."""
+    """Replace Ray by a worker a file in this process, last file first."""
 
     def in_turn(
         files: Sequence[int],
@@ -62,7 +62,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Object store whose client caches listings until it removes something or the cache is dropped."""
+    """Make the object store cache its listings until it removes a file or the cache is dropped."""
     known: dict[tuple[str, bool], Any] = {}
     listed, removed = MemoryFileSystem.ls, MemoryFileSystem.rm_file
 
@@ -90,7 +90,7 @@ def write_files(folder: Path, files: Sequence[str]) -> None:
 
 
 def test_parts_that_others_wrote_are_found(run: Run, tmp_path: Path, pool: None, remembered: None) -> None:
-    """Find all parts of the workers, even if a store has cached the listing."""
+    """The job finds all parts of its workers, even if the store has cached the listing."""
     write_files(tmp_path, [f'{{"text": "text {number}"}}\n' * 300 for number in range(3)])
     result = run("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", "memory://cluster/out.jsonl", "--ray", "local")
 
@@ -112,7 +112,7 @@ def test_parts_that_others_wrote_are_found(run: Run, tmp_path: Path, pool: None,
     ids=["a rejected row", "an empty file", "a bad file"],
 )
 def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, files: list[str], output: str) -> None:
-    """First rows with results decide on the columns, in whatever order workers do the files."""
+    """The first rows with results set the columns, in any order of the files."""
     write_files(tmp_path, files)
     found, told = [], []
     for folder, options in (("one", []), ("many", ["--ray", "local"])):
@@ -129,7 +129,7 @@ def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, 
 
 @pytest.mark.parametrize("rows", [256, 0])
 def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, pool: None, rows: int) -> None:
-    """Refuse a file that has become shorter since the job started."""
+    """A file that has become shorter since the job started is refused."""
     path, line = tmp_path / "in.jsonl", '{"text": "a"}\n'
     path.write_text(line * 1000)
     arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--ray", "local", "--in-flight", "1")
@@ -145,7 +145,7 @@ def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, pool: 
 
 
 def test_parts_that_are_lost(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if a part is missing; the same command writes it again."""
+    """A job fails if a part is missing, and writes the part when it is repeated."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
     arguments = ("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
     with monkeypatch.context() as patch:
@@ -162,7 +162,7 @@ def test_parts_that_are_lost(run: Run, tmp_path: Path, pool: None, monkeypatch: 
 def test_a_worker_with_another_model(
     run: Run, server: FakeServer, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refuse a worker whose own server has another model than the job."""
+    """A worker whose server has another model is refused."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
     arguments = ("embed", "-i", f"{tmp_path}/in*.jsonl", "-o", f"{tmp_path}/out.jsonl", "--ray", "local")
     message = "the model `fake/1` was replaced while the job ran; start again with --restart"
@@ -177,7 +177,7 @@ def test_a_worker_with_another_model(
 
 
 def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_path: Path, pool: None) -> None:
-    """Make no output from the results of two models."""
+    """A job whose model is replaced while it runs writes no output."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": "b"}\n'])
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
@@ -192,7 +192,7 @@ def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_pa
 
 
 def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths are relative to the folder of the command, not of the worker."""
+    """Workers resolve paths against the folder of the command, not their own."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": ""}\n'])
     (tmp_path / "ca.pem").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
@@ -228,7 +228,7 @@ def write_shards(folder: Path, count: int, num_rows: int) -> None:
 @pytest.mark.skipif(not HAS_RAY, reason="pip install 'ray[data]'")
 @pytest.mark.parametrize("output", ["out.parquet", "out/"])
 def test_a_node_may_die(tmp_path: Path, output: str) -> None:
-    """A job on two nodes, one of which is killed midway, writes the same as on one machine; workers run the engine."""
+    """A job on two nodes, one of which is killed, writes the output of one machine."""
     write_model(tmp_path / "models", passes=20)
     write_shards(tmp_path, 12, 600)
     arguments = ["embed", "-i", f"{tmp_path}/in*.jsonl", "--engine", str(tmp_path / "models")]
@@ -248,7 +248,7 @@ def test_a_node_may_die(tmp_path: Path, output: str) -> None:
     first, second = (read(tmp_path / name) for name in (wanted, output))
     assert first["id"].equals(second["id"])
     vectors = [np.stack(table["vector"].to_numpy()) for table in (first, second)]
-    assert np.abs(vectors[0] - vectors[1]).max() < 1e-5  # batches are others, and so is the rounding
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-5  # other batches, other rounding
     told = [
         tmp_path / (f"{name}_rejects.jsonl" if output == "out/" else f"{name}.rejects.jsonl")
         for name in (wanted, output)
@@ -257,6 +257,6 @@ def test_a_node_may_die(tmp_path: Path, output: str) -> None:
 
 
 def read(path: Path) -> pa.Table:
-    """Read a file, or a folder of parts in their order."""
+    """Read a file, or the parts of a folder in order."""
     paths = sorted(path.glob("part-*")) if path.is_dir() else [path]
     return pa.concat_tables(pq.read_table(item) for item in paths)

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_examples_run(target: str, tmp_path: Path) -> None:
-    """Run the examples of the page, one after the other in one folder."""
+    """The examples of the page run one after the other in one folder."""
     (tmp_path / "bertline").write_text(f'#!/bin/sh\nexec {sys.executable} -m bertline.cli "$@"\n')
     (tmp_path / "bertline").chmod(0o755)
     script = "\n".join(
@@ -31,7 +31,7 @@ def test_the_examples_run(target: str, tmp_path: Path) -> None:
 
 
 def test_every_option_is_documented() -> None:
-    """Name every option of every command; `bench` has a page of its own."""
+    """The reference names every option of every command; `bench` has its own page."""
     group = typer.main.get_command(cli.app)
     commands = [group, *(command for name, command in group.commands.items() if name != "bench")]  # type: ignore[attr-defined]
     names = {name for command in commands for item in command.params for name in (*item.opts, *item.secondary_opts)}

@@ -1,4 +1,4 @@
-"""The Python examples of the pages about the client run as they stand, but for the address."""
+"""Tests that run the Python examples of the pages about the client unchanged, except for the address."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_examples_run(example: str, server: FakeServer, tmp_path: Path, caps
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading them takes seconds
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading the plugins takes seconds
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
         assert done.returncode == 0, done.stdout
@@ -42,7 +42,7 @@ def test_the_examples_run(example: str, server: FakeServer, tmp_path: Path, caps
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    """The pages name files that there are."""
+    """Each link of a page points to an existing file."""
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
 

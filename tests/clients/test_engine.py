@@ -20,7 +20,7 @@ def servers_of(models: Path) -> int:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             commands.append(path.read_bytes().split(b"\0"))
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
     return sum(command[1:2] == [b"-c"] and str(models).encode() in command for command in commands)
 
@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> None:
-    """--engine starts a server, and stops it with the job."""
+    """--engine starts a server and stops it with the job."""
     (tmp_path / "in.txt").write_text("the cat\nthe dog\n" * 200)
     output = tmp_path / "out.npy"
 
@@ -51,7 +51,7 @@ def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> 
 def test_settings_of_other_servers_are_not_for_it(
     run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ignore BERTLINE_ variables that set up other servers."""
+    """The job's server ignores BERTLINE_ variables for other servers."""
     (tmp_path / "tokens").write_text("a-token\n")
     settings = {"HOST": "0.0.0.0", "TOKENS_FILE": f"{tmp_path}/tokens", "TLS_CERT": f"{tmp_path}/none", "WORKERS": "no"}
     for name, value in settings.items():
@@ -63,7 +63,7 @@ def test_settings_of_other_servers_are_not_for_it(
 
 
 def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None:
-    """End the server when its job is killed."""
+    """The server ends when its job is killed."""
     arguments = ["embed", "-i", "-", "-o", str(tmp_path / "out.npy"), "--engine", str(models)]
     with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments], stdin=subprocess.PIPE) as process:
         wait_for_servers(models, 1)
@@ -72,5 +72,5 @@ def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None
 
 
 def test_models_that_cannot_be_served(run: Run, tmp_path: Path) -> None:
-    """One line gives the reason."""
+    """Models that cannot be served are an error of one line."""
     assert fails(run("embed", "text", "--engine", str(tmp_path / "none")), "no directory of models")

@@ -45,14 +45,14 @@ Embed = Callable[..., np.ndarray]
 
 @contextmanager
 def silent_listener() -> Iterator[str]:
-    """A port that takes connections and never says a word."""
+    """Listen on a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager
 def full_listener() -> Iterator[str]:
-    """A port at which connecting hangs, as at a host that is switched off."""
+    """Listen on a port where connecting hangs, as with a host that is switched off."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):
@@ -80,9 +80,9 @@ def closed_port() -> Iterator[str]:
 def test_an_address_without_a_server_fails_at_once(
     address: Callable[[], AbstractContextManager[str]], embed: Embed
 ) -> None:
-    """Whatever is wrong with an address, it takes less than two seconds to hear of it, and how to go on."""
+    """A wrong address is an error within two seconds, with the address and the remedy."""
     took = []
-    while not took or (took[-1] >= 2 and len(took) < 3):  # the machine may have been busy with something else
+    while not took or (took[-1] >= 2 and len(took) < 3):  # repeats, because the machine may be busy
         with address() as target:
             start = time.perf_counter()
             with pytest.raises(errors.ConnectionFailed, match=f"`{target}` .*; start one") as caught:
@@ -101,7 +101,7 @@ class QuietHandler(http.server.BaseHTTPRequestHandler):
 
 @both_clients
 def test_a_port_of_another_protocol(embed: Embed) -> None:
-    """A port over HTTP, as that of the metrics, is no server that could be started."""
+    """The error suggests that an HTTP port, such as that of the metrics, is not the server's."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         with pytest.raises(errors.ConnectionFailed, match=r"`host:port` \(not the port of its metrics\)"):
@@ -110,7 +110,7 @@ def test_a_port_of_another_protocol(embed: Embed) -> None:
 
 
 def test_a_proxy_that_does_not_let_through(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC asks the one that the environment names, also for addresses of this machine."""
+    """gRPC uses the proxy of the environment also for local addresses, and the error names `no_proxy`."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
@@ -123,13 +123,13 @@ def test_a_proxy_that_does_not_let_through(server: FakeServer, monkeypatch: pyte
 
 
 def test_a_target_without_a_port() -> None:
-    """gRPC takes 443 then, which nobody knows."""
+    """The error says that a target without a port means port 443."""
     with pytest.raises(errors.ConnectionFailed, match="no port was given, which stands for 443"):
         embed_sync("no-such-host.invalid", ["text"])
 
 
 def test_a_server_that_comes_up_is_found(dead_target: str) -> None:
-    """A client that failed to connect works soon after the server has started."""
+    """A client that failed to connect works soon after the server starts."""
     with Client(dead_target) as client:
         with pytest.raises(errors.ConnectionFailed):
             client.models()
@@ -146,7 +146,7 @@ def test_a_server_that_comes_up_is_found(dead_target: str) -> None:
 
 @both_clients
 def test_bad_inputs_are_named_by_their_place_in_the_list(server: FakeServer, embed: Embed) -> None:
-    """Positions count in the caller's list, however it was split."""
+    """The error gives positions in the caller's list, for any split."""
     texts = [f"text {number}" for number in range(10)]
     texts[6], texts[7] = " ", "refuse this"
     server.refuse("refuse this", "refused")
@@ -162,7 +162,7 @@ def test_bad_inputs_are_named_by_their_place_in_the_list(server: FakeServer, emb
 
 @both_clients
 def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed: Embed) -> None:
-    """`items` are those that the server names; the message tells how many there are."""
+    """The error lists the inputs that the server names and counts the others."""
     with pytest.raises(errors.InvalidInput, match=r"input 2, text: .* \(and 997 more\)$") as caught:
         embed(server.target, [""] * 1000, batch_size=1000)
 
@@ -172,7 +172,7 @@ def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed:
 
 @pytest.mark.parametrize(("texts", "hint"), [(["a", "b"], "; lower `batch_size`"), (["a"], "")])
 def test_too_much_in_one_request(client: Client, server: FakeServer, texts: list[str], hint: str) -> None:
-    """What is wrong with all inputs together is mended with fewer of them, where there are several."""
+    """An error about all inputs together suggests a lower `batch_size` if there are several inputs."""
 
     def refuse(request: Any) -> None:
         raise Refusal("INVALID_ARGUMENT", "too many", [("texts", "9000 came, a request takes 8192")])
@@ -185,7 +185,7 @@ def test_too_much_in_one_request(client: Client, server: FakeServer, texts: list
 
 
 def test_bad_fields_of_pairs_are_named(client: Client, server: FakeServer) -> None:
-    """The field of an input is told with it."""
+    """The error names the field of an input."""
     server.refuse("refuse", "refused")
     with pytest.raises(errors.InvalidInput) as caught:
         client.answer([("question", "context")] * 5 + [("question", "refuse")])
@@ -194,7 +194,7 @@ def test_bad_fields_of_pairs_are_named(client: Client, server: FakeServer) -> No
 
 
 def test_the_first_failing_request_is_reported(client: Client, server: FakeServer) -> None:
-    """Of several requests that fail, the error is that of the first in the list."""
+    """The error is that of the first failing request in the list."""
     server.refuse("refuse")
     with pytest.raises(errors.InvalidInput) as caught:
         client.embed(["text", "refuse", *["text"] * 10, "refuse"])
@@ -203,7 +203,7 @@ def test_the_first_failing_request_is_reported(client: Client, server: FakeServe
 
 
 def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, server: FakeServer) -> None:
-    """Strings that UTF-8 cannot express are named."""
+    """The error names an input with a lone surrogate before anything is sent."""
     with pytest.raises(errors.InvalidInput, match=r"input 2, context: .*surrogate") as caught:
         client.answer([("a", "b"), ("a", "b"), ("a", "\ud800")])
 
@@ -212,7 +212,7 @@ def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, ser
 
 
 def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> None:
-    """A text beyond what a gRPC server accepts is the input's fault, not an overload."""
+    """A text above the server's message limit is an InvalidInput error, not Overloaded."""
     with pytest.raises(errors.InvalidInput, match="too large for the server") as caught:
         client.embed(["text", "x" * 5_000_000])
 
@@ -225,7 +225,7 @@ REQUEST_ID, NEVER = ("x-request-id", "1"), ("grpc-retry-pushback-ms", "-1")
 def packed(
     reason: str = "", domain: str = "bertline", fields: Sequence[str] = (), **metadata: str
 ) -> tuple[str, bytes]:
-    """Status details as a server sends them, made with Google's own messages."""
+    """Return status details like a server's, made with Google's own messages."""
     status = status_pb2.Status()
     if fields:
         violations = [{"field": field, "description": "bad"} for field in fields]
@@ -235,7 +235,7 @@ def packed(
 
 
 def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.BertlineError:
-    """Error of the client for a status with trailing metadata, whatever its message."""
+    """Return the client's error for a status with trailing metadata, whatever its message."""
     trailing = grpc.aio.Metadata(*metadata)
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), trailing, details="larger than max")
     return client_error(error, FailedCall(**{"target": "localhost:1", "timeout": 1.0, "num_inputs": 1} | call))
@@ -262,7 +262,7 @@ def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.Bertl
 def test_what_is_too_large_is_known_by_typed_fields(
     metadata: list[tuple[str, Any]], num_inputs: int, kind: type[errors.BertlineError], is_final: bool | None
 ) -> None:
-    """The text of the message makes no difference. Without the fields, the error is the general one."""
+    """The error depends on typed fields and metadata, not on the text of the message."""
     error = error_of("RESOURCE_EXHAUSTED", *metadata, num_inputs=num_inputs)
 
     assert type(error) is kind
@@ -278,7 +278,7 @@ def test_what_is_too_large_is_known_by_typed_fields(
     ],
 )
 def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, bytes], more: str) -> None:
-    """Older servers do not send it: then the fields that are named are counted."""
+    """The number of bad fields comes from the details, or else from the listed fields."""
     error = error_of("INVALID_ARGUMENT", REQUEST_ID, details)
 
     assert isinstance(error, errors.InvalidInput)
@@ -300,20 +300,20 @@ def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, b
 def test_hints_follow_from_what_the_client_knows(
     metadata: list[tuple[str, Any]], call: dict[str, Any], hint: str
 ) -> None:
-    """Not from gRPC's message."""
+    """The hint depends on the client's knowledge, not on gRPC's message."""
     assert re.search(hint, str(error_of("UNAVAILABLE", *metadata, **call)))
 
 
 @both_clients
 def test_a_slow_server_is_timed_out(server: FakeServer, embed: Embed) -> None:
-    """The timeout ends the wait; the message says how long it was."""
+    """The timeout ends the wait, and the message gives its length."""
     server.delay(0.5)
     with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
         embed(server.target, ["text"], timeout=0.1)
 
 
 def test_a_call_may_have_its_own_timeout(client: Client, server: FakeServer) -> None:
-    """The timeout of a call goes before the client's."""
+    """The timeout of a call overrides the client's."""
     server.delay(0.5)
     with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
         client.classify(["text"], timeout=0.1)
@@ -321,7 +321,7 @@ def test_a_call_may_have_its_own_timeout(client: Client, server: FakeServer) -> 
 
 @pytest.mark.parametrize("status", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_every_status_has_its_error(client: Client, server: FakeServer, status: grpc.StatusCode) -> None:
-    """A status becomes the error of the table, everything else a ServerError, with the server's words in it."""
+    """A status becomes the error of the table, or else ServerError, with the server's message."""
     server.fail(status, "the server's words", times=None)
     expected = ERRORS[status][0] if status in ERRORS else errors.ServerError
     with pytest.raises(errors.BertlineError) as caught:
@@ -332,7 +332,7 @@ def test_every_status_has_its_error(client: Client, server: FakeServer, status: 
 
 
 def test_every_error_stands_for_a_status_and_in_the_tree() -> None:
-    """The table and the picture at the top of the module leave no error out."""
+    """The table and the tree in the module's docstring contain every error."""
     kinds = {kind for kind in errors.BertlineError.__subclasses__() if kind.__module__ == errors.__name__}
 
     assert kinds == {kind for kind, _ in ERRORS.values()} | {errors.ServerError}
@@ -340,13 +340,13 @@ def test_every_error_stands_for_a_status_and_in_the_tree() -> None:
 
 
 def test_an_unknown_model_is_named(client: Client) -> None:
-    """The message of the server lists what is loaded."""
+    """The error names the unknown model and lists the loaded ones."""
     with pytest.raises(errors.ModelNotFound, match=r"no model of that name: `other` \(loaded: fake/1\)"):
         client.embed(["text"], model="other")
 
 
 def test_replies_of_two_models_are_not_mixed(client: Client, server: FakeServer) -> None:
-    """A new version that is loaded amid a call must not give half of the vectors."""
+    """A call whose replies come from two model versions raises an error."""
     versions = itertools.cycle("12")
     server.reply("Embed", lambda request: vectors_of(next(versions), len(request.texts)))
     with pytest.raises(errors.ServerError, match="give one `version`"):
@@ -369,7 +369,7 @@ def vectors_of(version: str, count: int) -> pb.EmbedReply:
 def test_a_reply_that_cannot_be_right_is_refused(
     client: Client, server: FakeServer, reply: pb.EmbedReply, message: str
 ) -> None:
-    """Results are never matched to the wrong texts."""
+    """A reply with the wrong number or size of vectors is refused."""
     server.reply("Embed", lambda request: reply)
     with pytest.raises(errors.ServerError, match=message):
         client.embed(["a", "b"])
@@ -377,7 +377,7 @@ def test_a_reply_that_cannot_be_right_is_refused(
 
 @contextmanager
 def babbling() -> Iterator[str]:
-    """A server whose replies are no messages."""
+    """Start a server whose replies are no valid messages."""
     embed = grpc.unary_unary_rpc_method_handler(lambda raw, context: b"\xff")
     with ThreadPoolExecutor() as pool:
         server = grpc.server(pool)
@@ -392,7 +392,7 @@ def babbling() -> Iterator[str]:
 
 @both_clients
 def test_a_reply_that_cannot_be_read_is_a_fault_of_the_server(embed: Embed) -> None:
-    """Of a call that is one request, and of one that is several."""
+    """An unreadable reply raises ServerError, for one request and for several."""
     with babbling() as target:
         for texts in (["a"], ["a", "b"]):
             with pytest.raises(errors.ServerError):
@@ -411,7 +411,7 @@ def test_a_reply_that_cannot_be_read_is_a_fault_of_the_server(embed: Embed) -> N
 def test_a_result_that_cannot_be_right_is_refused(
     client: Client, server: FakeServer, method: str, reply: Any, message: str
 ) -> None:
-    """When it comes, not when something of it is read."""
+    """An invalid result raises an error when it arrives, not when it is read."""
     inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
     server.reply(method.capitalize(), lambda request: reply)
     with pytest.raises(errors.ServerError, match=message):
@@ -419,7 +419,7 @@ def test_a_result_that_cannot_be_right_is_refused(
 
 
 def spoilt(request: pb.EmbedRequest) -> pb.EmbedReply:
-    """Vectors, of which those of bad texts are no numbers."""
+    """Return vectors that are not finite, or zero, for bad texts."""
     values = {"nan": np.nan, "inf": -np.inf, "zero": 0}
     vectors = np.array([[values.get(text, 1), 0] for text in request.texts], dtype="<f4")
     return pb.EmbedReply(model=pb.ModelRef(name="fake", version="1"), dim=2, vectors=vectors.tobytes())
@@ -427,7 +427,7 @@ def spoilt(request: pb.EmbedRequest) -> pb.EmbedReply:
 
 @both_clients
 def test_vectors_that_are_no_numbers_are_refused(server: FakeServer, embed: Embed) -> None:
-    """Each is named by its place in the list of the caller, also where that is sent in several requests."""
+    """The error gives the position of each vector that is not finite in the caller's list."""
     server.reply("Embed", spoilt)
     with pytest.raises(errors.ServerError) as caught:
         embed(server.target, ["a", "b", "c", "nan", "inf"], batch_size=3)
@@ -437,7 +437,7 @@ def test_vectors_that_are_no_numbers_are_refused(server: FakeServer, embed: Embe
 
 
 def test_vectors_without_length_are_refused(client: Client, server: FakeServer) -> None:
-    """Where they were asked for with length 1."""
+    """A vector of zeros is refused if normalized vectors were requested."""
     server.reply("Embed", spoilt)
 
     assert client.embed(["a", "zero"]).tolist() == [[1, 0], [0, 0]]
@@ -465,7 +465,7 @@ NAN = float("nan")
 def test_scores_that_are_no_numbers_are_refused(
     client: Client, server: FakeServer, method: str, results: list[Any]
 ) -> None:
-    """Whatever the task, and wherever they stand."""
+    """A score that is not finite is refused, for every task and field."""
     name = "".join(map(str.capitalize, method.split("_")))
     inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
     field = "values" if method == "regress" else "results"
@@ -476,7 +476,7 @@ def test_scores_that_are_no_numbers_are_refused(
 
 
 def test_inputs_that_a_model_fails_on_are_named(client: Client, server: FakeServer) -> None:
-    """As the server names them, by their place in the list of the caller."""
+    """The error gives the position of an input that the model fails on."""
 
     def fail(request: pb.EmbedRequest) -> pb.EmbedReply:
         raise Refusal("INTERNAL", "texts[1]: no number", [("texts[1]", "no number")])
@@ -489,7 +489,7 @@ def test_inputs_that_a_model_fails_on_are_named(client: Client, server: FakeServ
 
 
 def test_a_closed_client_says_so(server: FakeServer) -> None:
-    """Using a client after `close` is a mistake of the caller."""
+    """A closed client refuses calls."""
     with Client(server.target) as client:
         pass
     with pytest.raises(ValueError, match="closed"):
@@ -505,10 +505,10 @@ def test_a_closed_client_says_so(server: FakeServer) -> None:
 
 
 class Holding(EncoderServicer):
-    """Calls are held until their caller leaves; that of the text `bad` ends when two others are held.
+    """Servicer that holds calls until their caller leaves; the call with text `bad` ends after two others are held.
 
     Args:
-        end: answers it.
+        end: returns the reply of the call `bad`, or aborts it.
     """
 
     def __init__(self, end: Callable[[grpc.ServicerContext], pb.EmbedReply]) -> None:
@@ -530,11 +530,11 @@ class Holding(EncoderServicer):
         return pb.EmbedReply()
 
     def wait_for_calls(self, count: int) -> None:
-        """Until so many more are held."""
+        """Wait until this many more calls are held."""
         assert all(self._held.acquire(timeout=10) for _ in range(count))
 
     def wait_for_leaving(self, count: int) -> None:
-        """Until the callers of so many more have left."""
+        """Wait until this many more callers have left."""
         assert all(self._left.acquire(timeout=10) for _ in range(count))
 
 
@@ -548,7 +548,7 @@ def send_no_vectors(context: grpc.ServicerContext) -> pb.EmbedReply:
 
 @pytest.fixture
 def holding(request: pytest.FixtureRequest) -> Iterator[tuple[str, Holding]]:
-    """A target and what is there, by default one at which no call fails."""
+    """Yield a target and its servicer, by default one without a failing call."""
     held = Holding(getattr(request, "param", abort))
     with ThreadPoolExecutor() as pool:
         server = grpc.server(pool)
@@ -561,19 +561,19 @@ def holding(request: pytest.FixtureRequest) -> Iterator[tuple[str, Holding]]:
 
 @pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
 def test_when_a_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
-    """Whether the server says so or its reply cannot be right; not only when the client is closed."""
+    """A failed request or an invalid reply cancels the other requests of its call."""
     target, server = holding
     with Client(target, batch_size=1, num_in_flight=3) as client:
         with pytest.raises(errors.ServerError) as caught:
             client.embed(["bad", "a", "b"])
         server.wait_for_leaving(2)
 
-    assert caught.value.__traceback__  # which would keep alive what was interrupted
+    assert caught.value.__traceback__  # the traceback would keep interrupted calls alive
 
 
 @pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
 def test_when_an_async_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
-    """Whether the server says so or its reply cannot be right: each is read as it comes."""
+    """A failed request or an invalid reply cancels the other requests of its call."""
     target, server = holding
 
     async def use() -> None:
@@ -586,7 +586,7 @@ def test_when_an_async_request_fails_the_others_are_cancelled(holding: tuple[str
 
 
 def test_cancelling_an_async_call_cancels_its_requests(holding: tuple[str, Holding]) -> None:
-    """Those under way end at the server while the client stays open, and nothing more is sent."""
+    """Cancelling a call cancels its requests at the server and sends no more."""
     target, server = holding
 
     async def use() -> None:
@@ -605,7 +605,7 @@ def test_cancelling_an_async_call_cancels_its_requests(holding: tuple[str, Holdi
 
 @pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
 def test_closing_a_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
-    """With an error, in the thread that waits."""
+    """Closing a client raises ServerError in the waiting threads."""
     target, server = holding
     with ThreadPoolExecutor() as pool, Client(target, batch_size=1, num_in_flight=2) as client:
         waiting = pool.submit(client.embed, texts)
@@ -617,7 +617,7 @@ def test_closing_a_client_fails_the_calls_under_way(holding: tuple[str, Holding]
 
 @pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
 def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
-    """With an error, as their tasks were not cancelled."""
+    """Closing an AsyncClient raises ServerError in the waiting tasks."""
     target, server = holding
 
     async def use() -> None:
@@ -632,7 +632,7 @@ def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, H
 
 
 class Closing(Client):
-    """Is closed when the first reply came."""
+    """Client that closes after the first reply."""
 
     def _first(self, *arguments: Any) -> Any:
         answered = super()._first(*arguments)
@@ -641,7 +641,7 @@ class Closing(Client):
 
 
 class AsyncClosing(AsyncClient):
-    """Likewise."""
+    """AsyncClient that closes after the first reply."""
 
     async def _first(self, *arguments: Any) -> Any:
         answered = await super()._first(*arguments)
@@ -650,7 +650,7 @@ class AsyncClosing(AsyncClient):
 
 
 def test_closing_a_client_between_two_requests_fails_the_call(server: FakeServer) -> None:
-    """As it does while a reply is waited for: it is no mistake of the call, which began before."""
+    """Closing a client between two requests raises ServerError, like closing it during a request."""
 
     async def embed() -> None:
         async with AsyncClosing(server.target, batch_size=1, num_in_flight=1) as client:
@@ -667,7 +667,7 @@ def test_closing_a_client_between_two_requests_fails_the_call(server: FakeServer
 
 
 def test_errors_can_be_pickled() -> None:
-    """Errors cross process borders whole."""
+    """A pickled error keeps its message and items."""
     error = errors.InvalidInput.of([errors.InvalidItem(3, "text", "empty text")])
     copy = pickle.loads(pickle.dumps(error))
 

@@ -1,4 +1,4 @@
-"""Faults of the fake server that come later than with the next call."""
+"""Tests of faults of the fake server that begin after several calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertline.testing import FakeServer
 
 
 def outcomes(client: Client, count: int, method: str = "regress") -> list[str]:
-    """`ok`, or the error, of so many calls."""
+    """Return `ok` or the error's name for each of several calls."""
     found = []
     for _ in range(count):
         try:
@@ -24,7 +24,7 @@ def outcomes(client: Client, count: int, method: str = "regress") -> list[str]:
 
 
 def test_calls_before_a_fault_are_answered(client: Client, server: FakeServer) -> None:
-    """`after` lets so many calls pass, of the method if one is named, and `times` counts from then on."""
+    """`after` answers this many calls, of the method if one is named, before `times` calls fail."""
     server.fail("INTERNAL", method="Regress", after=2, times=3)
 
     assert outcomes(client, 5, "embed") == ["ok"] * 5
@@ -32,7 +32,7 @@ def test_calls_before_a_fault_are_answered(client: Client, server: FakeServer) -
 
 
 def test_faults_one_after_the_other(client: Client, server: FakeServer) -> None:
-    """Each counts from the end of the one before, so that every so many calls one fails."""
+    """Each fault counts from the end of the one before."""
     for _ in range(2):
         server.fail("INTERNAL", after=2)
 
@@ -40,7 +40,7 @@ def test_faults_one_after_the_other(client: Client, server: FakeServer) -> None:
 
 
 def test_delays_and_failures_count_apart(client: Client, server: FakeServer) -> None:
-    """A delay does not use up the calls before a failure."""
+    """A delay does not count as a call before a failure."""
     server.delay(0.3, after=1, times=1)
     server.fail("INTERNAL", after=1)
     client.regress(["text"])
@@ -51,7 +51,7 @@ def test_delays_and_failures_count_apart(client: Client, server: FakeServer) -> 
 
 
 def test_a_connection_can_be_lost_later(server: FakeServer) -> None:
-    """Calls that a lost connection takes with it are sent again, over another one."""
+    """The client sends calls of a lost connection again over another one."""
     server.drop(after=2)
     with Client(server.target) as client:
         for _ in range(4):
@@ -64,7 +64,7 @@ def test_a_connection_can_be_lost_later(server: FakeServer) -> None:
 
 
 def test_overload_can_come_later(server: FakeServer) -> None:
-    """As every fault."""
+    """An overload can begin after several calls."""
     server.overload(after=1, times=None, pushback_ms=-1)
     with Client(server.target) as client:
         assert outcomes(client, 3) == ["ok", "Overloaded", "Overloaded"]
@@ -72,6 +72,6 @@ def test_overload_can_come_later(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("fault", ["fail", "overload", "drop"])
 def test_a_negative_number_of_calls_is_refused(server: FakeServer, fault: Any) -> None:
-    """The message says what came."""
+    """The error names the negative value."""
     with pytest.raises(ValueError, match="`after` must not be negative: `-1`"):
         getattr(server, fault)(after=-1)

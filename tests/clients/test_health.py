@@ -40,7 +40,7 @@ def real(models: Path) -> Iterator[Any]:
 
 
 def test_health_of_server_model_and_version(real: Any) -> None:
-    """A real server is asked by the names that it gives to its models."""
+    """A real server reports the health of itself, a model and a version."""
     with Client(real.target) as client:
         assert client.health()
         assert client.health("embedder")
@@ -56,7 +56,7 @@ def test_health_of_server_model_and_version(real: Any) -> None:
 
 
 def test_health_of_a_server_that_starts(models: Path) -> None:
-    """A server that does not serve yet says so, and gets no calls."""
+    """A server that does not serve yet reports it, and gets no calls."""
     with serve(models, load=False) as running, Client(running.target) as client:
         assert not client.health()
         with pytest.raises(ConnectionFailed, match="it says that it does not serve"):
@@ -65,13 +65,13 @@ def test_health_of_a_server_that_starts(models: Path) -> None:
 
 
 def test_health_of_nobody(dead_target: str) -> None:
-    """No server is an error, not an answer."""
+    """A missing server is an error, not an unhealthy server."""
     with Client(dead_target) as client, pytest.raises(ConnectionFailed):
         client.health()
 
 
 def test_a_version_needs_its_model(client: Client) -> None:
-    """There is no service by the name of a version alone."""
+    """A version without the name of its model is refused."""
     with pytest.raises(ValueError, match="`version` needs the name of its `model`: `1`"):
         client.health(version="1")
 
@@ -81,7 +81,7 @@ def test_a_version_needs_its_model(client: Client) -> None:
 def test_servers_that_ask_for_a_token(
     models: Path, tokens: Path, open_health: bool, token: str, check_health: bool | None
 ) -> None:
-    """With the token every call is answered, whether health can be asked without it or not."""
+    """Every call with the token succeeds, whether health needs the token or not."""
     with (
         serve(models, tokens_file=tokens, open_health=open_health) as running,
         Client(running.target, token=token, check_health=check_health, batch_size=2) as client,
@@ -93,7 +93,7 @@ def test_servers_that_ask_for_a_token(
 
 @pytest.mark.parametrize("open_health", [False, True])
 def test_a_missing_token_is_told_of(models: Path, tokens: Path, open_health: bool) -> None:
-    """Whether or not health may be asked, a call without the token says that one is missing, soon."""
+    """A call without the token fails soon with an error that says so, whether health needs the token or not."""
     with serve(models, tokens_file=tokens, open_health=open_health) as running:
 
         async def ask() -> None:
@@ -117,7 +117,7 @@ def refuse_health(server: FakeServer) -> None:
 
 
 def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeServer) -> None:
-    """Where calls are answered but health checks are refused, the client goes on without them."""
+    """A client whose health checks are refused makes its calls without them."""
     refuse_health(server)
     with Client(server.target) as client:
         assert client.embed(["text"]).shape == (1, 8)
@@ -125,7 +125,7 @@ def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeS
 
 
 def test_health_checks_that_failed_once_are_tried_again(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while, a server that tells of its health by then gets no calls when it does not serve."""
+    """Refused health checks are tried again, and then stop calls to a server that does not serve."""
     monkeypatch.setattr(connection, "PLAIN_S", 0.0)
     refuse_health(server)
     with Client(server.target) as client:
@@ -137,7 +137,7 @@ def test_health_checks_that_failed_once_are_tried_again(server: FakeServer, monk
 
 
 def embed_for_a_minute(client: Client) -> None:
-    """Again and again: gRPC asks for the health a second after it was refused."""
+    """Embed for up to a minute; gRPC asks for the health a second after it was refused."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         client.embed(["text"])
@@ -147,7 +147,7 @@ def embed_for_a_minute(client: Client) -> None:
 def test_a_server_that_does_not_serve_beside_one_that_is_gone(
     server: FakeServer, dead_target: str, target: str
 ) -> None:
-    """It gets no calls, whichever of the two gRPC tells of; `localhost` mostly stands for two addresses."""
+    """A server that does not serve gets no calls, in any order of the addresses that a target resolves to."""
     server.serving = False
     target = target.format(port=server.target.split(":")[1], alive=server.target, dead=dead_target)
 
@@ -163,7 +163,7 @@ def test_a_server_that_does_not_serve_beside_one_that_is_gone(
 
 
 def test_a_server_without_a_health_service_is_asked(client: Client, server: FakeServer) -> None:
-    """Calls go through; its health cannot be told."""
+    """Calls to a server without a health service succeed, and its health is an error."""
     server._health._admit = lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such service")
     assert client.embed(["text"]).shape == (1, 8)
     with pytest.raises(ServerError, match="UNIMPLEMENTED"):
@@ -178,7 +178,7 @@ def short_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_pings")
 def test_a_server_that_vanished_is_noticed(server: FakeServer) -> None:
-    """A call that waits on a connection through which nothing comes any more fails long before its timeout."""
+    """A call on a silent connection fails long before its timeout."""
     with Client(server.target, timeout=60) as client:
         client.embed(["text"])
         server.silence()
@@ -192,7 +192,7 @@ def test_a_server_that_vanished_is_noticed(server: FakeServer) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [False, True])
 def test_a_real_server_bears_the_pings(real: Any, calls: bool) -> None:
-    """For a minute and a half, with calls under way or none, no connection is closed for too many pings."""
+    """A real server closes no connection because of pings, with and without health checks."""
     with Client(real.target, check_health=calls) as client:
         client.embed(["cat"])
         before = real.total("grpc_server_started_total", grpc_method="Watch")

@@ -58,7 +58,7 @@ def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Pa
 
 
 def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
-    """Parquet columns keep their types, between row number and vectors (lists of a fixed size)."""
+    """Parquet columns keep their types, between row number and vectors of a fixed size."""
     given = texts(3000)
     table = pa.table(
         {
@@ -83,7 +83,7 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt"])
 def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> None:
-    """Suffixes decide on the format; quotes and line feeds in CSV are kept."""
+    """The suffix sets the format, and CSV keeps quotes and line feeds."""
     odd = {"tsv": [], "txt": ["tab\tbed"]}.get(suffix, ["tab\tbed", "two\nlines"])
     given = [*texts(300), 'a "quoted", text', *odd]
     path = tmp_path / f"in.{suffix}"
@@ -102,7 +102,7 @@ def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> N
 
 
 def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Keys pass through unchanged; one with the name of a result is renamed."""
+    """Keys of JSONL pass through unchanged, and a key with the name of a result is renamed."""
     rows = [{"id": "a\ud800", "text": "x", "label": "gold", "more": {"a": [1]}}, {"text": "y", "text_pair": "z"}]
     output = tmp_path / "out.jsonl"
     label_as(server, {"neutral": 0.75, "negative": 0.25})
@@ -119,7 +119,7 @@ def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path)
 
 
 def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
-    """--keep selects columns, --drop leaves some out; a column in both is refused."""
+    """--keep selects columns, --drop leaves some out, and a column in both is refused."""
     path = write_jsonl(tmp_path / "in.jsonl", [{"id": 1, "text": "x", "more": 2}])
 
     def columns(*options: str) -> set[str]:
@@ -137,7 +137,7 @@ def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
 def test_rejected_rows_are_found_from_the_output(
     run: Run, tmp_path: Path, small_chunks: None, name: str, output: str
 ) -> None:
-    """Output and rejected rows carry row numbers, which together are complete."""
+    """The row numbers of output and rejected rows together are complete."""
     given = texts(700)
     for number in (0, 256, 640):
         given[number] = "refuse"
@@ -191,7 +191,7 @@ def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
 
 
 def test_bad_rows_are_reported_with_their_reasons(run: Run, tmp_path: Path) -> None:
-    """Bad rows go to a file of their own; others have results, in order; the exit code is 3."""
+    """Bad rows go to their own file with exit code 3, and others have results in order."""
     rows = [{"text": "a", "id": 0}, {"txt": "b"}, "{", {"text": "refuse", "id": 3}, {"text": 5}, {"text": "f", "id": 5}]
     output = tmp_path / "out.jsonl"
     path = write_jsonl(tmp_path / "in.jsonl", rows)
@@ -215,7 +215,7 @@ def test_bad_rows_are_reported_with_their_reasons(run: Run, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("told", [True, False], ids=["by the server", "by the reply"])
 def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_path: Path, told: bool) -> None:
-    """Reject rows with NaN, whether the server refuses or returns them."""
+    """Rows with NaN are rejected, whether the server refuses or returns them."""
     given = [f"{number}{' bad' * (number % 7 == 0)}" for number in range(200)]
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
@@ -256,7 +256,7 @@ def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, f
 
 
 def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:
-    """Rows that do not fit the columns of the first rows are rejected; the reason names the column."""
+    """A row that does not fit the column types of the first rows is rejected, and the reason names the column."""
     rows = [{"text": "a", "n": 1}, {"text": "b"}, {"text": "c", "n": "one"}, {"text": "d", "n": 2, "new": 1}]
     output = tmp_path / "out.parquet"
     result = run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
@@ -288,7 +288,7 @@ def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None
 
 
 def test_object_stores(run: Run, tmp_path: Path) -> None:
-    """URLs are read and written through fsspec, patterns included."""
+    """The job reads and writes URLs through fsspec, patterns included."""
     system = file_of("memory://x").system
     for number in range(2):
         system.pipe_file(f"/jobs/in{number}.jsonl", f'{{"text": "text {number}"}}\n'.encode())
@@ -319,7 +319,7 @@ def test_object_stores(run: Run, tmp_path: Path) -> None:
 def test_files_that_cannot_be_used(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    """One line names the file and the error, and nothing is left behind."""
+    """The error names the file and the problem, and no file remains."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.csv").write_text("id,text\n1,a\n")
     (tmp_path / "in.parquet").write_bytes(b"not parquet")
@@ -329,7 +329,7 @@ def test_files_that_cannot_be_used(
 
 
 def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
-    """A row of CSV with more or fewer values than the header, or bytes that are not UTF-8, or none, is rejected."""
+    """A CSV row with a wrong number of values, invalid UTF-8 or no values is rejected."""
     (tmp_path / "in.csv").write_bytes(b"id,text\n1,a\n2\n3,b,c\n4,\xff\n  \n5,d\n")
     result = run("embed", "-i", f"{tmp_path}/in.csv")
 
@@ -344,7 +344,7 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
-    """Finished parts are not sent again, and the output is the same in the end."""
+    """A resumed job sends no finished part again, and writes the same output."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
     rows[700] = {"text": "refuse", "id": 700}
     path, wanted, output = (
@@ -392,7 +392,7 @@ def test_another_job_does_not_go_on(
     change: list[str] | None,
     message: str,
 ) -> None:
-    """Other options, files, rows or model settings are refused; --restart starts again."""
+    """Other options, files, rows or model settings are refused, and --restart starts again."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
     (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
@@ -413,7 +413,7 @@ def test_another_job_does_not_go_on(
 
 @pytest.mark.parametrize("num_left", [256, 0])
 def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, num_left: int) -> None:
-    """Refuse a file that has become shorter or empty since the job started."""
+    """A file that has become shorter or empty since the job started is refused."""
     path = tmp_path / "in.txt"
     path.write_text("\n".join(texts(2000)))
     server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
@@ -429,7 +429,7 @@ def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_
 
 
 def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Retry while the server is overloaded, up to --patience."""
+    """The job retries while the server is overloaded, up to --patience."""
     (tmp_path / "in.txt").write_text("\n".join(texts(500)))
     server.overload(method="Embed", times=5, pushback_ms=None)
     result = run("embed", "-i", f"{tmp_path}/in.txt")
@@ -467,7 +467,7 @@ def replacing(server: FakeServer, model: FakeModel) -> Callable[[pb.EmbedRequest
 def test_a_model_that_is_replaced_meanwhile(
     run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, model: FakeModel, output: str
 ) -> None:
-    """Make no output from the results of two models; parts stay until --restart."""
+    """A job whose model is replaced writes no output, and its parts stay until --restart."""
     (tmp_path / "in.txt").write_text("\n".join(texts(1000)))
     server.reply("Embed", replacing(server, model))
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/{output}")
@@ -482,7 +482,7 @@ def test_a_model_that_is_replaced_meanwhile(
 
 
 def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeServer) -> None:
-    """Report at the end that two models answered."""
+    """The error at the end says that two models answered."""
     server.reply("Embed", replacing(server, ReplacedModel()))
     result = run("embed", "-i", "-", stdin=b"text\n")
 
@@ -491,7 +491,7 @@ def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeS
 
 
 def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Retry the check of the model at the end."""
+    """The job retries its check of the model at the end."""
     server.fail(method="GetModel", times=4)
 
     assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
@@ -500,7 +500,7 @@ def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeSe
 
 @pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
 def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Path, model: list[str]) -> None:
-    """Wait for the model, so that the job is pinned to it and can be resumed."""
+    """A job waits for a loading model, is pinned to it, and can be resumed."""
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(3000)))
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1", *model)
     server.models = [FakeModel(state="loading")]
@@ -516,13 +516,13 @@ def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Pa
 
 
 def loaded(server: FakeServer) -> pb.ModelInfo:
-    """Return a model that is loaded as soon as it is asked for."""
+    """Return the model and mark it as loaded."""
     server.models = [FakeModel()]
     return server.models[0].info
 
 
 def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
-    """Only `_job.json` lists all inputs, which may be thousands; parts hold their number."""
+    """Only `_job.json` lists all inputs, and parts hold their number."""
     for number in range(3):
         (tmp_path / f"in{number}.txt").write_text("text\n")
     for output in ("out/", "out.parquet"):
@@ -536,7 +536,7 @@ def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
-    """Refuse a second run while the first one is at work."""
+    """A second run is refused while the first one runs."""
     (tmp_path / "in.txt").write_text("text")
     goes_on = threading.Event()
 
@@ -560,7 +560,7 @@ def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: st
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "npy"])
 def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
-    """A job that is killed many times writes the same bytes as one that is not."""
+    """A job that is killed many times writes the bytes of an undisturbed one."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(60_000))]
     for number in range(0, 60_000, 9_999):
         rows[number] = {"text": "refuse", "id": number}

@@ -1,4 +1,4 @@
-"""Files that are damaged, odd, or in each other's way."""
+"""Tests of damaged, odd and conflicting files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def zstd(data: bytes) -> bytes:
     ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd)]
 )
 def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) -> None:
-    """Read concatenated streams; fail on files that are cut off or not compressed."""
+    """Concatenated streams are read, and truncated or uncompressed files are errors."""
     pieces = [compress(os.urandom(3000).hex().encode() + b"\n") for _ in range(2)]
     (folder / f"in.txt.{suffix}").write_bytes(b"".join(pieces))
     (folder / f"cut.txt.{suffix}").write_bytes(pieces[0] + pieces[1][:-1000])
@@ -55,7 +55,7 @@ def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) ->
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("name", ["in.txt", "in.csv", "in.tsv", "in.jsonl", "in.txt.gz", "-"])
 def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: str, encoding: str) -> None:
-    """One line says how to convert the file; nothing is sent or written."""
+    """The error says how to convert the file, and nothing is sent or written."""
     content = ('{"text": "one"}\n' if "jsonl" in name else "text\none\n").encode(encoding)
     if name != "-":
         (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
@@ -69,7 +69,7 @@ def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.csv", "in.jsonl", "in.txt.gz"])
 def test_carriage_returns_alone_end_lines(run: Run, folder: Path, name: str) -> None:
-    """Accept line ends of old Mac programs."""
+    """A single carriage return ends a line."""
     rows = {"csv": ["text", *TEXTS], "jsonl": [json.dumps({"text": text}) for text in TEXTS]}
     content = "\r".join([*rows.get(name.rpartition(".")[2], TEXTS), ""]).encode()
     (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
@@ -78,7 +78,7 @@ def test_carriage_returns_alone_end_lines(run: Run, folder: Path, name: str) -> 
 
 
 def test_a_line_with_a_nul_is_rejected(run: Run, folder: Path) -> None:
-    """Reject lines of UTF-16 in a file of UTF-8; others have results."""
+    """Lines with a NUL in a UTF-8 file are rejected, and others have results."""
     (folder / "in.txt").write_bytes(b"text\none\n" + b"three\n" * 9 + "two\n".encode("utf-16-le"))
     result = run("embed", "-i", "in.txt")
 
@@ -89,7 +89,7 @@ def test_a_line_with_a_nul_is_rejected(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
 def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str) -> None:
-    """Drop several columns without a name; keep a single one; refuse duplicate names."""
+    """Several columns without a name are dropped, a single one is kept, and duplicate names are refused."""
     mark = "\t" if name == "in.tsv" else ","
     for header, kept in (("text,,", {}), ("id,text, ,,", {"id": "1"}), ("text,", {"": "2"})):
         values = ["1", "one"] if header.startswith("id") else ["one", "2"]
@@ -105,7 +105,7 @@ def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str)
 
 @pytest.mark.parametrize("name", ["in.zip", "in.tar.gz", "in.jsonl.lz4"])
 def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
-    """Refuse archives, instead of reading their bytes as text."""
+    """Archives are refused instead of read as text."""
     (folder / name).write_bytes(b"PK\n")
 
     assert fails(run("embed", "-i", name), f"cannot read `{name}`: unpack the archive")
@@ -140,7 +140,7 @@ def test_archives_are_refused(run: Run, folder: Path, name: str) -> None:
     ],
 )
 def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message: str) -> None:
-    """Never replace an input or a special file."""
+    """No job replaces an input or a special file."""
     (folder / "in.jsonl").write_text('{"text": "x"}\n')
     (folder / "link.jsonl").symlink_to("in.jsonl")
     (folder / "mine").mkdir()
@@ -187,7 +187,7 @@ def test_options_that_say_nothing(
 
 @pytest.mark.parametrize("output", ["out.npy", "out/"])
 def test_npy_is_for_vectors(run: Run, server: FakeServer, output: str) -> None:
-    """Refuse other results before anything is sent."""
+    """Other results than vectors are refused before anything is sent."""
     options = ["--output-format", "npy"] if output == "out/" else []
 
     assert fails(run("classify", "text", "-o", output, *options), ".npy holds vectors only", code=2)
@@ -195,7 +195,7 @@ def test_npy_is_for_vectors(run: Run, server: FakeServer, output: str) -> None:
 
 
 def test_a_dash_is_standard_output(run: Run, folder: Path) -> None:
-    """`-o -` makes no file of that name."""
+    """`-o -` writes to standard output and makes no file."""
     (folder / "in.txt").write_text("text\n")
 
     assert [row["vector"] for row in run("embed", "-i", "in.txt", "-o", "-").rows] == [numbers("text")]
@@ -203,7 +203,7 @@ def test_a_dash_is_standard_output(run: Run, folder: Path) -> None:
 
 
 def test_parquet_needs_a_plain_file(run: Run, folder: Path) -> None:
-    """Refuse Parquet from standard input or a compressed file."""
+    """Parquet from standard input or a compressed file is refused."""
     (folder / "in.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
 
     assert fails(run("embed", "-i", "-", "--format", "parquet"), "cannot read Parquet from standard input")
@@ -247,7 +247,7 @@ def test_columns_of_every_type_are_kept(run: Run, folder: Path, column: pa.Array
 
 
 def column_of(array: pa.Array) -> pa.ChunkedArray:
-    """Return the column as the output holds it: views become strings."""
+    """Return the column as the output holds it, with views as strings."""
     kinds = {
         pa.string_view(): pa.string(),
         pa.binary_view(): pa.binary(),
@@ -260,7 +260,7 @@ def column_of(array: pa.Array) -> pa.ChunkedArray:
     "column", [pa.array([b"a"] * 3), pa.array([Decimal("1")] * 3), pa.array([1] * 3, pa.timestamp("ns")), pa.nulls(3)]
 )
 def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Array) -> None:
-    """Reject rows whose text column has another type."""
+    """Rows whose text column has another type are rejected."""
     pq.write_table(pa.table({"text": column, "id": [1, 2, 3]}), "in.parquet")
     result = run("embed", "-i", "in.parquet", "-o", "out.jsonl")
 
@@ -278,7 +278,7 @@ def not_unicode(kind: pa.DataType) -> pa.Array:
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
 @pytest.mark.parametrize("bad", ["text", "more", "list"])
 def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, output: str) -> None:
-    """Reject only the row, whether the column is an input or passes through."""
+    """Only the row with invalid UTF-8 is rejected, whether its column is an input or passes through."""
     strings = not_unicode(pa.string())
     columns = {"text": pa.array(TEXTS), "more": pa.array(TEXTS), "list": pa.array([[text] for text in TEXTS])}
     columns[bad] = pa.ListArray.from_arrays([0, 1, 2, 3], strings) if bad == "list" else strings
@@ -307,7 +307,7 @@ def test_columns_that_are_left_out_may_hold_anything(run: Run, folder: Path, out
 
 
 def test_choices_of_fixed_number_that_are_not_utf8(run: Run, folder: Path) -> None:
-    """Reject the row."""
+    """A row of choices that are not UTF-8 is rejected."""
     choices = pa.FixedSizeListArray.from_arrays(not_unicode(pa.string()).take([0, 2, 1, 0]), 2)
     pq.write_table(pa.table({"question": ["one", "two"], "choices": choices}), "in.parquet")
 
@@ -325,7 +325,7 @@ def test_a_tsv_with_quotes(run: Run, folder: Path) -> None:
 
 
 def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
-    """Quotation marks are plain characters, also with --format tsv."""
+    """Quotation marks in TSV are plain characters, also with --format tsv."""
     rows = b'id\ttext\n1\t"Good movie\r\n2\tbad" film\n3\t"plain"\n4\t"\n'
     (folder / "in.tsv").write_bytes(rows)
     texts = ['"Good movie', 'bad" film', '"plain"', '"']
@@ -337,7 +337,7 @@ def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
 
 
 def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
-    """Refuse .json, unless --format jsonl is given."""
+    """A .json file is refused, unless --format jsonl is given."""
     for name in ("in.json", "in.json.gz"):
         data = b'{"text": "one"}\n'
         (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
@@ -350,7 +350,7 @@ def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
 def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
-    """Write NaN and infinities as null, also in rejected rows."""
+    """NaN and infinities are written as null, also in rejected rows."""
     (folder / "in.jsonl").write_text(
         '{"text": "one", "n": NaN, "more": [1e999, 1.5]}\n{"text": "refuse", "n": -Infinity, "more": []}\n'
     )
@@ -366,7 +366,7 @@ def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
 
 
 def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
-    """Rename a column with the name of a result to `input_...`, repeated if that is taken."""
+    """A column with the name of a result is renamed to `input_...`, repeated if that name is taken."""
     row = {"text": "x", "vector": 1, "input_vector": 2, "a.b": 3, "": 4, "ünï\n": 5, "row_number": 6}
     Path("in.jsonl").write_text(json.dumps(row) + "\n")
     pq.write_table(pa.table({name: [value] for name, value in row.items()}), "in.parquet")
@@ -382,7 +382,7 @@ def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> None:
-    """Refuse a misspelt --keep or --drop if the file has columns."""
+    """A misspelt --keep or --drop is refused if the file has columns."""
     (folder / "in.csv").write_text("id,text\n1,x\n")
     pq.write_table(pa.table({"id": [1], "text": ["x"]}), "in.parquet")
 
@@ -403,7 +403,7 @@ def test_no_rows(run: Run, folder: Path) -> None:
 
 
 def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of bash, in which `bertline` is the command."""
+    """Run a line of bash with `bertline` as the command."""
     line = line.replace("bertline ", f"{sys.executable} -m bertline.cli ")
     environment = os.environ | {"BERTLINE_TARGET": target, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
@@ -426,7 +426,7 @@ def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_streams_that_are_closed_or_full(folder: Path, target: str, line: str, code: int, message: str) -> None:
-    """Report closed and full streams, and never write results to the wrong one."""
+    """Closed and full streams are reported, and no results go to the wrong one."""
     (folder / "in.txt").write_text("text\n" * 20_000 if "|" in line else "text\n")
     result = shell(line, target)
 
