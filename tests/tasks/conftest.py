@@ -1,4 +1,4 @@
-"""Tokenizers over a vocabulary of single characters and a few words, and over one of whole words only."""
+"""Tokenizers with small vocabularies."""
 
 import string
 
@@ -26,11 +26,11 @@ def vocab():
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """Uncased."""
+    """Uncased tokenizer of single characters and a few words."""
     return Tokenizer(build_tokenizer(VOCAB))
 
 
 @pytest.fixture(scope="session")
 def word_tokenizer():
-    """One token a word: w0 ... w199."""
+    """Tokenizer with one token for each of the words w0 to w199."""
     return Tokenizer(build_tokenizer([*SPECIALS, *(f"w{index}" for index in range(200))]))

@@ -1,4 +1,4 @@
-"""Batches by tokens, and predictions that do not depend on them."""
+"""Batches by tokens, and predictions that do not depend on the batches."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tasks.spans import SpanExample
 
 @given(lengths=st.lists(st.integers(1, 50), max_size=60), max_batch_tokens=st.integers(1, 200))
 def test_token_batches(lengths, max_batch_tokens):
-    """Every sequence comes once, longest first, and rows x longest row keeps to the cap unless one alone breaks it."""
+    """Each sequence is in one batch, longest first, and a batch of several sequences stays within the token cap."""
     batches = list(token_batches(lengths, max_batch_tokens))
     flat = [index for batch in batches for index in batch]
 
@@ -25,14 +25,14 @@ def test_token_batches(lengths, max_batch_tokens):
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=60), max_batch_tokens=st.integers(1, 200))
 def test_token_batches_are_filled(lengths, max_batch_tokens):
-    """Batches are full: none has room for the first sequence of the next."""
+    """No batch has room for the first sequence of the next batch."""
     batches = list(token_batches(lengths, max_batch_tokens))
 
     assert all(lengths[batch[0]] * (len(batch) + 1) > max_batch_tokens for batch in batches[:-1])
 
 
 def run_model(arrays):
-    """A model whose outputs depend on the tokens of a sequence only, not on its padding."""
+    """Return outputs that depend only on the tokens of a sequence, not on its padding."""
     signal = np.sin(
         arrays["input_ids"] * 0.7 + arrays["token_type_ids"] * 0.3 + np.arange(arrays["input_ids"].shape[1])
     )
@@ -54,7 +54,7 @@ WORDS = [" ".join(f"w{(7 * index + item) % 200}" for item in range(1 + index * 5
 
 @pytest.fixture(params=["embedding", "classification", "spans"])
 def case(request, word_tokenizer):
-    """A task, examples of it, and a model."""
+    """Task, examples of it, and a function that runs its model."""
     values, run = {"max_seq_length": 16}, run_sequences
     examples = {
         "embedding": WORDS,
@@ -71,7 +71,7 @@ def case(request, word_tokenizer):
 
 @pytest.mark.parametrize(("max_batch_tokens", "chunk_size"), [(1, 1), (16, 5), (50, 3), (100_000, 1000)])
 def test_predictions_do_not_depend_on_batches(case, max_batch_tokens, chunk_size):
-    """Predictions do not depend on batches and chunks, and come in order."""
+    """Predictions are the same for any batch and chunk size, in the order of the examples."""
     task, examples, run = case
     alone = [predict(task, [example], run)[0] for example in examples]
     finished = []
@@ -89,7 +89,7 @@ def test_predictions_do_not_depend_on_batches(case, max_batch_tokens, chunk_size
 
 
 def test_run_features_reports_sequences(case):
-    """Progress counts the sequences of each batch, and the outputs come in the order of the features."""
+    """The progress callback gets the number of sequences of each batch, and outputs have the order of the features."""
     task, examples, run = case
     features = [window for windows in task.encode(examples) for window in windows]
     finished = []
@@ -102,7 +102,7 @@ def test_run_features_reports_sequences(case):
 
 
 def test_no_examples_no_predictions(case):
-    """Nothing in, nothing out, and the model is not run."""
+    """Without examples, there are no predictions."""
     task, _, run = case
 
     assert predict(task, [], run) == []
@@ -111,8 +111,8 @@ def test_no_examples_no_predictions(case):
 
 @settings(max_examples=20)
 @given(index=st.integers(0, 9), chunk_size=st.integers(1, 12))
-def test_invalid_examples_are_named_by_their_place_among_all(word_tokenizer, index, chunk_size):
-    """Chunks do not show in the message."""
+def test_invalid_examples_have_their_index_in_the_whole_list(word_tokenizer, index, chunk_size):
+    """The error gives the index in the whole list, whatever the chunk size."""
     task = create_task("embedding", word_tokenizer, settings_from_dict("embedding", {}))
     texts = ["w1"] * 10
     texts[index] = " "

@@ -1,4 +1,4 @@
-"""Probabilities over labels."""
+"""Classification: probabilities over labels."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def task(tokenizer):
 
 @given(logits=LOGITS)
 def test_softmax_equals_scipy(logits):
-    """Also for logits that would overflow the exponential."""
+    """Softmax equals scipy's, also for logits whose exponential overflows."""
     scores = softmax(logits)
 
     assert scores.dtype == np.float32
@@ -34,7 +34,7 @@ def test_softmax_equals_scipy(logits):
 
 @pytest.mark.parametrize("extreme", [3.4e38, 1e4, 89.0])
 def test_softmax_of_extreme_logits(extreme):
-    """Softmax of the largest float32 neither overflows nor becomes NaN."""
+    """Softmax of the largest float32 values neither overflows nor returns NaN."""
     logits = np.array([extreme, -extreme, extreme], np.float32)
 
     assert softmax(logits).tolist() == [0.5, 0.0, 0.5]
@@ -46,7 +46,7 @@ def predict(task, logits):
 
 
 def test_decode(task):
-    """Labels keep the order of the logits; the likeliest is the label; ranking is by score."""
+    """The prediction keeps the order of the labels, takes the most probable one, and ranks them by score."""
     prediction = predict(task, np.log([0.2, 0.5, 0.3]))
 
     assert prediction.labels == LABELS
@@ -56,7 +56,7 @@ def test_decode(task):
 
 
 def test_equal_scores_rank_in_the_order_of_the_labels(task):
-    """Ranked labels come by score, and the first one is the label."""
+    """Labels with equal scores keep their order, and the first one is the prediction."""
     prediction = predict(task, [0, 1, 1])
 
     assert [label for label, _ in prediction.ranked()] == ["yes", "maybe", "no"]
@@ -64,7 +64,7 @@ def test_equal_scores_rank_in_the_order_of_the_labels(task):
 
 
 def test_score(task):
-    """Two of three right: F1 is 1 for `yes`, 2/3 for `no` and 0 for `maybe`."""
+    """Scores are accuracy and macro F1: here F1 is 1 for `yes`, 2/3 for `no` and 0 for `maybe`."""
     predictions = [predict(task, logits) for logits in ([5, 0, 0], [0, 5, 0], [0, 0, 5])]
     examples = [ClassificationExample("a", label=label) for label in ("no", "yes", "no")]
 
@@ -76,7 +76,7 @@ def test_score(task):
 
 
 @pytest.mark.parametrize("labels", [(), ("one",), ("same", "same")])
-def test_labels_that_cannot_work(labels):
-    """Labels must be at least two, all different."""
+def test_invalid_labels(labels):
+    """Settings need at least two different labels."""
     with pytest.raises(ValueError, match="at least two labels, each once"):
         ClassificationSettings(labels=labels)

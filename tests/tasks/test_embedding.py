@@ -1,4 +1,4 @@
-"""Vectors of texts."""
+"""Embedding: vectors of texts."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ def embed(tokenizer, vector, **values):
     return task.decode("a b", task.encode(["a b"])[0], [{"sentence_embedding": vector}])
 
 
-def test_the_vector_is_what_leaves_the_network(tokenizer):
-    """Pooling is done there."""
+def test_the_vector_is_the_output_of_the_graph(tokenizer):
+    """The graph pools, so decoding returns its output unchanged."""
     assert embed(tokenizer, VECTOR).tolist() == VECTOR.tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_normalize(tokenizer, dtype):
-    """A float32 vector of length 1 in the same direction, whatever the graph returns."""
+    """Normalisation gives a float32 vector of length 1 in the same direction, for float16 and float32 outputs."""
     plain = embed(tokenizer, VECTOR.astype(dtype))
     unit = embed(tokenizer, VECTOR.astype(dtype), normalize=True)
 
@@ -30,12 +30,12 @@ def test_normalize(tokenizer, dtype):
 
 
 def test_a_zero_vector_stays_zero(tokenizer):
-    """Normalizing a vector of zeros does not divide by zero."""
+    """Normalising a vector of zeros does not divide by zero."""
     assert not embed(tokenizer, np.zeros(8, np.float32), normalize=True).any()
 
 
 def test_with_settings(tokenizer):
-    """A request may ask for vectors of length 1; an unknown pooling is refused, and the task itself does not change."""
+    """`with_settings` returns a changed task, refuses an unknown pooling, and leaves the original task unchanged."""
     task = Embedding(tokenizer, EmbeddingSettings())
 
     changed = task.with_settings(pooling="mean", normalize=True)
@@ -48,7 +48,7 @@ def test_with_settings(tokenizer):
 
 
 def test_windows_are_averaged_by_their_tokens(tokenizer):
-    """Nothing is cut then, nor too long; the average has length 1 where vectors have."""
+    """Windows cover the whole text, and their vectors are averaged, weighted by number of tokens."""
     task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8, normalize=True), windows=True)
     (windows,) = task.encode(["a " * 9], truncate=False)
     vectors = np.float32([[1, 0], [0, 1]])
@@ -59,16 +59,16 @@ def test_windows_are_averaged_by_their_tokens(tokenizer):
     np.testing.assert_allclose(vector, np.array([2, 1]) / np.sqrt(5), rtol=1e-6)
 
 
-def test_the_first_numbers_of_a_vector(tokenizer):
-    """Are normalised by themselves."""
+def test_a_shortened_vector_is_normalised(tokenizer):
+    """A vector cut to its first dimensions is normalised after the cut."""
     task = Embedding(tokenizer, EmbeddingSettings(normalize=True), dimensions=2)
     vector = task.decode("a", task.encode(["a"])[0], [{"sentence_embedding": np.float32([3, 4, 12])}])
 
     np.testing.assert_allclose(vector, [0.6, 0.8], rtol=1e-6)
 
 
-def test_what_was_cut_is_counted(tokenizer):
-    """Windows are weighted by their tokens of the text."""
+def test_truncated_tokens_are_counted(tokenizer):
+    """Features give the number of tokens that truncation removed."""
     task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8))
 
     assert [windows[0].num_truncated for windows in task.encode(["a " * 6, "a " * 9])] == [0, 3]

@@ -10,7 +10,7 @@ from tasks.classification import Classification, ClassificationExample, Classifi
 
 
 def truncate_by_popping(first, second, max_tokens):
-    """Reference loop: pop from the longer one, from the second of two equally long ones, until both fit."""
+    """Truncate like the reference loop: pop from the longer text, or from the second if both are equally long."""
     first, second = list(first), list(second)
     while len(first) + len(second) > max_tokens:
         (first if len(first) > len(second) else second).pop()
@@ -19,7 +19,7 @@ def truncate_by_popping(first, second, max_tokens):
 
 @given(num_first=st.integers(0, 60), num_second=st.integers(0, 60), max_tokens=st.integers(0, 130))
 def test_pairs_are_cut_as_by_the_reference_loop(num_first, num_second, max_tokens):
-    """The same tokens stay as in the reference loop, for all lengths."""
+    """Truncation keeps the same tokens as the reference loop, for all lengths."""
     expected = truncate_by_popping(range(num_first), range(num_second), max_tokens)
 
     assert tuple(map(list, map(range, fit_pair(num_first, num_second, max_tokens)))) == expected
@@ -35,12 +35,13 @@ def slow(vocab, tmp_path_factory):
 @settings(max_examples=100)
 @given(num_first=st.integers(1, 20), num_second=st.integers(0, 20), max_seq_length=st.integers(8, 30))
 def test_truncated_pairs_equal_transformers(tokenizer, slow, num_first, num_second, max_seq_length):
-    """A pair or a text too long is cut as transformers' `longest_first` cuts it, token types included."""
+    """Long texts and pairs have the ids and token types of transformers' `longest_first`."""
     text, text_pair = "a " * num_first, "b " * num_second or None
     task = Classification(tokenizer, ClassificationSettings(max_seq_length=max_seq_length, labels=("no", "yes")))
 
     features = task.encode([ClassificationExample(text, text_pair)])[0][0]
 
     expected = slow(text, text_pair, truncation="longest_first", max_length=max_seq_length, verbose=False)
+
     assert features.input_ids.tolist() == expected["input_ids"]
     assert features.token_type_ids.tolist() == expected["token_type_ids"]

@@ -1,4 +1,4 @@
-"""Padding, and its undoing."""
+"""Padding of batches, and its removal from outputs."""
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ def make_features(lengths):
 
 @given(lengths=LENGTHS, pad_id=st.integers(0, 4))
 def test_collate_pads_and_split_outputs_undoes_it(lengths, pad_id):
-    """Outputs per token come back in each sequence's own length, outputs per sequence whole."""
+    """Token outputs return with the length of their sequence, and sequence outputs unchanged."""
     features = make_features(lengths)
     arrays = collate(features, pad_id=pad_id)
     padding = arrays["attention_mask"] == 0
@@ -37,7 +37,7 @@ def test_collate_pads_and_split_outputs_undoes_it(lengths, pad_id):
 
 
 def test_split_outputs_keeps_further_axes():
-    """[batch, length, hidden] becomes [length, hidden]."""
+    """Outputs of shape [batch, length, hidden] become [length, hidden] for each sequence."""
     outputs = {"last_hidden_state": np.arange(24.0).reshape(2, 3, 4)}
 
     first, second = split_outputs(outputs, [3, 1], token_outputs=True)

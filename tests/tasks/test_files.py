@@ -1,4 +1,4 @@
-"""Files and directories are whole or absent."""
+"""Files and directories that are either complete or absent."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ def names(path):
 
 
 def test_a_directory_appears_at_the_end(tmp_path):
-    """Parents are made; until the end there is nothing at the path, afterwards nothing but it."""
+    """The directory appears only when it is complete, with its parents and without leftovers."""
     path = tmp_path / "models" / "demo" / "1"
 
     with atomic_directory(path) as temporary:
@@ -27,7 +27,7 @@ def test_a_directory_appears_at_the_end(tmp_path):
 
 
 def fill(path, act, *, replace=False):
-    """Make a directory with the file `new`, and do something before it is whole."""
+    """Write a directory with the file `new`, and call `act` before it is complete."""
     with atomic_directory(path, replace=replace) as temporary:
         (temporary / "new").write_text("new")
         act()
@@ -38,12 +38,12 @@ def fail(error):
 
 
 class Interrupted(BaseException):
-    """Like KeyboardInterrupt: not an Exception."""
+    """Exception that, like KeyboardInterrupt, is not an `Exception`."""
 
 
 @pytest.mark.parametrize("error", [ValueError, Interrupted])
 def test_an_error_leaves_nothing(tmp_path, error):
-    """Neither the directory nor the temporary one, also when the user interrupts."""
+    """An error or interrupt leaves neither the directory nor a temporary one."""
     with pytest.raises(error):
         fill(tmp_path / "there", lambda: fail(error))
 
@@ -51,13 +51,13 @@ def test_an_error_leaves_nothing(tmp_path, error):
 
 
 @pytest.mark.parametrize(
-    ("make", "replace"),
+    ("make_path", "replace"),
     [(Path.mkdir, False), (Path.touch, True), (lambda path: path.symlink_to("nowhere"), True)],
 )
-def test_what_stands_there_is_not_touched_by_mistake(tmp_path, make, replace):
-    """An existing directory needs `replace`; a file, or a link to nowhere, is never replaced by a directory."""
+def test_existing_paths_are_not_overwritten(tmp_path, make_path, replace):
+    """An existing directory needs `replace`; a file or a broken link is never replaced by a directory."""
     path = tmp_path / "there"
-    make(path)
+    make_path(path)
 
     with pytest.raises(ValueError, match=r"already exists: `.*there`; remove it"):
         fill(path, lambda: pytest.fail("work was done for nothing"), replace=replace)
@@ -65,8 +65,8 @@ def test_what_stands_there_is_not_touched_by_mistake(tmp_path, make, replace):
     assert names(tmp_path) == ["there"]
 
 
-def test_what_appears_meanwhile_is_not_touched(tmp_path):
-    """Two writers of the same path: the later one gets an error, the earlier one's directory stays."""
+def test_a_path_created_by_another_writer_is_kept(tmp_path):
+    """If another writer creates the path first, the later writer gets an error and the path stays."""
     path = tmp_path / "there"
 
     with pytest.raises(ValueError, match="already exists"):
@@ -85,7 +85,7 @@ def old(tmp_path):
 
 
 def test_replace(old):
-    """Replacing swaps whole directories."""
+    """A replacement swaps the whole directory."""
     seen = []
 
     fill(old, lambda: seen.extend(names(old)), replace=True)
@@ -96,7 +96,7 @@ def test_replace(old):
 
 
 def test_a_failed_replacement_keeps_the_old(old):
-    """After an error, everything is as before."""
+    """A failed replacement keeps the old directory."""
     with pytest.raises(ValueError, match="half-way"):
         fill(old, lambda: fail(ValueError("half-way")), replace=True)
 
@@ -105,7 +105,7 @@ def test_a_failed_replacement_keeps_the_old(old):
 
 
 def test_an_interrupted_replacement_keeps_the_old(old, monkeypatch):
-    """Between the two moves that it takes, too."""
+    """An interrupt between the two renames of a replacement restores the old directory."""
     rename = os.rename
 
     def interrupted(source, target):
@@ -123,7 +123,7 @@ def test_an_interrupted_replacement_keeps_the_old(old, monkeypatch):
 
 
 def test_a_name_too_long_for_a_temporary_directory_leaves_nothing(tmp_path):
-    """Errors name the given path."""
+    """The error for a name that is too long gives the path of the caller, and nothing is left behind."""
     with pytest.raises(OSError, match="too long") as error:
         fill(tmp_path / "a" / "b" / ("1" * 250), lambda: None)
 
@@ -131,8 +131,8 @@ def test_a_name_too_long_for_a_temporary_directory_leaves_nothing(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_what_a_link_leads_to_is_replaced(old, tmp_path):
-    """Links are followed and stay."""
+def test_the_target_of_a_link_is_replaced(old, tmp_path):
+    """A replacement through a link replaces its target and keeps the link."""
     link = tmp_path / "link"
     link.symlink_to(old)
 
@@ -144,7 +144,7 @@ def test_what_a_link_leads_to_is_replaced(old, tmp_path):
 
 
 def test_atomic_write(tmp_path):
-    """A file is made with its parents, and replaced, with nothing left beside it."""
+    """A file is written with its parents, replaced, and has no leftovers beside it."""
     path = tmp_path / "a" / "file"
 
     atomic_write(path, b"one")
@@ -156,7 +156,7 @@ def test_atomic_write(tmp_path):
 
 
 def test_a_failed_write_keeps_the_old(tmp_path):
-    """Writing something other than bytes fails and leaves file and folder as they were."""
+    """A failed write keeps the old file and folder."""
     atomic_write(tmp_path / "file", b"old")
 
     with pytest.raises(TypeError):
@@ -168,8 +168,8 @@ def test_a_failed_write_keeps_the_old(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def make(path, *parts, made_from="text", replace=True, act=lambda: None):
-    """Go on with a directory until all of its parts are there, and do something before it is whole; what was there."""
+def write_parts(path, *parts, made_from="text", replace=True, act=lambda: None):
+    """Write parts into a resumable directory and call `act` before it is complete; return the earlier contents."""
     with resumable_directory(path, made_from={"data": made_from}, replace=replace) as partial:
         done = names(partial)
         for part in parts:
@@ -178,78 +178,77 @@ def make(path, *parts, made_from="text", replace=True, act=lambda: None):
     return done
 
 
-def test_a_directory_is_gone_on_with(tmp_path):
-    """What was finished before an interruption is there again, but for what was half-written; at the end nothing else
-    lies beside it."""
+def test_a_directory_is_resumed(tmp_path):
+    """A resumed directory has the parts that were finished before, and temporary parts are removed at the end."""
     path = tmp_path / "there"
     with pytest.raises(Interrupted):
-        make(path, "1", ".2.half", act=lambda: fail(Interrupted))
+        write_parts(path, "1", ".2.half", act=lambda: fail(Interrupted))
 
     assert not path.exists()
-    assert "1" in make(path, "2")
+    assert "1" in write_parts(path, "2")
     assert names(path) == ["1", "2"]
     assert names(tmp_path) == ["there"]
 
 
 def test_finished_work_survives_a_failure_at_its_end(old, monkeypatch):
-    """If renaming fails, the finished directory can be put in place later; the old one stays until then."""
+    """If the final rename fails, the old directory stays, and a later call puts the finished one in place."""
     monkeypatch.setattr("os.rename", lambda source, target: fail(OSError("full")))
     with pytest.raises(OSError, match="full"):
-        make(old, "1")
+        write_parts(old, "1")
     monkeypatch.undo()
 
     assert names(old) == ["old"]
-    assert "1" in make(old)
+    assert "1" in write_parts(old)
     assert names(old) == ["1"]
     assert names(old.parent) == ["there"]
 
 
-def test_finished_work_survives_what_appears_meanwhile(tmp_path):
-    """Another writer gets an error, and nothing is lost on either side."""
+def test_finished_work_survives_another_writer(tmp_path):
+    """If another writer creates the path first, the finished parts stay in the partial directory."""
     path = tmp_path / "there"
     with pytest.raises(ValueError, match="already exists"):
-        make(path, "1", act=path.mkdir, replace=False)
+        write_parts(path, "1", act=path.mkdir, replace=False)
 
     assert "1" in names(tmp_path / "there.partial")
     assert names(path) == []
 
 
 def test_only_a_value_error_removes_the_partial_directory(tmp_path):
-    """A ValueError removes the partial directory, since its inputs must change."""
+    """A ValueError removes the partial directory, because its inputs must change."""
     with pytest.raises(ValueError, match="bad"):
-        make(tmp_path / "there", "1", act=lambda: fail(ValueError("bad")))
+        write_parts(tmp_path / "there", "1", act=lambda: fail(ValueError("bad")))
 
     assert names(tmp_path) == []
 
 
 def test_a_partial_directory_with_other_inputs(tmp_path):
-    """Partial directories with other inputs are refused, or removed with `replace`."""
+    """A partial directory with other inputs is refused, or removed with `replace`."""
     path = tmp_path / "there"
     with pytest.raises(Interrupted):
-        make(path, "1", made_from="other", act=lambda: fail(Interrupted))
+        write_parts(path, "1", made_from="other", act=lambda: fail(Interrupted))
 
     with pytest.raises(ValueError, match=r"`.*there.partial` is unfinished and was started with different data"):
-        make(path, replace=False)
-    assert "1" not in make(path, "2")
+        write_parts(path, replace=False)
+    assert "1" not in write_parts(path, "2")
     assert names(path) == ["2"]
 
 
 def test_a_partial_directory_with_more_inputs(tmp_path):
-    """Partial directories with more inputs are refused, and the missing one is named."""
+    """A partial directory with more inputs is refused, and the error names the missing one."""
     path = tmp_path / "there"
     with pytest.raises(Interrupted), resumable_directory(path, made_from={"data": "text", "words": "jieba"}):
         raise Interrupted
 
     with pytest.raises(ValueError, match=r"was started with different words;"):
-        make(path, replace=False)
+        write_parts(path, replace=False)
 
 
 def test_a_link_to_a_directory_is_resumed_at_its_target(old, tmp_path):
-    """Replacing through a link works repeatedly."""
+    """Repeated replacements through a link replace its target."""
     link = tmp_path / "link"
     link.symlink_to(old)
     for number in ("1", "2"):
-        make(link, number)
+        write_parts(link, number)
         assert names(old) == [number]
 
     assert link.is_symlink()
@@ -257,24 +256,24 @@ def test_a_link_to_a_directory_is_resumed_at_its_target(old, tmp_path):
 
 
 def test_leftovers_of_a_killed_process_are_removed(old):
-    """Left-over directories of killed processes are removed."""
+    """The next write removes directories that a killed process left."""
     leftover = old.with_name("there.partial.old")
     leftover.mkdir()
     (leftover / "older").touch()
 
-    make(old, "1")
+    write_parts(old, "1")
 
     assert names(old) == ["1"]
     assert names(old.parent) == ["there"]
 
 
 def test_one_process_at_a_time(tmp_path):
-    """A second one is told at once, and leaves what the first one does alone."""
+    """A second process gets an error at once, and the work of the first one is not touched."""
     path = tmp_path / "there"
     with resumable_directory(path, made_from={"data": "text"}) as partial:
         (partial / "1").touch()
         with pytest.raises(ValueError, match=r"another process is writing `.*there.partial`; wait for it or end it"):
-            make(path)
+            write_parts(path)
 
     assert names(path) == ["1"]
     with locked(path, "lock"), pytest.raises(ValueError, match="another process"), locked(path, "lock"):
@@ -282,7 +281,7 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
-    """After a power cut, a file has all its bytes or does not exist."""
+    """Contents are synced before the rename, so that after a power cut a file is complete or absent."""
     log = []
     sync, rename, replace = os.fsync, os.rename, os.replace
     monkeypatch.setattr("os.fsync", lambda file: (log.append(os.readlink(f"/proc/self/fd/{file}")), sync(file)))
@@ -291,6 +290,7 @@ def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
 
     atomic_write(tmp_path / "file", b"data")
     file, *others = log
+
     assert file.startswith(f"{tmp_path}/.file.")
     assert others == ["rename", str(tmp_path)]
 
@@ -302,7 +302,7 @@ def test_content_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
 
 
 def test_sha256(tmp_path):
-    """Digests are those of the bytes, hexadecimal."""
+    """Digests are the hexadecimal SHA-256 of the bytes."""
     data = bytes(range(256)) * 5000
     (tmp_path / "file").write_bytes(data)
 

@@ -1,4 +1,4 @@
-"""Weight files and positions in the file of a graph."""
+"""Weight files and number of positions of an ONNX graph, read without ONNX."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("location", ["model.onnx.data", "../über/weights", "x" * 300])
 def test_weight_files(tmp_path, place, location):
-    """Wherever in a graph weights are, the file that holds them is found."""
+    """External weight files are found at every place of a graph that can have weights."""
     (tmp_path / "model.onnx").write_bytes(PLACES[place](location).SerializeToString())
 
     assert read_graph_file(tmp_path / "model.onnx") == GraphFile(frozenset({location}), None)
@@ -66,7 +66,7 @@ def test_weight_files(tmp_path, place, location):
 
 @pytest.mark.parametrize("name", ["bert.embeddings.position.weight", "roberta.embeddings.position_embeddings.weight"])
 def test_positions(tmp_path, name):
-    """Positions are the rows of their table."""
+    """The number of positions is the number of rows of the position table."""
     weights = [numpy_helper.from_array(np.ones((40, 2), np.float32), name), numpy_helper.from_array(np.ones(3), "w")]
     (tmp_path / "model.onnx").write_bytes(model(initializers=weights).SerializeToString())
 
@@ -77,8 +77,8 @@ SAMPLE = PLACES["among others"]("data").SerializeToString()[-200:] + PLACES["sub
 
 
 @given(st.binary() | st.tuples(st.integers(0, len(SAMPLE)), st.binary(max_size=4)))
-def test_what_is_no_graph(tmp_path_factory, content):
-    """Says nothing, and takes no time."""
+def test_random_bytes(tmp_path_factory, content):
+    """Random bytes give a result without an error."""
     path = tmp_path_factory.getbasetemp() / "junk.onnx"
     if isinstance(content, tuple):
         place, other = content

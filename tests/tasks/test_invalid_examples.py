@@ -1,4 +1,4 @@
-"""Unusable examples are named, each with index, field and reason."""
+"""Errors for invalid examples give index, field and reason."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tasks.masked_lm import ClozeExample
 from tasks.spans import SpanExample
 
 EMPTY = ["", " \n\t", "\x00\x01\u200b\ufffd", "\u00a0\u3000", "\u0301"]
-"""Nothing, white space, control characters only, wide spaces, a lone accent: no token in any of them."""
+"""Texts without a token: nothing, white space, control characters, wide spaces, a lone accent."""
 
 
 def make_task(name, tokenizer, **values):
@@ -19,7 +19,7 @@ def make_task(name, tokenizer, **values):
 
 
 def make_example(name, text):
-    """An example that is good but for its text."""
+    """Return an example that is valid except for its text."""
     if name == "embedding":
         return text
     return {"classification": ClassificationExample, "masked-lm": ClozeExample}[name](text)
@@ -35,7 +35,7 @@ def invalid_of(task, examples, **arguments):
 @pytest.mark.parametrize("empty", EMPTY)
 @pytest.mark.parametrize("name", ["embedding", "classification", "masked-lm"])
 def test_empty_texts(tokenizer, name, empty):
-    """Every text without a token is named, and only those."""
+    """Exactly the texts without tokens are reported."""
     examples = [make_example(name, text) for text in ("a [MASK]", empty, "[MASK]", empty)]
 
     invalid = invalid_of(make_task(name, tokenizer), examples)
@@ -46,7 +46,7 @@ def test_empty_texts(tokenizer, name, empty):
 
 @pytest.mark.parametrize("empty", EMPTY)
 def test_empty_second_texts(tokenizer, empty):
-    """The second text of a pair is a field of its own, counted among all examples."""
+    """The second text of a pair is reported as a field of its own."""
     examples = [ClassificationExample(*pair) for pair in [("a", None), ("a", empty), ("a", "b"), (empty, empty)]]
 
     invalid = invalid_of(make_task("classification", tokenizer), examples)
@@ -56,18 +56,19 @@ def test_empty_second_texts(tokenizer, empty):
 
 @pytest.mark.parametrize("empty", EMPTY)
 def test_empty_questions_and_contexts(tokenizer, empty):
-    """Both fields of a question on a context are looked at."""
+    """Empty questions and empty contexts are reported."""
     examples = [SpanExample(*pair) for pair in [("a", "b"), (empty, "b"), ("a", empty), (empty, empty)]]
 
     invalid = invalid_of(make_task("spans", tokenizer), examples)
 
     expected = [(1, "question"), (2, "context"), (3, "question"), (3, "context")]
+
     assert [(item.index, item.field) for item in invalid] == expected
 
 
 @pytest.mark.parametrize("truncate", [True, False])
 def test_half_surrogates(tokenizer, truncate):
-    """Text that cannot be UTF-8 (JSON can spell it) is refused by name."""
+    """Text with half of a surrogate pair, which JSON can contain, is reported as not UTF-8."""
     invalid = invalid_of(make_task("embedding", tokenizer), ["a", "b \ud83d c"], truncate=truncate)
 
     assert invalid == [InvalidExample(1, "text", "not UTF-8: it holds half of a surrogate pair")]
@@ -78,12 +79,12 @@ TOO_LONG = {
     "classification": (ClassificationExample("a a a", "b b"), ClassificationExample("a a a", "b b b"), 9),
     "masked-lm": (ClozeExample("[MASK] a a a a a"), ClozeExample("[MASK] a a a a a a"), 9),
 }
-"""What just fits into 8 tokens, what does not, and how many tokens come."""
+"""Example that just fits into 8 tokens, one that does not, and its number of tokens."""
 
 
 @pytest.mark.parametrize("name", TOO_LONG)
 def test_too_long(tokenizer, name):
-    """Without `truncate` the message counts what came and what fits, specials included; with it the text is cut."""
+    """Without `truncate` the error gives the number of tokens and the limit; with it the text is cut."""
     task, (fits, too_long, num_tokens) = make_task(name, tokenizer), TOO_LONG[name]
 
     assert len(task.encode([fits], truncate=False)[0][0]) == 8
@@ -94,7 +95,7 @@ def test_too_long(tokenizer, name):
 
 
 def test_too_long_question(tokenizer):
-    """The limit of a question is max_query_length; a context may be of any length."""
+    """Questions have the limit max_query_length, and contexts have none."""
     task = make_task("spans", tokenizer)
 
     assert len(task.encode([SpanExample("a a a a", "b " * 50)], truncate=False)[0]) == 50
@@ -105,24 +106,25 @@ def test_too_long_question(tokenizer):
 
 @pytest.mark.parametrize("text", ["a b", "[mask]", "a a a a a a [MASK]"], ids=["none", "lower case", "cut off"])
 def test_missing_mask(tokenizer, text):
-    """A text needs a [MASK] among the tokens that the model sees."""
+    """A text needs a [MASK] among the tokens that fit."""
     invalid = invalid_of(make_task("masked-lm", tokenizer), [ClozeExample("[MASK]"), ClozeExample(text)])
 
     assert invalid == [InvalidExample(1, "text", "no `[MASK]` among the tokens that fit")]
 
 
 def test_the_message_names_three_and_counts_the_rest(tokenizer):
-    """One line, however many examples are bad; `invalid` holds them all."""
+    """The message names three examples and counts the others, and `invalid` has all."""
     with pytest.raises(InvalidExamplesError) as caught:
         make_task("embedding", tokenizer).encode([""] * 5)
 
     reason = "empty text; it needs at least one word"
     named = "; ".join(f"example {index}, text: {reason}" for index in range(3))
+
     assert str(caught.value) == f"{named} (and 2 more)"
     assert len(caught.value.invalid) == 5
 
 
 @pytest.mark.parametrize("name", ["embedding", "classification", "masked-lm", "spans"])
 def test_no_examples(tokenizer, name):
-    """Nothing to encode is no error."""
+    """Encoding an empty list returns an empty list."""
     assert make_task(name, tokenizer).encode([]) == []

@@ -1,4 +1,4 @@
-"""Running text is divided into words as the training data are."""
+"""Plain text is split into words like the training data."""
 
 import numpy as np
 import pytest
@@ -50,8 +50,8 @@ def words_of(tokenizer, sentences, text, max_seq_length=128):
         ([["plain", "words"]], "Jean-Luc's U.S.", ["Jean", "-", "Luc", "'", "s", "U", ".", "S", "."]),
     ],
 )
-def test_text_is_divided_as_the_words_that_were_learnt(tokenizer, sentences, text, words):
-    """Marks that belong to words there belong to words here; all others, quotes and brackets are words of their own."""
+def test_text_is_split_like_the_training_data(tokenizer, sentences, text, words):
+    """Marks belong to a word where they do in the training data; other marks are words of their own."""
     assert words_of(tokenizer, sentences, text) == words
 
 
@@ -60,7 +60,7 @@ LETTERS = st.text("abcdé", min_size=1, max_size=5)
 
 @given(data=st.data(), mark=st.sampled_from("-'&./’–_·"))
 def test_words_with_a_mark_inside_are_found_again(tokenizer, data, mark):
-    """Whatever mark it is, once the training data have such words; those without it stay as they are."""
+    """Training data with a mark inside words make the same words join again, for any mark."""
     names = data.draw(st.lists(st.lists(LETTERS, min_size=2, max_size=4).map(mark.join), min_size=1, max_size=4))
     words = data.draw(st.permutations([*names, *data.draw(st.lists(LETTERS, max_size=6))]))
 
@@ -73,7 +73,7 @@ def test_words_with_a_mark_inside_are_found_again(tokenizer, data, mark):
     words=st.sets(st.sampled_from(["'a", "ab.", "a.b.", "#1"])).map(sorted),
 )
 def test_words_are_whole_parts_in_order(tokenizer, text, marks, words):
-    """Nothing is lost, cut or moved, and what is put together stood side by side."""
+    """Joined words consist of neighbouring parts, in order, without loss or overlap."""
     parts = tokenizer.word_offsets(text)
     joined = JoinedWords(tuple(marks), tuple(words)).join(text, parts, 10)
     starts, ends = parts[:, 0].tolist(), parts[:, 1].tolist()
@@ -86,13 +86,13 @@ def test_words_are_whole_parts_in_order(tokenizer, text, marks, words):
 
 
 def test_words_that_are_too_long_stay_divided(tokenizer):
-    """Joined words never exceed the longest word that fits."""
+    """Words are joined only up to the longest word that fits into a sequence."""
     assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=8) == list("a-b-c-d-e")
     assert words_of(tokenizer, NAMES, "a-b-c-d-e", max_seq_length=11) == ["a-b-c-d-e"]
 
 
 def test_the_check_can_end_the_work(tokenizer):
-    """Joining stops when the check raises."""
+    """An exception of the check ends joining."""
     calls = []
 
     def check():
@@ -107,13 +107,13 @@ def test_the_check_can_end_the_work(tokenizer):
 
 @pytest.mark.parametrize("mark", ["", "-", "a", "aa", "a--a", "0-a", "a.a,", "ab"])
 def test_malformed_marks_are_refused(mark):
-    """Malformed rules in files are refused."""
+    """Malformed marks in settings are refused."""
     with pytest.raises(ValueError, match="joined_marks of tagging are written as"):
         settings_from_dict("tagging", {"labels": ["O", "B"], "joined_marks": [mark]})
 
 
 def test_settings_come_back():
-    """Marks and words go through files."""
+    """Learnt marks and words are the same after a round trip through settings."""
     rules = learn_joined_words(NAMES)
     settings = TaggingSettings(labels=("O", "B"), joined_marks=rules.marks, joined_words=rules.words)
 

@@ -1,4 +1,4 @@
-"""Data sets scored by characters, and their division into characters."""
+"""Detection of data sets scored by characters, and splitting into characters."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tasks.languages import split_characters, written_without_spaces
     ],
 )
 def test_data_sets_without_spaces(texts, expected):
-    """A quoted name does not count, nor does one text in more than a hundred."""
+    """A data set counts as written without spaces if at least 1% of its texts are, quoted names aside."""
     assert written_without_spaces(texts) is expected
 
 
@@ -41,5 +41,5 @@ def test_data_sets_without_spaces(texts, expected):
     ],
 )
 def test_characters_and_words(text, tokens):
-    """A token a character of a script without spaces; what is between them, lower-cased and divided at spaces."""
+    """Scripts without spaces give a token a character, and other text a lower-cased token a word."""
     assert split_characters(text) == tokens

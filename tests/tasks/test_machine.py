@@ -1,4 +1,4 @@
-"""Cores, memory and features of the machine."""
+"""Cores, memory and CPU features of the machine."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ from tasks.machine import (
     ],
 )
 def test_describe_machine(tmp_path, cpuinfo, expected):
-    """The record holds Linux's model name and features, on x86 and on Arm; on other systems the kind of CPU."""
+    """The record has the model name and features from Linux on x86 and Arm, and the kind of CPU elsewhere."""
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
 
@@ -44,6 +44,7 @@ def test_describe_machine(tmp_path, cpuinfo, expected):
     ],
 )
 def test_summarize_machine(changes, expected):
+    """The summary gives GPUs, CPU, cores and features in one line."""
     assert summarize_machine({"cpu": "Fast 1", "features": ["avx2"], "cores": 2} | changes) == expected
 
 
@@ -58,7 +59,7 @@ def test_summarize_machine(changes, expected):
     ],
 )
 def test_cpu_quota(tmp_path, files, expected):
-    """The lowest quota of the cgroup and its ancestors counts."""
+    """The lowest quota of the cgroup and its ancestors applies."""
     for name, text in files.items():
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "cpu.max").write_text(text + "\n")
@@ -70,13 +71,13 @@ def test_cpu_quota(tmp_path, files, expected):
     ("affinity", "quota", "expected"), [(8, None, 8), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (1, 1.0, 1)]
 )
 def test_available_cpus(monkeypatch, affinity, quota, expected):
-    """Available cores are those of the affinity, limited by the quota of this process's cgroup; at least one."""
-    asked = []
+    """The number of cores is that of the affinity, limited by the cgroup's quota, and at least one."""
+    cgroups = []
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(affinity)))
-    monkeypatch.setattr("tasks.machine.cpu_quota", lambda root, cgroup: asked.append(cgroup) or quota)
+    monkeypatch.setattr("tasks.machine.cpu_quota", lambda root, cgroup: cgroups.append(cgroup) or quota)
 
     assert available_cpus() == expected
-    assert asked[0].startswith("/")
+    assert cgroups[0].startswith("/")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_available_cpus(monkeypatch, affinity, quota, expected):
     ],
 )
 def test_memory_limit(tmp_path, files, expected):
-    """The lowest limit of the cgroup and its ancestors counts."""
+    """The lowest limit of the cgroup and its ancestors applies."""
     for name, text in files.items():
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "memory.max").write_text(text + "\n")
@@ -99,7 +100,7 @@ def test_memory_limit(tmp_path, files, expected):
 
 @pytest.mark.parametrize("limit", [None, 2**29, 2**60])
 def test_available_memory_bytes(monkeypatch, limit):
-    """Memory is the machine's, or the limit of the cgroup where that is lower."""
+    """Available memory is the machine's, or the cgroup's limit if that is lower."""
     monkeypatch.setattr("tasks.machine.memory_limit", lambda root, cgroup: limit)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

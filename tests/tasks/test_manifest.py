@@ -1,4 +1,4 @@
-"""Model directories are read as written, and refused if anything is wrong."""
+"""Model directories are read as they were written, and refused with one line if anything is wrong."""
 
 import json
 from dataclasses import asdict, replace
@@ -40,7 +40,7 @@ def make_manifest(task, files):
 
 @pytest.fixture(params=["spans"])
 def directory(request, tmp_path, tokenizer):
-    """A model directory; the graph is not looked into here."""
+    """Model directory whose graph is not a real one."""
     path = tmp_path / "demo" / "3"
     path.mkdir(parents=True)
     (path / "model.onnx").write_bytes(b"graph")
@@ -51,7 +51,7 @@ def directory(request, tmp_path, tokenizer):
 
 
 def change(directory, **changes):
-    """Set keys of manifest.json; None removes."""
+    """Set keys of manifest.json, or remove them with REMOVED."""
     path = directory / "manifest.json"
     values = json.loads(path.read_text(encoding="utf-8")) | changes
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not REMOVED}))
@@ -71,7 +71,7 @@ def error_of(directory):
 
 @pytest.mark.parametrize("directory", list(SETTINGS), indirect=True)
 def test_round_trip(directory, tokenizer):
-    """Reading returns what was written, and makes the task of it."""
+    """Reading returns the manifest that was written, and `load_task` makes its task."""
     model = read_model_directory(str(directory))
     task = model.load_task()
 
@@ -83,21 +83,21 @@ def test_round_trip(directory, tokenizer):
 
 
 def test_the_loaded_task_encodes(directory):
-    """Tasks have the settings of the manifest."""
+    """The loaded task encodes with the settings of the manifest."""
     task = read_model_directory(directory).load_task()
 
     assert len(task.encode([SpanExample("who?", "a " * 500)])[0]) == 3
 
 
 def test_execution_has_defaults(directory):
-    """A manifest may leave out how to run the graph."""
+    """Execution settings have defaults."""
     change(directory, execution={})
 
     assert read_model_directory(directory).manifest.execution == Execution()
 
 
 def nested(depth):
-    """An empty object in that many others."""
+    """Return an empty object inside `depth` other objects."""
     return {"key": nested(depth - 1)} if depth else {}
 
 
@@ -132,7 +132,7 @@ def nested(depth):
         ({"scores": {"dev": [nested(98)]}}, "scores is nested deeper than 100 levels"),
     ],
 )
-def test_values_that_no_model_has_are_named(directory, changes, message):
+def test_impossible_values_are_named(directory, changes, message):
     """Impossible values of the right type are refused in one line of UTF-8."""
     change(directory, **changes)
 
@@ -140,8 +140,8 @@ def test_values_that_no_model_has_are_named(directory, changes, message):
     assert error_of(directory).encode()
 
 
-def test_what_is_nested_less_deeply_is_read(directory):
-    """Nesting of exactly 100 levels is allowed."""
+def test_deepest_nesting(directory):
+    """A manifest with exactly 100 levels of nesting is read."""
     change(directory, provenance={"dev": nested(98)})
 
     assert read_model_directory(directory).manifest.provenance["dev"] == nested(98)
@@ -149,9 +149,10 @@ def test_what_is_nested_less_deeply_is_read(directory):
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
 def test_files_are_checked(directory, name):
-    """A file changed by one byte, then missing, then left out of the manifest, is named."""
+    """A file is named in the error if it was changed, is missing, or is not in the manifest."""
     path = directory / name
     path.write_bytes(path.read_bytes() + b"x")
+
     assert f"wrong digest of `{path}`" in error_of(directory)
 
     path.unlink()
@@ -169,7 +170,7 @@ def read_files(directory):
 
 @pytest.mark.parametrize("name", ["../2/model.onnx", "/etc/hostname", "sub/model.onnx", "./model.onnx", "..", ".", ""])
 def test_files_outside_are_not_read(directory, name):
-    """`files` holds plain names of files in the directory, nothing that leads out of it."""
+    """Names in `files` that lead out of the directory are refused."""
     (directory / "sub").mkdir()
     (directory / "sub" / "model.onnx").write_bytes(b"graph")
     change(directory, files=read_files(directory) | {name: sha256(directory / "model.onnx")})
@@ -185,15 +186,16 @@ def test_files_outside_are_not_read(directory, name):
     ids=range(10),
 )
 def test_broken_manifests(directory, content):
-    """Broken manifests: not JSON, not an object, not UTF-8, another format or none."""
+    """A manifest is refused if it is not JSON, not an object, not UTF-8, or of another format."""
     (directory / "manifest.json").write_bytes(content)
 
     assert f"broken manifest `{directory / 'manifest.json'}`" in error_of(directory)
 
 
 def test_a_directory_without_manifest(directory):
-    """Also a path that is missing, or a file, or whose manifest is a folder."""
+    """A path without a manifest file is refused."""
     (directory / "manifest.json").unlink()
+
     assert "has no manifest.json" in error_of(directory)
     assert "has no manifest.json" in error_of(directory / "missing")
     assert "has no manifest.json" in error_of(directory / "model.onnx")
@@ -233,7 +235,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value))
 def test_wrong_types(directory, field, value):
-    """A value of another kind is refused by key, whatever it is."""
+    """A value of the wrong type is refused with its key."""
     change(directory, **{field: value})
 
     message = error_of(directory)
@@ -244,17 +246,18 @@ def test_wrong_types(directory, field, value):
 
 @pytest.mark.parametrize("field", [field for fields in FIELDS.values() for field in fields])
 def test_missing_and_unknown_keys(directory, field):
-    """Every key must be there, but those that earlier versions had not, and no other."""
+    """Missing keys are refused unless they are optional, and unknown keys always."""
     if field not in OPTIONAL:
         change(directory, **{field: REMOVED})
         assert f"missing key `{field}`" in error_of(directory)
 
     change(directory, **{field: 1, field + "s2": 1})
+
     assert f"unknown key `{field}s2`" in error_of(directory)
 
 
-def test_every_key_is_tried_here():
-    """All fields of the manifest are tried above."""
+def test_every_key_is_tested():
+    """The tests above cover all fields of the manifest."""
     assert sorted(field for fields in FIELDS.values() for field in fields) == sorted(Manifest.__dataclass_fields__)
 
 
@@ -270,14 +273,14 @@ def test_every_key_is_tried_here():
     ],
 )
 def test_wrong_execution(directory, execution, message):
-    """Errors name the key inside of `execution`."""
+    """Errors name the key inside `execution`."""
     change(directory, execution=execution)
 
     assert message in error_of(directory)
 
 
 def test_provider_options_are_read_as_written(directory):
-    """Provider options are optional."""
+    """Provider options are optional and read as they were written."""
     assert read_model_directory(directory).manifest.execution.provider_options == {}
 
     execution = Execution(provider="OpenVINOExecutionProvider", provider_options={"device_type": "CPU"})
@@ -286,8 +289,9 @@ def test_provider_options_are_read_as_written(directory):
 
 
 def test_wrong_task_and_settings(directory):
-    """Errors name the task and the setting."""
+    """Errors name an unknown task and an unknown setting."""
     change(directory, settings={"poling": "cls"})
+
     assert "unknown key `settings.poling`" in error_of(directory)
 
     change(directory, task="sentiment")
@@ -295,7 +299,7 @@ def test_wrong_task_and_settings(directory):
 
 
 def test_broken_tokenizer_with_right_digest(directory):
-    """Errors that digests cannot show come when the task is made."""
+    """A broken tokenizer with a correct digest is refused by `load_task`."""
     (directory / "tokenizer.json").write_text("{}")
     change(directory, files=read_files(directory) | {"tokenizer.json": sha256(directory / "tokenizer.json")})
 
@@ -304,7 +308,7 @@ def test_broken_tokenizer_with_right_digest(directory):
 
 
 def test_manifests_compare_by_value(directory):
-    """Two that differ in one field differ."""
+    """Manifests that differ in one field are not equal."""
     manifest = read_model_directory(directory).manifest
 
     assert replace(manifest, opset=18) != manifest
@@ -316,7 +320,7 @@ def make_tree(root, paths):
 
 
 def test_model_versions(tmp_path):
-    """Versions are ordered as numbers; what is not a model or a version is left out."""
+    """Versions are sorted as numbers, and other files and folders are ignored."""
     make_tree(tmp_path, ["b/10", "b/9", "b/1", "a.x-1/2", "b/latest", "b/01", "b/.11.tmp", ".hidden/1", "empty", "c/x"])
     (tmp_path / "file").write_text("")
     (tmp_path / "b" / "12").write_text("")
@@ -328,8 +332,8 @@ def test_model_versions(tmp_path):
     assert versions["a.x-1"] == [tmp_path / "a.x-1" / "2"]
 
 
-def test_model_versions_of_nothing(tmp_path):
-    """A missing directory, a file, and a directory without models get one line each, with what to do."""
+def test_no_model_versions(tmp_path):
+    """A missing directory, a file, and a directory without models are errors with the remedy."""
     (tmp_path / "file").write_text("")
     for path in ("missing", "file"):
         with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; export a model into it first"):
@@ -353,8 +357,8 @@ def test_parse_model_path(path):
         ([".x/1", "a b/1", "models/bge small/1"], r"invalid model name: `(\.x|a b|bge small)`"),
     ],
 )
-def test_paths_that_are_no_model_path(paths, message):
-    """The error names the part that is wrong: the version, a missing name, or an invalid one."""
+def test_invalid_model_paths(paths, message):
+    """The error names the wrong part: the version, a missing name, or an invalid name."""
     for path in paths:
         with pytest.raises(ValueError, match=message):
             parse_model_path(path)

@@ -1,4 +1,4 @@
-"""Distributions over the vocabulary at each [MASK]."""
+"""Masked language modelling: distributions over the vocabulary at each [MASK]."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def task(tokenizer):
 
 @given(logits=LOGITS)
 def test_log_softmax_equals_scipy(logits):
-    """Also for logits that would overflow the exponential."""
+    """Log softmax equals scipy's, also for logits whose exponential overflows."""
     log_probs = log_softmax(logits)
 
     assert log_probs.dtype == np.float32
@@ -32,7 +32,7 @@ def test_log_softmax_equals_scipy(logits):
 
 
 def test_decode_reads_the_masks_in_the_order_of_the_text(task):
-    """One row for each [MASK], none for the other tokens, also when a text begins and ends with one."""
+    """The prediction has a row for each [MASK], in order, also at the start and end of a text."""
     example = ClozeExample("[MASK] a [MASK]")
     features = task.encode([example])[0]
     logits = np.zeros((5, task.tokenizer.vocab_size), np.float32)
@@ -46,7 +46,7 @@ def test_decode_reads_the_masks_in_the_order_of_the_text(task):
 
 
 def test_ids_beyond_the_vocabulary_are_not_predicted(task):
-    """A network's vocabulary may be padded: what it gives to padding is missing from the sum, and is no token."""
+    """Logits of a padded vocabulary beyond the tokenizer's are neither predicted nor normalised over."""
     vocab_size = task.tokenizer.vocab_size
     example = ClozeExample("[MASK]")
     logits = np.zeros((3, vocab_size + 10), np.float32)
@@ -60,7 +60,7 @@ def test_ids_beyond_the_vocabulary_are_not_predicted(task):
 
 
 def test_top():
-    """Likeliest first, equal ones by id, at most the whole vocabulary."""
+    """`top` returns the most probable tokens, equal ones by id, and at most the whole vocabulary."""
     prediction = MaskPrediction(np.log(np.array([[0.1, 0.2, 0.5, 0.2]], np.float32)))
 
     assert [token_id for token_id, _ in prediction.top(0, 3)] == [2, 1, 3]
@@ -68,7 +68,7 @@ def test_top():
 
 
 def make_prediction(task, *rows):
-    """Distributions from {token: probability}, nothing on the others."""
+    """Return distributions with the given {token: probability}, and 0 for other tokens."""
     probs = np.full((len(rows), task.tokenizer.vocab_size), 1e-9, np.float32)
     for row, values in zip(probs, rows, strict=True):
         for token, probability in values.items():
@@ -77,7 +77,7 @@ def make_prediction(task, *rows):
 
 
 def test_score(task):
-    """The loss is the mean over all masks of -ln p(token); a mask counts as right when its token is the likeliest."""
+    """The loss is the mean of -ln p(token) over all masks, and accuracy counts masks with the right top token."""
     predictions = [make_prediction(task, {"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25}), make_prediction(task, {"c": 1})]
     examples = [ClozeExample("[MASK] [MASK]", ("a", "b")), ClozeExample("[MASK]", ("c",))]
 
@@ -96,14 +96,14 @@ def test_masks_cut_off_are_not_scored(task):
 
 
 def test_a_token_outside_of_the_vocabulary_cannot_be_scored(task):
-    """Unknown tokens are named in the error."""
+    """The error names a token that is not in the vocabulary."""
     with pytest.raises(ValueError, match="not a token of the vocabulary: `zebra`"):
         task.score([ClozeExample("[MASK]", ("zebra",))], [make_prediction(task, {"a": 1})])
 
 
 @given(st.lists(st.integers(-3, 0), min_size=1, max_size=12), st.integers(1, 15))
 def test_top_of_equals(values, count):
-    """Of equally likely tokens the one with the lower id comes first, also where not all of them are asked for."""
+    """Equally probable tokens are ranked by id, for any number of tokens."""
     prediction = MaskPrediction(np.array([values], dtype=np.float32))
     ranked = sorted(range(len(values)), key=lambda token_id: (-values[token_id], token_id))
 

@@ -1,4 +1,4 @@
-"""Scores equal scikit-learn's, scipy's, seqeval's and the official SQuAD scripts', of which transformers has a copy."""
+"""Scores equal those of scikit-learn, scipy, seqeval and the official SQuAD scripts (from transformers)."""
 
 import warnings
 from types import SimpleNamespace
@@ -40,13 +40,13 @@ QUESTIONS = st.lists(st.tuples(ANSWERS, st.lists(ANSWERS, max_size=3)), min_size
 
 @given(text=ANSWERS)
 def test_normalisation_equals_the_official_one(text):
-    """Lower case, then punctuation, then articles, then white space."""
+    """Answers are normalised like the official script does."""
     assert normalize_answer(text) == squad_metrics.normalize_answer(text)
 
 
 @given(questions=QUESTIONS)
 def test_squad_scores_equal_the_official_ones(questions):
-    """Over predictions and accepted answers of any kind, empty ones included (the v2.0 rule)."""
+    """Exact match and F1 equal the official ones for any predictions and answers, also empty ones."""
     examples = [
         SimpleNamespace(qas_id=str(index), answers=[{"text": answer} for answer in answers])
         for index, (_, answers) in enumerate(questions)
@@ -73,7 +73,7 @@ def test_squad_scores_equal_the_official_ones(questions):
     ],
 )
 def test_normalisation_by_hand(text, normalized):
-    """Punctuation goes before articles do, so that `the-end` keeps its `the` and `a.n` becomes an article."""
+    """Punctuation is removed before articles: `the-end` keeps its `the`, and `a.n` becomes an article."""
     assert normalize_answer(text) == normalized
 
 
@@ -92,12 +92,12 @@ def test_normalisation_by_hand(text, normalized):
     ],
 )
 def test_squad_scores_by_hand(prediction, answers, exact, f1):
-    """The best over the accepted answers; nothing but an empty prediction meets an unanswerable question."""
+    """The best accepted answer counts, and only an empty prediction is right for an unanswerable question."""
     assert squad_scores([prediction], [answers]) == {"exact_match": exact, "f1": pytest.approx(f1)}
 
 
 def test_token_f1_of_empty_texts():
-    """1 when both normalise to nothing, 0 when one does."""
+    """F1 is 1 if both texts are empty after normalisation, and 0 if one is."""
     assert (token_f1("the", ""), token_f1("the", "cat"), token_f1("cat", "")) == (1.0, 0.0, 0.0)
 
 
@@ -106,7 +106,7 @@ def test_token_f1_of_empty_texts():
     [
         ("北京大学", ["北京大学医学部"], 0, 8 / 11),
         ("《三国演义》", ["三国演义"], 1, 1),
-        ("学北京大", ["北京大学"], 0, 6 / 8),  # the run of three, not all four characters
+        ("学北京大", ["北京大学"], 0, 6 / 8),  # only the common run of three characters counts
         ("1949年10月", ["1949年"], 0, 4 / 6),
         ("iPhone 4S手机", ["iphone 4s 手机壳"], 0, 8 / 9),
         ("维也纳，", ["巴黎", "维也纳"], 1, 1),
@@ -121,7 +121,7 @@ def test_token_f1_of_empty_texts():
     ],
 )
 def test_scores_by_characters_by_hand(prediction, answers, exact, f1):
-    """Scripts without spaces: CMRC's rule, punctuation of every script and width aside."""
+    """Scripts without spaces are scored by CMRC's rule, without punctuation and character width."""
     scores = squad_scores([prediction], [answers])
 
     assert scores == {"exact_match (characters)": exact, "f1 (characters)": pytest.approx(f1)}
@@ -138,7 +138,7 @@ def test_scores_by_characters_by_hand(prediction, answers, exact, f1):
     ],
 )
 def test_scores_of_scripts_with_spaces(prediction, answer, exact, f1):
-    """Words, as the official script of SQuAD has them, quotation marks that are not ASCII included."""
+    """Scripts with spaces are scored by words like the official script, typographic quotes included."""
     assert squad_scores([prediction], [[answer]]) == {"exact_match": exact, "f1": pytest.approx(f1)}
 
 
@@ -157,7 +157,7 @@ def test_scores_by_characters_by_answerability():
 
 
 def test_a_run_of_repeated_characters():
-    """A long answer with few different characters is compared whole (difflib leaves out common ones by default)."""
+    """A long answer with few different characters is compared whole; difflib would ignore frequent ones."""
     assert substring_f1("一二" * 200, "一二" * 200 + "三") == pytest.approx(800 / 801)
     assert (substring_f1("。", ""), substring_f1("。", "一"), substring_f1("一", "")) == (1.0, 0.0, 0.0)
 
@@ -167,7 +167,7 @@ LABELS = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe", ""])] * 2),
 
 @given(pairs=LABELS)
 def test_classification_scores_equal_scikit_learn(pairs):
-    """Accuracy and macro-averaged F1, whatever labels are missing from truth or prediction."""
+    """Accuracy and macro F1 equal scikit-learn's, also if labels are missing from truth or predictions."""
     labels, predictions = zip(*pairs, strict=True)
 
     assert accuracy(labels, predictions) == pytest.approx(accuracy_score(labels, predictions))
@@ -179,8 +179,8 @@ def test_classification_scores_equal_scikit_learn(pairs):
 
 
 @given(pairs=st.lists(st.tuples(*[st.sampled_from(["no", "yes"])] * 2), min_size=1, max_size=30))
-def test_of_two_labels_the_f1_of_each_is_a_score(pairs):
-    """GLUE's score of MRPC and QQP is that of the positive label."""
+def test_two_labels_have_an_f1_each(pairs):
+    """With two labels, the F1 of each is a score, as GLUE needs for MRPC and QQP."""
     labels, predictions = zip(*pairs, strict=True)
 
     scores = classification_scores(labels, predictions, ["no", "yes"])
@@ -195,18 +195,19 @@ NUMBERS = st.lists(st.tuples(*[st.integers(-9, 9).map(lambda number: number / 4)
 
 @given(pairs=NUMBERS)
 def test_regression_scores_equal_scipy(pairs):
-    """Pearson and Spearman, ties included; 0 where scipy knows none, as one side is constant."""
+    """Pearson and Spearman equal scipy's, with ties, and are 0 if one side is constant."""
     labels, predictions = zip(*pairs, strict=True)
 
     scores = regression_scores(labels, predictions)
 
     with warnings.catch_warnings(action="ignore"):
         expected = [pearsonr(labels, predictions).statistic, spearmanr(labels, predictions).statistic]
+
     assert [scores["pearson"], scores["spearman"]] == pytest.approx(np.nan_to_num(expected), abs=1e-9)
 
 
-def test_a_number_that_is_none_is_no_correlation():
-    """As scipy has it: a model that fails on one text is not scored by the others."""
+def test_nan_predictions_have_no_correlation():
+    """One NaN prediction makes the correlations NaN, as in scipy."""
     assert all(map(np.isnan, regression_scores([1, 2, 3, 4], [0.1, 0.2, np.nan, 0.0]).values()))
     assert all(map(np.isnan, regression_scores([1, 2], [np.nan, np.nan]).values()))
 
@@ -222,8 +223,8 @@ def test_a_number_that_is_none_is_no_correlation():
         ("accuracy", False),
     ],
 )
-def test_losses_are_told_by_name(name, expected):
-    """Also where a label is called so."""
+def test_losses_are_recognised_by_name(name, expected):
+    """Losses are recognised by name, and the F1 of a label `loss` is not one."""
     assert is_loss(name) is expected
 
 
@@ -237,7 +238,7 @@ SENTENCES = st.lists(
 
 @given(sentences=SENTENCES)
 def test_tagging_scores_equal_seqeval(sentences):
-    """Over tags of every scheme, also where they follow none."""
+    """Entities and scores equal seqeval's, also for tags that follow no scheme."""
     tags, predictions = ([list(item) for item in side] for side in zip(*sentences, strict=True))
 
     scores = tagging_scores(tags, predictions)
@@ -250,12 +251,12 @@ def test_tagging_scores_equal_seqeval(sentences):
 
 
 def test_tags_without_prefix_are_types():
-    """Neighbours of one type are one entity, as in the scheme IO."""
+    """Neighbouring tags of one type are one entity, as in the scheme IO."""
     assert chunks(["LOC", "LOC", "O", "PER", "LOC"]) == [("LOC", 0, 1), ("PER", 3, 3), ("LOC", 4, 4)]
 
 
 def official_scores_by_answerability(predictions, answers):
-    """HasAns and NoAns of the official script: averages of the raw scores over either kind of question."""
+    """Return HasAns and NoAns of the official script: mean raw scores for each kind of question."""
     examples = [
         SimpleNamespace(qas_id=index, answers=[{"text": answer} for answer in golds])
         for index, golds in enumerate(answers)
@@ -270,7 +271,7 @@ def official_scores_by_answerability(predictions, answers):
 
 @given(questions=QUESTIONS)
 def test_squad_scores_by_answerability_equal_the_official_ones(questions):
-    """Present where some questions have answers and some have none."""
+    """Scores by answerability equal the official ones, and exist only with both kinds of question."""
     predictions, answers = [item for item, _ in questions], [item for _, item in questions]
     names = [f"{kind}_{name}" for kind in ("has_answer", "no_answer") for name in ("exact_match", "f1")]
 
@@ -283,7 +284,7 @@ def test_squad_scores_by_answerability_equal_the_official_ones(questions):
 
 
 def test_classification_scores_by_hand():
-    """F1 of `a` is 2/3, of `b` 1/2, of `c`, predicted but never true, 0."""
+    """Macro F1 includes labels that are predicted but never true: here F1 is 2/3, 1/2 and 0."""
     scores = classification_scores(["a", "a", "b", "b"], ["a", "b", "b", "c"])
 
     assert scores == {
@@ -295,6 +296,6 @@ def test_classification_scores_by_hand():
 
 @pytest.mark.parametrize("score", [squad_scores, classification_scores, regression_scores, tagging_scores])
 def test_unequal_numbers_are_refused(score):
-    """A prediction too few is an error, not a shorter average."""
+    """Different numbers of labels and predictions are an error."""
     with pytest.raises(ValueError, match=r"shorter|longer|one prediction per label"):
         score(["1", "2"], ["1"])

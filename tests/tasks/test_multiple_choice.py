@@ -1,4 +1,4 @@
-"""Choices become sequences as in the paper, and logits become probabilities over them."""
+"""Multiple choice: one sequence for each choice, and probabilities over the choices."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def read(task, features):
     ],
 )
 def test_a_choice_follows_context_and_question(task, context, question, expected):
-    """The context is the first text, the question starts the second; without a context the question is first."""
+    """The context is the first text, and question and choice the second; without a context the question is first."""
     example = MultipleChoiceExample(("w3", "w4", "w5"), context, question)
 
     features = task.encode([example])[0]
@@ -36,7 +36,7 @@ def test_a_choice_follows_context_and_question(task, context, question, expected
 
 
 def test_long_texts_are_cut_or_refused(task):
-    """The longer text loses its end; without truncation the choice's example is named once for each sequence."""
+    """Truncation cuts the longer text; without truncation the error names the field that is too long."""
     example = MultipleChoiceExample(("w3", "w4"), " ".join(["w1"] * 9), "w2")
 
     features = task.encode([example])[0]
@@ -49,8 +49,8 @@ def test_long_texts_are_cut_or_refused(task):
         task.encode([long_choice], truncate=False)
 
 
-def test_half_a_surrogate_pair_is_named_where_it_stands(task):
-    """A broken question is named once, not at each choice."""
+def test_half_a_surrogate_pair_is_reported_once(task):
+    """A question that is not UTF-8 is reported once, not for each choice."""
     example = MultipleChoiceExample(("w3", "w4"), "w1", "w2 \ud83d")
 
     with pytest.raises(InvalidExamplesError) as caught:
@@ -60,22 +60,22 @@ def test_half_a_surrogate_pair_is_named_where_it_stands(task):
 
 
 def test_empty_choices_are_named(task):
-    """Errors name example and choice."""
+    """Errors name the example and the empty choice."""
     good = MultipleChoiceExample(("w3", "w4"), "w1")
 
     with pytest.raises(InvalidExamplesError) as caught:
         task.encode([good, MultipleChoiceExample(("w3", " "), "w1")])
 
     assert caught.value.invalid == [InvalidExample(1, "choices[1]", "empty text; it needs at least one word")]
-    asked = MultipleChoiceExample(("w3", " "), "w1", "w2")  # the question would hide it
+    with_question = MultipleChoiceExample(("w3", " "), "w1", "w2")  # a question must not hide the empty choice
     with pytest.raises(InvalidExamplesError, match=r"example 1, choices\[1\]: empty text"):
-        task.encode([good, asked])
+        task.encode([good, with_question])
     with pytest.raises(InvalidExamplesError, match="example 1, choices: 1 of them; at least two are needed"):
         task.encode([good, MultipleChoiceExample(("w3",), "w1")])
 
 
 def test_decode_and_score(task):
-    """Softmax over the choices of the example, however many there are."""
+    """Scores are a softmax over the choices of each example, for any number of choices."""
     examples = [MultipleChoiceExample(("w1", "w2", "w3"), "w0", label=2), MultipleChoiceExample(("w1", "w2"), label=0)]
     logits = [np.log([0.2, 0.3, 0.5]), np.log([0.25, 0.75])]
 

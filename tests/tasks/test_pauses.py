@@ -1,4 +1,4 @@
-"""Other threads go on while texts become features."""
+"""Encoding does not block other threads."""
 
 import sys
 import threading
@@ -14,8 +14,7 @@ from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 from tasks.tokenizer import Tokenizer
 
 LONGEST_S = 0.03
-"""Of a pause on a machine that does other things, too; 5 ms on a quiet one. A whole text keeps others waiting for half
-a second."""
+"""Longest allowed pause on a busy machine. It is 5 ms on a quiet one, and half a second for a text in one piece."""
 ATTEMPTS = 5
 
 TEXTS = {
@@ -57,8 +56,7 @@ def tag(tokenizer, text):
 
 
 def longest_pause(function):
-    """Longest time for which another thread did not run, as far as this one was at work meanwhile: a machine that does
-    something else keeps both waiting."""
+    """Return the longest time for which another thread did not run while this one used the CPU."""
     clock, done, pauses = time.pthread_getcpuclockid(threading.get_ident()), threading.Event(), [0.0]
 
     def tick():
@@ -80,8 +78,8 @@ def longest_pause(function):
 
 
 @pytest.fixture(autouse=True)
-def switches_as_the_server_does():
-    """A thread that wants to run waits a millisecond for one that runs Python."""
+def switch_interval_of_the_server():
+    """Set the server's switch interval of threads, 1 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.001)
     yield
@@ -98,7 +96,7 @@ def assert_short_pauses(read, tokenizer, text):
 
 @pytest.mark.parametrize("read", [embed, answer, tag])
 def test_a_long_text_stops_no_other_thread(tokenizer, read):
-    """Two hundred thousand tokens."""
+    """Encoding a text of 200,000 tokens does not block other threads."""
     assert_short_pauses(read, tokenizer, "." * 200_000)
 
 
@@ -106,14 +104,14 @@ def test_a_long_text_stops_no_other_thread(tokenizer, read):
 @pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("read", [embed, embed_beginning, classify, fill_mask, answer, tag])
 def test_no_text_stops_other_threads(tokenizer, read, unit):
-    """A million characters of any kind, read by any task."""
+    """Encoding a million characters of any kind does not block other threads, for any task."""
     assert_short_pauses(read, tokenizer, unit * (1_000_000 // len(unit)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
 def test_words_of_a_text_stop_no_other_thread(unit):
-    """Offsets of words, as Tokenize and Tag use them, with a small vocabulary."""
+    """Finding word offsets, as for Tokenize and Tag, does not block other threads."""
     from tasks.tokenizer_files import build_tokenizer
 
     few = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]))

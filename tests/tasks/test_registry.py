@@ -1,4 +1,4 @@
-"""Settings as plain dictionaries."""
+"""Registry of tasks, and their settings as plain dictionaries."""
 
 import json
 
@@ -33,15 +33,15 @@ VALUES = {
 }
 
 
-def test_every_task_is_tried_here():
-    """All tasks of the registry have a strategy above."""
+def test_every_task_is_tested():
+    """Each task of the registry has a strategy above."""
     assert VALUES.keys() == TASKS.keys()
     assert all(task.name == name for name, task in TASKS.items())
 
 
 @given(case=st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), VALUES[name])))
 def test_round_trip(case):
-    """Through JSON and back, settings are equal, of the same types, and hold what was given."""
+    """Settings are equal after a round trip through JSON, with the same types."""
     name, values = case
     settings = settings_from_dict(name, values)
 
@@ -106,7 +106,7 @@ def test_wrong_settings(name, values, message):
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_create_task(tokenizer, name):
-    """A task knows its tokenizer, its settings and its outputs."""
+    """A task has its tokenizer, its settings and its output names."""
     settings = settings_from_dict(name, {"labels": ["no", "yes"]} if name in ("classification", "tagging") else {})
 
     task = create_task(name, tokenizer, settings)

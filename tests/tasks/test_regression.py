@@ -1,4 +1,4 @@
-"""Numbers for texts and pairs of texts."""
+"""Regression: a number for each text or pair of texts."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def task(tokenizer):
 
 
 def test_texts_are_read_as_in_classification(task, tokenizer):
-    """One text or two, cut at the same places."""
+    """Texts and pairs are encoded like those of classification."""
     classification = Classification(tokenizer, ClassificationSettings(max_seq_length=8, labels=("no", "yes")))
     texts = [("a b", None), ("a b c d e f g h", "a b"), ("a", "a b c d e f")]
 
@@ -27,7 +27,7 @@ def test_texts_are_read_as_in_classification(task, tokenizer):
 
 
 def test_decode_and_score(task):
-    """The prediction is the logit; its order and its distances count."""
+    """The prediction is the logit, scored by correlation and by mean absolute error."""
     examples = [RegressionExample("a", label=label) for label in (1.0, 2.0, 5.0)]
     features = task.encode(examples)
 
@@ -44,6 +44,6 @@ def test_decode_and_score(task):
 
 
 def test_a_deviation_of_zero_is_refused():
-    """Nothing can be divided by it."""
+    """A label_deviation of 0 is refused, because labels are divided by it."""
     with pytest.raises(ValueError, match=r"label_deviation must be above 0: `0.0`"):
         RegressionSettings(label_deviation=0.0)

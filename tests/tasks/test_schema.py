@@ -1,4 +1,4 @@
-"""JSON values and numbers are checked against the types of fields."""
+"""JSON values are checked against the types and bounds of dataclass fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("hint", "right", "wrong", "words"), VALUES)
 def test_values_of_each_type(hint, right, wrong, words):
-    """A value of the type is accepted; another is refused with the expected type."""
+    """A value of the type is accepted; another one is refused with the expected type."""
     assert fits(right, hint)
     assert not fits(wrong, hint)
     assert describe(hint) == words
@@ -75,13 +75,13 @@ def test_values_of_each_type(hint, right, wrong, words):
     ],
 )
 def test_wrong_objects(values, message):
-    """Errors name the path of the wrong key."""
+    """Errors give the path of the wrong key."""
     with pytest.raises(ValueError, match=message):
         read_fields(Record, values, prefix="x.")
 
 
 def test_values_are_converted():
-    """Lists become tuples, and whole numbers floats where the field is one."""
+    """Lists become tuples, and whole numbers become floats in float fields."""
     found = read_fields(Record, {"count": 1, "rate": 2, "rates": [1, 2.5]})
 
     assert found == {"count": 1, "rate": 2.0, "rates": (1.0, 2.5)}
@@ -89,14 +89,14 @@ def test_values_are_converted():
 
 
 def test_unknown_and_missing_fields_of_other_versions():
-    """Only the types of fields that are there are checked, class variables excepted."""
+    """`check_known_fields` ignores unknown and missing fields and checks the types of the others."""
     check_known_fields(Record, {"kind": 5, "unknown": 1, "rate": 1})
     with pytest.raises(ValueError, match=r"`x\.inner\.name` must be a string: `1`"):
         check_known_fields(Record, {"inner": {"name": 1}}, prefix="x.")
 
 
-def test_fields_that_may_be_missing():
-    """Fields with a default may be missing, or only the given ones."""
+def test_optional_fields():
+    """Fields with a default may be missing, unless `optional` lists other fields."""
     assert read_fields(Record, {"count": 1}) == {"count": 1}
     with pytest.raises(ValueError, match="missing key `rate`"):
         read_fields(Record, {"count": 1}, optional=("rates", "limit", "inner"))
@@ -112,7 +112,7 @@ def test_fields_that_may_be_missing():
     ],
 )
 def test_numbers_out_of_bounds(record, message):
-    """Errors name the first number out of bounds, by the name that the caller chooses."""
+    """Errors give the first number out of bounds, with the caller's name for the field."""
     check_bounds(Record(9, rates=(0.1,), limit=None))
     with pytest.raises(ValueError, match=f"^--{message}"):
         check_bounds(record, named="--{}".format)

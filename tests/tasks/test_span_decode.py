@@ -1,4 +1,4 @@
-"""Spans out of logits, against an exhaustive search and against transformers."""
+"""Spans decoded from logits equal an exhaustive search and transformers."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ QUESTION = "w190 w191"
 
 
 def random_outputs(windows, seed):
-    """Logits no two spans of which have the same sum, exact in float32."""
+    """Return float32 logits for which no two spans have the same sum."""
     total = sum(map(len, windows))
     starts, ends = (np.random.default_rng([seed, part]).permutation(total) - total // 2 for part in (0, 1))
     starts, ends = (starts * total / 64).astype(np.float32), (ends / 64).astype(np.float32)
@@ -34,7 +34,7 @@ def top(logits, allowed, count):
 
 
 def brute_force(task, windows, outputs):
-    """Every pair of the n best starts and ends of each window, as {(start, end): logit}."""
+    """Return each pair of the best starts and ends of each window: {(start, end): logit}."""
     found = {}
     for window, output in zip(windows, outputs, strict=True):
         for start in top(output["start_logits"], window.has_max_context, task.settings.n_best_size):
@@ -73,7 +73,7 @@ def make_case(tokenizer, num_words, seed, values):
 @settings(max_examples=150)
 @given(**CASES)
 def test_decode_equals_exhaustive_search(word_tokenizer, num_words, seed, values):
-    """Spans, their order, their scores, the null margin and the verdict are those of trying every pair."""
+    """Spans, order, scores, null margin and answerability equal those of an exhaustive search."""
     task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
     found = brute_force(task, windows, outputs)
     ranked = sorted(found, key=lambda span: -found[span])[: task.settings.n_best_size]
@@ -94,7 +94,7 @@ def test_decode_equals_exhaustive_search(word_tokenizer, num_words, seed, values
 
 
 def predict_with_transformers(task, example, windows, outputs):
-    """The best text by transformers' port of the reference code."""
+    """Return the best text by transformers' port of the reference code."""
     words = example.context.split()
     word_at = {
         example.context.index(word + " ") if index + 1 < len(words) else len(example.context) - len(word): index
@@ -135,7 +135,7 @@ def predict_with_transformers(task, example, windows, outputs):
 @settings(max_examples=80)
 @given(**CASES)
 def test_answer_equals_transformers(word_tokenizer, num_words, seed, values):
-    """With every position looked at (transformers wastes some of its n best on the question), the answers agree."""
+    """The answer equals transformers', with n_best_size large enough for all positions."""
     values = values | {"n_best_size": values["max_seq_length"]}
     task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
 
@@ -147,7 +147,7 @@ def test_answer_equals_transformers(word_tokenizer, num_words, seed, values):
 @settings(max_examples=100)
 @given(num_words=st.integers(1, 40), seed=st.integers(0, 2**32 - 1), n_best_size=st.integers(1, 60))
 def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, seed, n_best_size):
-    """With many equal logits the best ones still come first, and of equal ones kept, the earlier."""
+    """Spans with equal logits are ranked by position, and the best ones come first."""
     values = {"max_seq_length": 16, "max_query_length": 2, "doc_stride": 3, "n_best_size": n_best_size}
     task, example, windows, outputs = make_case(word_tokenizer, num_words, seed, values)
     outputs = [{name: np.sign(array) for name, array in output.items()} for output in outputs]
@@ -168,8 +168,8 @@ def test_equal_logits_are_ranked_the_same_every_time(word_tokenizer, num_words, 
     ),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_answers_are_the_very_text_of_the_context(tokenizer, context, seed):
-    """Emoji, combining marks, CJK, jamo and right-to-left: text == context[start:end], each span once."""
+def test_answers_are_slices_of_the_context(tokenizer, context, seed):
+    """Each answer is `context[start:end]`, for any script, and occurs once."""
     assume(len(tokenizer.tokenize([context])[0]))
     settings = SpanSettings(max_seq_length=16, max_query_length=4, doc_stride=3)
     task, example = Spans(tokenizer, settings), SpanExample("who?", context)
@@ -188,7 +188,7 @@ def test_answers_are_the_very_text_of_the_context(tokenizer, context, seed):
 
 
 def test_an_accent_on_the_last_letter_belongs_to_the_answer(tokenizer):
-    """Where the tokenizer drops it, too: the answer is what was asked for, when it is scored as when it is served."""
+    """The answer includes combining marks of its last letter, also if the tokenizer drops them."""
     task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4))
     example = SpanExample("how", "un cafe\u0301\u0308, un", ("cafe\u0301\u0308",))
     (window,) = task.encode([example])[0]
@@ -202,7 +202,7 @@ def test_an_accent_on_the_last_letter_belongs_to_the_answer(tokenizer):
 
 
 def decode_one(tokenizer, starts, ends, **values):
-    """Decode `w0 w1 w2` in one window: [CLS] w190 w191 [SEP] w0 w1 w2 [SEP]."""
+    """Decode the context `w0 w1 w2` in one window: [CLS] w190 w191 [SEP] w0 w1 w2 [SEP]."""
     task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, **values))
     example = SpanExample(QUESTION, "w0 w1 w2")
     outputs = {"start_logits": np.array(starts, np.float32), "end_logits": np.array(ends, np.float32)}
@@ -214,7 +214,7 @@ STARTS, ENDS = [1, 9, 9, 9, 0, 2, 0, 9], [1, 9, 9, 9, 0, 0, 3, 9]
 
 
 def test_answerable_only(word_tokenizer):
-    """A model of SQuAD v1.1 always answers, whatever the null score, and never in the question."""
+    """Without `unanswerable` a model always answers, with any null score and never from the question."""
     prediction = decode_one(word_tokenizer, [100, *STARTS[1:]], [100, *ENDS[1:]])
 
     assert (prediction.text, prediction.has_answer, prediction.no_answer_score) == ("w1 w2", True, 0.0)
@@ -226,7 +226,7 @@ def test_answerable_only(word_tokenizer):
     ("threshold", "text"), [(-3.5, ""), (-3.0, "w1 w2"), (0.0, "w1 w2")], ids=["above", "equal", "below"]
 )
 def test_unanswerable(word_tokenizer, threshold, text):
-    """`No answer` wins only when its margin, here 2 - 5 = -3, is above the threshold; the spans stay."""
+    """ "No answer" wins only if its margin, here 2 - 5 = -3, is above the threshold, and the spans stay."""
     prediction = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=threshold)
 
     assert prediction.text == text
@@ -238,7 +238,7 @@ def test_unanswerable(word_tokenizer, threshold, text):
 
 @pytest.mark.parametrize("unanswerable", [False, True])
 def test_no_candidate_at_all(word_tokenizer, unanswerable):
-    """When the only end looked at lies before the only start, there is no span and no answer, in v1.1 and v2.0."""
+    """If the only end lies before the only start, there is neither a span nor an answer."""
     prediction = decode_one(
         word_tokenizer, [-9, 0, 0, 0, 0, 0, 5, 0], [-9, 0, 0, 0, 5, 0, 0, 0], n_best_size=1, unanswerable=unanswerable
     )
@@ -248,22 +248,22 @@ def test_no_candidate_at_all(word_tokenizer, unanswerable):
     assert prediction.null_margin == np.inf
 
 
-def test_spans_have_two_ends_whatever_the_logits(word_tokenizer):
-    """Those of a network that diverged are none to choose by, and the end still comes after the start."""
+def test_spans_of_nan_logits(word_tokenizer):
+    """Spans start before they end, also with NaN logits."""
     prediction = decode_one(word_tokenizer, [np.nan] * 8, [np.nan] * 8)
 
     assert all(span.start < span.end for span in prediction.spans)
 
 
 def test_several_contexts(word_tokenizer):
-    """Their windows are those of each alone; the best span of any is the answer, with the number of its context, and
-    "no answer" has the lowest null score of all."""
+    """The answer is the best span of all contexts, and the null score the lowest one of all."""
     settings = SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True)
     task = Spans(word_tokenizer, settings)
     texts = ["w0 w1", " ".join(f"w{index}" for index in range(14))]
     example = SpanExample(QUESTION, texts[0], more_contexts=(texts[1],))
     windows = task.encode([example])[0]
     alone = [window for text in texts for window in task.encode([SpanExample(QUESTION, text)])[0]]
+
     assert [window.input_ids.tolist() for window in windows] == [window.input_ids.tolist() for window in alone]
     assert [window.context for window in windows] == [0, 1, 1]
     outputs = [{name: np.zeros(len(window), np.float32) for name in task.output_names} for window in windows]
@@ -281,7 +281,7 @@ def test_several_contexts(word_tokenizer):
 
 
 def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
-    """One window that finds the answer is enough against the null scores of all the others."""
+    """The null score is the lowest of all windows, so one window with the answer is enough."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True))
     example = SpanExample(QUESTION, " ".join(f"w{index}" for index in range(14)))
     windows = task.encode([example])[0]
@@ -296,7 +296,7 @@ def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
 
 
 def official_best_threshold(predictions, scores, margins, has_answer):
-    """The best sum of F1 by `find_best_thresh` of SQuAD v2.0's official script, from "no answer" for all onwards."""
+    """Return the best sum of F1 that `find_best_thresh` of the official SQuAD v2.0 script finds."""
     current = best = sum(not known for known in has_answer)
     for index in sorted(range(len(margins)), key=lambda index: margins[index]):
         current += scores[index] if has_answer[index] else -bool(predictions[index])
@@ -312,7 +312,7 @@ ANSWERS = st.tuples(st.sampled_from(["w0", "w1 w2", ""]), st.sampled_from([(), (
     margins=st.lists(st.floats(-20, 20, width=16), min_size=12, max_size=12, unique=True),
 )
 def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, margins):
-    """Deciding anew with it gives the F1 that the official search finds."""
+    """Decisions with the best threshold have the F1 of the official search."""
     examples = [SpanExample(QUESTION, "w0 w1 w2", answers) for _, answers in pairs]
     predictions = [
         SpanPrediction((Span(0, 1, text, 1.0, 0.0),) if text else (), True, 0.5, margin if text else np.inf)
@@ -332,7 +332,7 @@ def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, 
 
 
 def test_the_best_threshold_of_equal_margins(word_tokenizer):
-    """Predictions of one margin are decided alike: here two right answers outweigh a wrong one."""
+    """Predictions with equal margins get the same decision: here two right answers outweigh a wrong one."""
     examples = [SpanExample(QUESTION, "w0", answers) for answers in [(), ("w0",), ("w0",)]]
     predictions = [SpanPrediction((Span(0, 2, "w0", 1.0, 0.0),), True, 0.5, 3.0)] * 3
 
@@ -341,7 +341,7 @@ def test_the_best_threshold_of_equal_margins(word_tokenizer):
 
 
 def test_score(word_tokenizer):
-    """Exact match and F1 of the predicted texts, `no answer` meeting an unanswerable question."""
+    """Scores are exact match and F1, and "no answer" is right for an unanswerable question."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True))
     answered = decode_one(word_tokenizer, STARTS, ENDS)
     refused = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=-10.0)
@@ -364,12 +364,12 @@ CHINESE = [SpanExample("在哪里？", f"他在{city}学习。", (city,), 2) for
 
 
 def predicted(text, margin):
-    """A best span, and how far "no answer" is above it."""
+    """Return a prediction with one span and this null margin."""
     return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), True, 0.5, margin)
 
 
 def test_the_best_threshold_keeps_answers_that_are_a_character_too_long():
-    """Ten of them and five unanswerable questions, told apart by their margins: none of the ten is given up."""
+    """Nearly right answers in Chinese count by characters, so the threshold keeps them."""
     examples = [*CHINESE, *CHINESE, *(SpanExample("在哪里？", example.context) for example in CHINESE)]
     answered = [predicted(example.answers[0] + "学", -1.0) for example in examples[:10]]
 
@@ -377,7 +377,7 @@ def test_the_best_threshold_keeps_answers_that_are_a_character_too_long():
 
 
 def test_scores_are_by_characters_where_contexts_are(word_tokenizer):
-    """Whatever the answers are: a number is scored in the unit of its data set."""
+    """The language of the context decides between characters and words, also for a number as answer."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4))
     example = SpanExample("哪一年？", "他生于1949年。", ("1949",), 3)
 

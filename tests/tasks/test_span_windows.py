@@ -1,4 +1,4 @@
-"""Windows over long contexts follow the reference code (run_squad.py of google-research/bert)."""
+"""Windows over long contexts equal those of run_squad.py in google-research/bert."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SIZES = {"num_tokens": st.integers(1, 150), "capacity": st.integers(1, 60), "doc
 
 
 def reference_bounds(num_tokens, capacity, doc_stride):
-    """Take as much as fits, stop at the end of the document, else move on by the stride."""
+    """Return windows like the reference loop: as many tokens as fit, then a step of the stride."""
     spans, start = [], 0
     while start < num_tokens:
         length = min(num_tokens - start, capacity)
@@ -24,7 +24,7 @@ def reference_bounds(num_tokens, capacity, doc_stride):
 
 
 def reference_owner(spans, position):
-    """The first span with the highest score: the smaller of left and right context, plus a hundredth of its length."""
+    """Return the first span with the highest score: smaller side of the context plus 0.01 x length."""
     best, owner = None, None
     for number, (start, end) in enumerate(spans):
         if start <= position < end:
@@ -36,7 +36,7 @@ def reference_owner(spans, position):
 
 @given(**SIZES)
 def test_window_bounds_equal_the_reference_loop(num_tokens, capacity, doc_stride):
-    """Same windows, each within the capacity, together over every token."""
+    """Windows equal those of the reference loop, fit the capacity and cover each token."""
     bounds = list(window_bounds(num_tokens, capacity, doc_stride))
 
     assert bounds == reference_bounds(num_tokens, capacity, doc_stride)
@@ -53,7 +53,7 @@ def test_window_bounds_equal_the_reference_loop(num_tokens, capacity, doc_stride
     doc_stride=st.integers(5, 150),
 )
 def test_encoded_windows(word_tokenizer, num_tokens, num_query, max_seq_length, doc_stride):
-    """Each window shows question and part of the context, with offsets, and each token has one best window."""
+    """Each window has the question and a part of the context with offsets, and each token has one best window."""
     question = " ".join(f"w{190 + index % 5}" for index in range(num_query))
     words = [f"w{index % 190}" for index in range(num_tokens)]
     context = "  ".join(words)
@@ -80,7 +80,7 @@ def test_encoded_windows(word_tokenizer, num_tokens, num_query, max_seq_length, 
 
 
 def test_a_stride_beyond_the_capacity_leaves_no_gap(word_tokenizer):
-    """Windows then stand side by side."""
+    """A stride larger than a window gives windows side by side."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, doc_stride=128, max_query_length=8))
 
     windows = task.encode([SpanExample("w1 w2 w3", " ".join(["w5"] * 25))])[0]
@@ -99,14 +99,14 @@ def test_a_stride_beyond_the_capacity_leaves_no_gap(word_tokenizer):
         ({"max_seq_length": 64, "max_query_length": 61}, "max_query_length `61` leaves no room"),
     ],
 )
-def test_settings_that_cannot_work(values, message):
-    """Settings are checked when they are made."""
+def test_invalid_settings(values, message):
+    """Invalid settings are refused when they are created."""
     with pytest.raises(ValueError, match=message):
         SpanSettings(**values)
 
 
 def test_the_longest_question_leaves_room_for_a_token(word_tokenizer):
-    """At the limit, every window shows one token of the context."""
+    """With the longest question, each window has one token of the context."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=64, max_query_length=60))
 
     windows = task.encode([SpanExample(" ".join(["w1"] * 70), "w2 w3 w4")])[0]

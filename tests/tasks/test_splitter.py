@@ -1,4 +1,4 @@
-"""Long texts are tokenised in pieces, and nobody can tell from their tokens."""
+"""Long texts are tokenised in pieces, with the same tokens as the whole text."""
 
 import itertools
 import unicodedata
@@ -75,7 +75,7 @@ LETTERS = "".join(
         "\ufeff\u037e\u1fef\u2126\u302e\u302f\U0001d165\ufb01\uf900\U00020000\ue000\U000e0001\u0378\u20e3\u203f\u0f73",
     ]
 )
-"""Latin, controls, marks, spaces, CJK, Hangul, Thai, Devanagari, Hebrew, Arabic, emoji, what normalisation changes."""
+"""Characters of many scripts, controls, marks, spaces, emoji, and characters that normalisation changes."""
 CHARS = st.sampled_from(LETTERS) | st.characters(exclude_categories=["Cs"])
 PARTS = st.one_of(
     CHARS,
@@ -122,7 +122,7 @@ def make(flags=(True, True, None, True), added=(), max_chars=100, pre_tokenizer=
 
 
 def words_of(text, encoding):
-    """Words by the backend's word ids, each with the combining marks behind it that are in no other."""
+    """Return the words of an encoding by word id, each with the combining marks that follow it."""
     bounds, previous = [], None
     for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
         if word == previous:
@@ -139,7 +139,7 @@ def words_of(text, encoding):
 
 
 def assert_equal_to_whole(tokenizer, text):
-    """Ids, offsets and words are those of the whole text, and so are ids alone and counts."""
+    """Check that ids, offsets, words and counts equal those of the whole text."""
     whole = tokenizer.backend.encode_batch([text], add_special_tokens=False)[0]
     (tokens,), (ids_only,) = tokenizer.tokenize([text]), tokenizer.tokenize([text], ids_only=True)
     (kept,) = tokenizer.tokenize([text], max_ids=3)
@@ -153,7 +153,7 @@ def assert_equal_to_whole(tokenizer, text):
 
 @pytest.fixture
 def short_pieces(monkeypatch):
-    """Pieces of a few characters, so that short texts have many."""
+    """Set pieces to a few characters, so that short texts have many."""
     for module in (_splitter, tokenizer_module):
         monkeypatch.setattr(module, "PIECE_CHARS", 7)
     monkeypatch.setattr(tokenizer_module, "SMALL_TEXT_CHARS", 3)
@@ -193,7 +193,7 @@ HARD = [
 @pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
 @pytest.mark.parametrize("flags", [FLAGS[0], FLAGS[-1], FLAGS[3], FLAGS[13]])
 def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
-    """Words without end, marks and control characters without end, added tokens over each place to cut."""
+    """Pieces give the same tokens for endless words, marks and controls, and for added tokens at each cut."""
     tokenizer = make(flags, added)
 
     for text in HARD:
@@ -204,7 +204,7 @@ def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(text=TEXTS, flags=st.sampled_from(FLAGS), max_chars=st.sampled_from([0, 3, 100]))
 def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, max_chars):
-    """Pieces give the same tokens for any normalizer and added tokens."""
+    """Pieces give the same tokens for any text, normalizer and added tokens."""
     tokenizer = make(flags, added, max_chars)
 
     assert_equal_to_whole(tokenizer, text)
@@ -213,7 +213,7 @@ def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, m
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(TEXTS, max_size=6), max_ids=st.integers(0, 9), stop_after=st.integers(0, 9))
 def test_texts_beside_each_other(short_pieces, texts, max_ids, stop_after):
-    """Each is read until it has stop_after tokens; the first ones are kept."""
+    """Each of several texts is read until it has more than `stop_after` tokens, and the first `max_ids` are kept."""
     tokenizer = make()
 
     for text, tokens in zip(texts, tokenizer.tokenize(texts, max_ids=max_ids, stop_after=stop_after), strict=True):
@@ -265,16 +265,16 @@ LONG = {
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_no_piece_is_long(monkeypatch, text):
-    """No more than a few thousand characters of any text are tokenized at a time."""
+    """At most a few thousand characters are tokenised at a time."""
     longest = 0
     tokenizer, encode = make(), Tokenizer._encode
 
-    def noted(self, texts, *, ids_only):
+    def recorded(self, texts, *, ids_only):
         nonlocal longest
         longest = max(longest, sum(map(len, texts)))
         return encode(self, texts, ids_only=ids_only)
 
-    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    monkeypatch.setattr(Tokenizer, "_encode", recorded)
     tokens = tokenizer.tokenize([text])[0]
 
     assert 0 < longest <= tokenizer_module.BATCH_CHARS + _splitter.PIECE_CHARS
@@ -282,10 +282,10 @@ def test_no_piece_is_long(monkeypatch, text):
 
 
 def test_no_more_is_read_than_is_needed():
-    """A text is not read beyond `stop_after`, and progress counts the kept tokens."""
-    told = []
-    (tokens,) = make().with_progress(told.append).tokenize(["a. " * 300_000], max_ids=8, stop_after=8)
+    """A text is not read much beyond `stop_after`, and progress counts the kept tokens."""
+    finished = []
+    (tokens,) = make().with_progress(finished.append).tokenize(["a. " * 300_000], max_ids=8, stop_after=8)
 
     assert not tokens.is_complete
-    assert sum(told) == len(tokens.ids) == 8
+    assert sum(finished) == len(tokens.ids) == 8
     assert 8 < len(tokens) < 20_000

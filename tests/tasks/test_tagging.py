@@ -1,4 +1,4 @@
-"""Every word gets a tag, in one window or several, and entities stand where they say."""
+"""Tagging: a tag for each word, over one or several windows, and entities with offsets."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def make_task(tokenizer, max_seq_length=8, doc_stride=0):
 
 
 def outputs_of(features, tags):
-    """Logits that say these tags at the first token of each word, where it has the most context, and nowhere else."""
+    """Return logits that predict these tags at the first token of each word in its best window only."""
     outputs = []
     for window in features:
         logits = np.tile(np.float32([0, 0, 0]), (len(window), 1))
@@ -33,7 +33,7 @@ def outputs_of(features, tags):
 
 @given(data=st.data(), words=st.lists(WORDS, min_size=1, max_size=12), doc_stride=st.integers(0, 8))
 def test_every_word_gets_its_tag(tokenizer, data, words, doc_stride):
-    """Also words without a token or longer than a window; windows cover the words in order and are short enough."""
+    """Each word gets one tag, also words without tokens or longer than a window."""
     words = ["a", *words]  # a sentence needs one word that is read
     task = make_task(tokenizer, doc_stride=doc_stride)
     tags = [data.draw(st.sampled_from(LABELS)) for _ in words]
@@ -52,7 +52,7 @@ def test_every_word_gets_its_tag(tokenizer, data, words, doc_stride):
 
 
 def test_strict_tags_go_on_with_an_entity(tokenizer):
-    """An `I-` that follows nothing becomes what is likeliest there; scores are those of the tags given."""
+    """Strict tagging replaces an `I-` after `O` by the best valid tag, with the score of that tag."""
     task = make_task(tokenizer, 16)
     strict = Tagging(tokenizer, replace(task.settings, strict=True))
     example = TaggingExample(("a", "b", "é"))
@@ -77,7 +77,7 @@ def test_strict_tags_go_on_with_an_entity(tokenizer):
     ],
 )
 def test_entities_end_as_their_scheme_ends_them(tokenizer, labels, likeliest, found):
-    """The likeliest tags that spell whole entities, in the letters of the scheme."""
+    """Entities have the ends that their scheme requires, for different prefix letters."""
     names = tuple(labels.split())
     settings = TaggingSettings(max_seq_length=16, labels=names, strict="E-X" not in names, strict_ends=True)
     task = Tagging(tokenizer, settings)
@@ -92,7 +92,7 @@ def test_entities_end_as_their_scheme_ends_them(tokenizer, labels, likeliest, fo
 
 
 def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
-    """`unwanted` is three tokens; what is said at the other two changes nothing."""
+    """Only the first token of a word decides its tag."""
     task = make_task(tokenizer, 16)
     example = TaggingExample(("unwanted", "é", "you"))
     features = task.encode([example])[0]
@@ -112,7 +112,7 @@ def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
 
 @pytest.mark.parametrize(("doc_stride", "least"), [(0, 0), (8, 4), (3, 6)])
 def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_stride, least, word_tokenizer):
-    """The more windows overlap, the more there is; at the ends of the sentence there is none to be had."""
+    """More overlap of windows gives words more context at the edges."""
     task = make_task(word_tokenizer, max_seq_length=18, doc_stride=doc_stride)
     features = task.encode([TaggingExample(("w1",) * 100)])[0]
 
@@ -128,14 +128,14 @@ def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_
 
 
 def test_checkpoints_that_know_no_overlap_have_none():
-    """Their scores stay what they were."""
+    """Settings without doc_stride have no overlap, so older checkpoints keep their scores."""
     assert settings_from_dict("tagging", {"labels": LABELS}).doc_stride == 0
     with pytest.raises(ValueError, match="doc_stride must be at least 0 and at most 65536: `-1`"):
         settings_from_dict("tagging", {"labels": LABELS, "doc_stride": -1})
 
 
 def test_a_word_that_would_be_cut_is_refused_without_truncation(word_tokenizer, tokenizer):
-    """Many words are not too long: they are read in windows."""
+    """Without truncation a word longer than a window is refused, and many words use windows."""
     many = TaggingExample(("w1",) * 50)
     assert len(make_task(word_tokenizer).encode([many], truncate=False)[0]) == 9
 

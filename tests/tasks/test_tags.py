@@ -1,4 +1,4 @@
-"""Entities that tags spell, in every scheme, and the likeliest tags that spell them without a fault."""
+"""Entities of tags in every scheme, and the best valid sequence of tags."""
 
 import re
 import warnings
@@ -24,12 +24,12 @@ SCHEMES = {
     "BMES": ("B", "E", "M", "O", "S"),
 }
 REFERENCES = {"IOB1": IOB1, "IOB2": IOB2, "IOE2": IOE2, "IOBES": IOBES, "BILOU": BILOU, "BMES": IOBES, "BMEWO": IOBES}
-"""Schemes of seqeval; it knows the last two by other letters. Its IOE1 misses cases, as a note in it says."""
+"""Schemes of seqeval, which uses other letters for the last two. Its IOE1 is incomplete, as its source notes."""
 LETTERS = {"IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}
 
 
 def spell(entities, num_words, scheme):
-    """Spell entities as the scheme is defined."""
+    """Return the tags of these entities in a scheme."""
     tags = ["O"] * num_words
     ends, starts = {(kind, last) for kind, _, last in entities}, {(kind, first) for kind, first, _ in entities}
     for kind, first, last in entities:
@@ -49,7 +49,7 @@ def spell(entities, num_words, scheme):
 
 
 def sentences(kinds):
-    """Draw the entities of a sentence, and its number of words."""
+    """Draw entities and the number of words of a sentence."""
 
     def place(runs):
         entities, index = [], 0
@@ -64,8 +64,8 @@ def sentences(kinds):
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS])
 @given(sentence=sentences(["PER", "LOC", "creative-work"]))
-def test_every_scheme_gives_an_entity_for_each(scheme, sentence):
-    """Entities are those that the tags encode, as in seqeval."""
+def test_every_scheme_gives_its_entities(scheme, sentence):
+    """Tags of every scheme give the entities that they encode, as in seqeval."""
     entities, num_words = sentence
     tags = spell(entities, num_words, scheme)
 
@@ -82,7 +82,7 @@ def test_every_scheme_gives_an_entity_for_each(scheme, sentence):
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS])
 @given(sentence=sentences(["_"]))
 def test_prefixes_without_types_spell_entities(scheme, sentence):
-    """All tags there are tell that `S` is a prefix, though a sentence has no other."""
+    """Tags without types give entities too, if all labels are known."""
     entities, num_words = sentence
     labels = {"O", *LETTERS.get(scheme, "BI" if "B" in scheme else "IE")}
 
@@ -91,8 +91,8 @@ def test_prefixes_without_types_spell_entities(scheme, sentence):
 
 @pytest.mark.parametrize("scheme", ["IOB2", "IOE2", "IOBES", "BILOU"])
 @given(data=st.data())
-def test_strict_tags_spell_what_seqeval_finds(scheme, data):
-    """Random tags made strict are whole entities to seqeval, none of which it leaves out."""
+def test_strict_tags_have_the_entities_of_seqeval(scheme, data):
+    """Strict tags have the same entities in seqeval's strict mode."""
     labels = SCHEMES[scheme]
     numbers = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=8))
     logits = np.eye(5)[numbers] + np.random.default_rng(0).random((len(numbers), 5)) / 2
@@ -101,12 +101,13 @@ def test_strict_tags_spell_what_seqeval_finds(scheme, data):
 
     tags = [labels[number] for number in found]
     expected = Entities([tags], REFERENCES[scheme]).entities[0]
+
     assert chunks(tags) == [(item.tag, item.start, item.end - 1) for item in expected]
 
 
 @given(tags=st.lists(st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in "XY")]), max_size=9))
 def test_faulty_tags_are_read_as_seqeval_reads_them(tags):
-    """Faulty tags give the entities of seqeval without warnings, also in BILOU and BMES."""
+    """Invalid tags give the entities of seqeval without warnings, also in BILOU and BMES."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         expected = get_entities(tags)
@@ -123,7 +124,7 @@ WORDS = ["Ann Lee Bob saw New York City", "Lee is Lee", "a New Lee"]
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS])
 def test_scores_and_baseline_are_the_same_in_every_scheme(scheme):
-    """Entities are what counts."""
+    """Scores and baseline depend on the entities only, not on the scheme."""
     examples = [
         TaggingExample(tuple(words.split()), tuple(spell(entities, size, scheme)))
         for words, (entities, size) in zip(WORDS, TRAIN, strict=True)
@@ -155,7 +156,7 @@ def test_scores_and_baseline_are_the_same_in_every_scheme(scheme):
     ],
 )
 def test_tags_by_hand(tags, entities):
-    """Letters of one scheme are prefixes, those of no scheme are types."""
+    """Letters of one scheme are prefixes, and other tags are types."""
     assert chunks(tags.split()) == entities
 
 
@@ -178,7 +179,7 @@ def test_tags_by_hand(tags, entities):
     ],
 )
 def test_tags_of_no_scheme_are_named(labels, odd, message):
-    """Tags that read as types are refused: each would spell an entity of one word."""
+    """A tag that does not fit the scheme of the others is found, with the reason."""
     found, reason = find_malformed_tag(labels.split())
 
     assert found == odd
@@ -199,14 +200,14 @@ def test_tags_of_no_scheme_are_named(labels, odd, message):
     ],
 )
 def test_tags_without_prefixes_are_no_fault(labels):
-    """Parts of speech, also such as look like a prefix, and types alone."""
+    """Parts of speech and plain types are valid, also if they look like a prefix."""
     assert find_malformed_tag(labels.split() if isinstance(labels, str) else labels) is None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(seed=st.integers(0, 2**32 - 1), num_words=st.integers(1, 5))
 def test_no_strict_tags_are_likelier(scheme, seed, num_words):
-    """Decoded tags have the largest sum of all strict sequences."""
+    """Decoded tags have the largest sum of logits among all valid sequences."""
     labels = SCHEMES[scheme]
     logits = np.random.default_rng(seed).normal(size=(num_words, len(labels))).astype(np.float32)
     begins, ends = scheme != "IOE2", scheme != "IOB2"
@@ -219,20 +220,21 @@ def test_no_strict_tags_are_likelier(scheme, seed, num_words):
 
     words = np.arange(num_words)
     allowed = [path for path in product(range(len(labels)), repeat=num_words) if is_allowed(path)]
+
     assert is_allowed(found)
     assert logits[words, found].sum() == pytest.approx(max(logits[words, list(p)].sum() for p in allowed), abs=1e-5)
 
 
-def test_where_no_tags_are_strict_the_likeliest_stay():
-    """One word cannot begin and end an entity that wants two."""
+def test_most_probable_tags_without_a_strict_sequence():
+    """If no sequence is valid, the most probable tags are kept."""
     labels = ("B-X", "E-X")
 
     assert best_tags(np.float32([[0, 1]]), labels, strict_ends=True).tolist() == [1]
     assert best_tags(np.float32([[0, 1], [0, 1]]), labels, strict_ends=True).tolist() == [0, 1]
 
 
-def test_tags_that_are_strict_already_stay():
-    """Each word's likeliest; also of no words at all."""
+def test_strict_tags_are_unchanged():
+    """Valid tags are unchanged, also for a sentence without words."""
     labels = SCHEMES["IOB2"]
     logits = np.eye(5)[[4, 1, 3, 3, 0]]
 
@@ -251,8 +253,8 @@ def test_tags_that_are_strict_already_stay():
         (["O"], True),
     ],
 )
-def test_schemes_are_told_apart(tags, strict):
-    """IOB1 begins entities with `I`; parts of speech are no entities."""
+def test_strict_schemes_are_recognised(tags, strict):
+    """Tags are strict if each entity begins as its scheme requires."""
     assert is_strict([["O"], tags]) == strict
 
 
@@ -265,6 +267,6 @@ def test_schemes_are_told_apart(tags, strict):
         (["NOUN"], False),
     ],
 )
-def test_schemes_that_end_entities_are_told_apart(tags, strict):
-    """Entities of strict schemes end with `E` or `S`; those of IOB2 do not."""
+def test_schemes_with_strict_ends_are_recognised(tags, strict):
+    """Tags are strict at ends if each entity ends with the letter of its scheme."""
     assert is_strict_at_ends([["O"], tags]) == strict

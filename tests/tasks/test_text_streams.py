@@ -1,4 +1,4 @@
-"""UTF-16 and UTF-32 are recognised, other encodings are not taken for them; line ends of three kinds."""
+"""Detection of UTF-16 and UTF-32, and line ends of three kinds."""
 
 import io
 from pathlib import Path
@@ -39,8 +39,8 @@ OTHERS = "utf-8 utf-8-sig latin-1 cp1251 cp1252 gb18030 big5 shift-jis euc-kr is
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:8]))
-def test_encodings_are_told_apart(text):
-    """Detection works with and without a byte order mark, in any script, and if the start ends inside a character."""
+def test_encodings_are_detected(text):
+    """UTF-16 and UTF-32 are detected with and without a byte order mark, also if the sample ends inside a character."""
     assert {name: detect_utf16(text.encode(name)) for name in WIDE} == WIDE
     assert not any(detect_utf16(text.encode(name, "ignore")) for name in OTHERS)
     for size in range(8, 30):
@@ -63,12 +63,12 @@ def test_encodings_are_told_apart(text):
     ],
 )
 def test_a_stray_control_character_is_no_encoding(content):
-    """Another fault of the file is not taken for that."""
+    """Control characters and NUL bytes in a file are not taken for UTF-16."""
     assert detect_utf16(content) == ""
 
 
 def test_a_wide_file_is_refused_in_one_line():
-    """UTF-16 is refused with the name and the command that converts it."""
+    """UTF-16 is refused with the name of the file and the command that converts it."""
     with pytest.raises(
         ValueError, match=r"^`a` is UTF-16LE, not UTF-8; convert it: iconv -f UTF-16LE -t UTF-8 old.txt > new.txt$"
     ):
@@ -92,14 +92,14 @@ def test_a_wide_file_is_refused_in_one_line():
 )
 @pytest.mark.parametrize("buffered", [True, False])
 def test_carriage_returns_end_lines_where_no_line_feed_does(content, lines, buffered):
-    """Carriage returns become line feeds in streams with and without `peek`."""
+    """Carriage returns end lines if there are no line feeds, in streams with and without `peek`."""
     stream = io.BufferedReader(io.BytesIO(content)) if buffered else io.BytesIO(content)
 
     assert list(text_stream(stream, "`a`")) == lines
 
 
 def test_a_stream_can_be_read_from_the_middle():
-    """Bytes stay where they are."""
+    """Seeking works, because each byte keeps its position."""
     stream = text_stream(io.BytesIO(b"a\rbc\rd"), "`a`")
     stream.seek(2)
 
@@ -107,7 +107,7 @@ def test_a_stream_can_be_read_from_the_middle():
 
 
 def test_client_and_tasks_read_alike():
-    """Neither may import the other, so both have the module."""
+    """Client and tasks have the same module, because neither may import the other."""
     files = [Path(module.__file__).read_text() for module in (bertline.jobs.text_streams, tasks.text_streams)]
 
     assert files[0] == files[1]

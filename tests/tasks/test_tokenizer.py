@@ -1,4 +1,4 @@
-"""Tokenizers give the ids of transformers, and other tokenizers are refused."""
+"""Tokenizers give the ids of transformers, and unsupported tokenizers are refused."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def lowercase(request):
 
 @pytest.fixture(scope="module")
 def reference(lowercase, vocab, tmp_path_factory):
-    """transformers' fast and slow tokenizers, and the directory where the fast one was saved."""
+    """transformers' fast and slow tokenizers, and the directory with the saved fast one."""
     directory = tmp_path_factory.mktemp("tokenizer")
     (directory / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
     arguments = {"vocab_file": str(directory / "vocab.txt"), "do_lower_case": lowercase}
@@ -54,7 +54,7 @@ def reference(lowercase, vocab, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["tokenizer.json", "vocab.txt"])
 def loaded(request, reference, tmp_path_factory):
-    """Ours, loaded from one of the two files."""
+    """Tokenizer loaded from tokenizer.json or vocab.txt."""
     directory = tmp_path_factory.mktemp("loaded")
     for name in (request.param, "tokenizer_config.json"):
         (directory / name).write_bytes((reference[2] / name).read_bytes())
@@ -62,7 +62,7 @@ def loaded(request, reference, tmp_path_factory):
 
 
 def assert_ids_equal_slow(tokenizer, slow, text):
-    """The slow tokenizer composes characters first (NFC), which neither the fast one nor the reference code does."""
+    """Check ids against the slow tokenizer, on text composed with NFC as the slow one does."""
     text = unicodedata.normalize("NFC", text)
 
     assert tokenizer.tokenize([text])[0].ids.tolist() == slow.encode(text, add_special_tokens=False, verbose=False)
@@ -78,7 +78,7 @@ def assert_equals_fast(tokenizer, fast, text):
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
 def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
-    """Ids and offsets equal the fast tokenizer's, and ids the slow one's."""
+    """Ids and offsets of unusual texts equal the fast tokenizer's, and ids the slow one's."""
     fast, slow, _ = reference
 
     assert_equals_fast(loaded, fast, text)
@@ -88,7 +88,7 @@ def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
 @settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_any_text_equals_the_fast_tokenizer(loaded, reference, text):
-    """Ids and offsets are those of transformers for any Unicode text."""
+    """Ids and offsets equal the fast tokenizer's for any Unicode text."""
     assert_equals_fast(loaded, reference[0], text)
 
 
@@ -101,14 +101,14 @@ FAMILIAR = st.text(
 @settings(max_examples=150)
 @given(text=FAMILIAR)
 def test_familiar_text_equals_the_slow_tokenizer(loaded, reference, text):
-    """In scripts on which transformers agrees with itself, without control characters, ids are the slow tokenizer's."""
+    """Ids equal the slow tokenizer's in scripts for which fast and slow agree."""
     assert_ids_equal_slow(loaded, reference[1], text)
 
 
 @settings(max_examples=150)
 @given(text=st.text(max_size=60))
 def test_offsets_are_code_points_in_order(tokenizer, text):
-    """Every token stands for at least one code point of the text, and no token lies before the one before it."""
+    """Offsets are code points in order, and each token covers at least one."""
     offsets = tokenizer.tokenize([text])[0].offsets
 
     assert (offsets[:, 0] < offsets[:, 1]).all()
@@ -129,14 +129,14 @@ TEST_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "
     ],
 )
 def test_reference_vectors(text, tokens):
-    """WordPiece vectors of tokenization_test.py in google-research/bert."""
+    """WordPiece tokens equal those of tokenization_test.py in google-research/bert."""
     tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
 
     assert [tokenizer.token(token_id) for token_id in tokenizer.tokenize([text])[0].ids] == tokens.split()
 
 
 def test_reference_ids():
-    """Ids are those of the reference code's full tokenizer test."""
+    """Ids equal those of the reference code's full tokenizer test."""
     tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
 
     assert tokenizer.tokenize(["UNwant\u00e9d,running"])[0].ids.tolist() == [7, 4, 5, 10, 8, 9]
@@ -154,14 +154,14 @@ def test_reference_ids():
     ],
 )
 def test_basic_splitting_vectors(text, lowercase, words):
-    """Vectors of the reference code's basic tokenizer, white space, control characters and punctuation."""
+    """Words equal those of the reference code's basic tokenizer."""
     tokenizer = Tokenizer(build_tokenizer([*TEST_VOCAB, *words.split()], lowercase=lowercase))
 
     assert [tokenizer.token(token_id) for token_id in tokenizer.tokenize([text])[0].ids] == words.split()
 
 
 def test_assemble_equals_transformers(loaded, reference):
-    """Single texts and pairs get the special tokens and token types that transformers gives."""
+    """Single texts and pairs get the special tokens and token types of transformers."""
     first, second = loaded.tokenize(["hello you", "how are you?"])
     fast = reference[0]
 
@@ -186,7 +186,7 @@ def test_accents_and_cjk_follow_the_configuration(vocab, tmp_path):
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_only_line_ends_separate_the_tokens_of_vocab_txt(tmp_path, newline):
-    """Other separators of Unicode may stand inside a token, so that no id behind it shifts."""
+    """Other Unicode line separators may be part of a token, so that ids do not shift."""
     vocab = [*TEST_VOCAB, "\u2028x", "\x85", "last"]
     (tmp_path / "vocab.txt").write_text(newline.join(vocab) + newline, encoding="utf-8", newline="")
     tokenizer = Tokenizer.load(tmp_path)
@@ -196,9 +196,10 @@ def test_only_line_ends_separate_the_tokens_of_vocab_txt(tmp_path, newline):
 
 
 def test_tokens_that_were_added_beside_vocab_txt(vocab, tmp_path):
-    """What stands there, too, is fine; what does not would silently become other ids than the network learnt."""
+    """Added tokens that vocab.txt lacks are refused, because their ids would change silently."""
     (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
     (tmp_path / "added_tokens.json").write_text(json.dumps({vocab[7]: 7}))
+
     assert Tokenizer.load(tmp_path).vocab_size == len(vocab)
 
     slow = BertTokenizer(vocab_file=str(tmp_path / "vocab.txt"))
@@ -224,7 +225,7 @@ def test_tokens_that_were_added_beside_vocab_txt(vocab, tmp_path):
     ],
 )
 def test_a_vocabulary_of_another_tokenizer_is_refused(vocab, tmp_path, name, config, message):
-    """Its words would become other tokens than in training, mostly [UNK]; `tokenizer.json` says how to divide them."""
+    """A vocab.txt of a tokenizer other than BERT's is refused without a tokenizer.json."""
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     (tmp_path / name).write_text(json.dumps(config))
     if message:
@@ -235,8 +236,8 @@ def test_a_vocabulary_of_another_tokenizer_is_refused(vocab, tmp_path, name, con
     assert len(Tokenizer.load(tmp_path).tokenize(["hello"])[0]) == 1
 
 
-def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
-    """As with transformers the last place counts; the vocabulary reaches as far as its ids."""
+def test_duplicate_tokens_in_vocab_txt(tmp_path):
+    """The last of duplicate tokens counts, as in transformers, and the vocabulary keeps its size."""
     vocab = [*TEST_VOCAB, "twice", "once", "twice"]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab), encoding="utf-8")
     tokenizer = Tokenizer.load(tmp_path)
@@ -256,7 +257,7 @@ def test_a_token_that_stands_twice_leaves_an_id_without_one(tmp_path):
     ],
 )
 def test_a_configuration_that_transformers_obeys_must_agree(reference, config, tmp_path):
-    """A config that contradicts tokenizer.json is refused."""
+    """A configuration that contradicts tokenizer.json is refused."""
     shutil.copytree(reference[2], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
@@ -275,7 +276,7 @@ def test_a_configuration_that_transformers_obeys_must_agree(reference, config, t
 
 
 def test_a_lacking_unknown_token_is_named(vocab, tmp_path):
-    """WordPiece would fail at the first character that it does not know."""
+    """A missing unknown token is refused when the tokenizer is loaded."""
     content = json.loads(build_tokenizer(vocab).to_str())
     content["model"]["unk_token"] = "none"
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -284,8 +285,8 @@ def test_a_lacking_unknown_token_is_named(vocab, tmp_path):
         Tokenizer.load(tmp_path)
 
 
-def test_a_pattern_that_gives_up_is_one_line(vocab):
-    """Regular expressions that go back too often panic in Rust."""
+def test_a_pattern_that_panics_is_one_line(vocab):
+    """A regular expression that exceeds its retry limit is a one-line error."""
     backend = build_tokenizer(vocab)
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a+)+$"), "isolated")
 
@@ -294,7 +295,7 @@ def test_a_pattern_that_gives_up_is_one_line(vocab):
 
 
 def test_never_pads_or_truncates(vocab):
-    """A tokenizer.json that pads and truncates is read without either."""
+    """Padding and truncation of a tokenizer.json are switched off."""
     backend = build_tokenizer(vocab)
     backend.enable_padding(length=10)
     backend.enable_truncation(max_length=4)
@@ -324,7 +325,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("files", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_directories(tmp_path, files, message):
-    """Unreadable tokenizers get one line that names the directory or the file."""
+    """Broken tokenizer files are a one-line error with the directory or file."""
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
 
@@ -337,7 +338,7 @@ def test_broken_directories(tmp_path, files, message):
 
 
 def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
-    """A file that makes Rust panic is refused like any other broken file."""
+    """A file that makes the Rust code panic is refused like any broken file."""
     content = json.loads(build_tokenizer(vocab).to_str())
     content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -351,7 +352,7 @@ def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
     [("MAX_FILE_BYTES", 1000, r"has \d+ bytes, 1000 fit"), ("MAX_ADDED_TOKENS", 7, "has 8 added tokens, 7 fit")],
 )
 def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, monkeypatch, name, most, message):
-    """Huge vocabularies are refused before they are read, since reading stops all threads."""
+    """Huge vocabularies are refused before they are read, because reading blocks all threads."""
     backend = build_tokenizer(vocab)
     backend.add_tokens(["<e1>", "<e2>", "<e3>"])
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -363,7 +364,7 @@ def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, mon
 
 
 def test_tokenizer_json_without_mask_names_the_file(tmp_path):
-    """A tokenizer of another family is refused by file and token."""
+    """A tokenizer of another family is refused with its file and the missing token."""
     backend = build_tokenizer(TEST_VOCAB).to_str().replace("[MASK]", "<mask>")
     (tmp_path / "tokenizer.json").write_text(backend)
 
@@ -373,7 +374,7 @@ def test_tokenizer_json_without_mask_names_the_file(tmp_path):
 
 @given(st.text(st.sampled_from("aé中\u0301\u0327\u20e3\u200b\u202eשָ🦉! \n\x00"), max_size=20), st.booleans())
 def test_words_stand_in_order(text, lowercase):
-    """Within the text, without overlap, each of at least one letter; marks belong to the letter before them."""
+    """Words are in order inside the text, without overlap, and not empty."""
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=lowercase))
 
     words = tokenizer.word_offsets(text)
@@ -383,7 +384,7 @@ def test_words_stand_in_order(text, lowercase):
 
 
 def test_marks_stay_with_their_word():
-    """Also where the tokenizer drops them."""
+    """Combining marks belong to their word, also if the tokenizer drops them."""
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     text = "cafe\u0301, 中国 x\u0327\u0301"
 
