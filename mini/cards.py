@@ -1,5 +1,4 @@
-"""What the cards of the shipped models say of their data: where they come from, what their licences allow, what the
-models are no good for."""
+"""Notes in the cards of the shipped models: data sources, licences and limits."""
 
 from __future__ import annotations
 
@@ -7,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PRETRAINED = "pretrained"
-"""Of the checkpoint itself."""
+"""Name of the notes of the pretrained checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Some data."""
+    """Training data and its licence."""
 
-    what: str
+    data: str
     licence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a card says of one model."""
+class Notes:
+    """Additional sources and limits of one model."""
 
     sources: Sequence[Source]
     limits: Sequence[str]
@@ -32,57 +31,56 @@ _TEXT = (
 )
 _QUESTIONS = (
     Source("SQuAD v1.1 and v2.0, 5,101 training questions", "CC BY-SA 4.0"),
-    Source("SQuADShifts, 27,626 questions", "none stated where it was taken from; known as CC BY 4.0"),
+    Source("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
 )
 _LIMITS = (
-    "English, lower case. It has read 35 million words, a hundredth of what BERT has.",
-    "It knows how words go together, and little about the world; nothing after 2015.",
-    "Its books speak as their century did, with its prejudices.",
+    "English in lower case only. Pretrained on 35 million words, about 1% of BERT's pretraining text.",
+    "Little knowledge of the world, and none after 2015.",
+    "The books contain the prejudices of their time.",
 )
-"""Of all of them."""
+"""Limits of all models."""
 _NOTES = {
-    PRETRAINED: Note((), ("Its scores were taken before its weights were rounded to 16 bits.",)),
-    "embed": Note(
+    PRETRAINED: Notes((), ("The scores were measured before the weights were rounded to 16 bits.",)),
+    "embed": Notes(
         (
             Source("pairs made of the same text", "as above"),
-            Source(
-                "paraphrases of MRPC", "none stated where it was taken from; known to have Microsoft Research terms"
-            ),
-            Source("entailments of RTE", "none stated"),
+            Source("paraphrases of MRPC", "not stated at its source; known to have Microsoft Research terms"),
+            Source("entailments of RTE", "not stated"),
             *_QUESTIONS,
         ),
         (
-            "Vectors tell what texts are about, better for sentences than for words or pages.",
-            "Pairs and settings were chosen on STS-B dev: the score there is optimistic. Common words alone have 69.2.",
+            "Vectors represent the topic of a text; they are better for sentences than for words or pages.",
+            "Pairs and settings were chosen on STS-B dev, so its score is optimistic. Word overlap alone scores 69.2.",
         ),
     ),
-    "sentiment": Note(
-        (Source("SST-2, 67,349 phrases of film reviews", "none stated; made for research"),),
-        ("It has read film reviews alone. What is neutral gets a label all the same: look at the score.",),
+    "sentiment": Notes(
+        (Source("SST-2, 67,349 phrases of film reviews", "not stated; made for research"),),
+        ("Trained on film reviews only. Neutral text gets a label, too: check the score.",),
     ),
-    "topic": Note(
+    "topic": Notes(
         (Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use"),),
-        ("Four topics and no other: World, Sports, Business, Sci/Tech. News of 2004.",),
+        ("Four topics only: World, Sports, Business, Sci/Tech. News of 2004.",),
     ),
-    "tag": Note(
-        (Source("WikiANN, 20,000 sentences and titles of Wikipedia", "none stated; text of Wikipedia, CC BY-SA"),),
-        ("People, places and organisations in encyclopedic text; labels were made by machine.",),
+    "tag": Notes(
+        (Source("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),),
+        ("People, places and organisations in encyclopedic text; the labels were generated automatically.",),
     ),
 }
 
 
 def notes(name: str) -> str:
-    """Those of a card, in Markdown."""
-    note = _NOTES[name]
-    rows = [f"| {source.what} | {source.licence} |" for source in (*_TEXT, *note.sources)]
-    limits = [f"- {limit}" for limit in (*note.limits, *_LIMITS)]
+    """Return the notes of a card as Markdown."""
+    found = _NOTES[name]
+    rows = [f"| {source.data} | {source.licence} |" for source in (*_TEXT, *found.sources)]
+    limits = [f"- {limit}" for limit in (*found.limits, *_LIMITS)]
     return "\n".join(
         [
             "## Sources and their licences\n",
             "| data | licence or terms |",
             "|---|---|",
             *rows,
-            "\nWhere a licence forbids something, as commercial use, ask yourself whether that holds for this model.\n",
+            "\nIf a licence restricts the use of the data, for example commercially, check whether this applies to the",
+            "model.\n",
             "## Further limits\n",
             *limits,
             "",

@@ -1,11 +1,11 @@
-"""Questions that running text asks of itself: a sentence with a gap, which its own paragraph fills.
+"""Synthetic cloze questions: a sentence with a gap, which its own paragraph answers.
 
-A name, a number or a term is taken out of a sentence; what is left, with some words lost, moved or changed and a
-question word in the place of the gap or before all else, asks for it. The paragraph still has the sentence, so that a
-network learns to find the words of a question in a text and what stands among them, before it sees any real question.
-After Lewis et al. 2019 ("Unsupervised question answering by cloze translation", noisy clozes). Another sentence that
-says the same (Ram et al. 2021, "Few-shot question answering by pretraining span selection") taught this small network
-less: docs/experiments.
+A name, a number or a term is removed from a sentence. The rest becomes a question: some words are dropped, replaced or
+moved, and a question word stands in the gap or at the front. The paragraph still contains the sentence, so that a
+network learns to find the words of a question in a text before it sees real questions. After Lewis et al. 2019
+("Unsupervised question answering by cloze translation", noisy clozes). Questions from another sentence that repeats the
+answer (Ram et al. 2021, "Few-shot question answering by pretraining span selection") helped this small network less:
+docs/experiments.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 
 from training.text.sentences import split_sentences
 
-MAX_WORDS = 5
-"""Of an answer."""
+MAX_ANSWER_WORDS = 5
 MIN_SENTENCES, MAX_CHARACTERS = 2, 1200
-"""Of a paragraph that is asked about."""
+"""Limits of a paragraph."""
 SENTENCE_WORDS = 6, 40
-"""Fewest and most of a sentence that becomes a question."""
-AROUND = 14
-"""Words on both sides of the gap that become a question."""
-DROPPED, REPLACED, MOVED = 0.5, 0.2, 4
-"""Of the question that is changed most: shares of its words that are left out, and in whose place another word of the
-paragraph stands, and by how many places the rest may be moved. Others are changed less, down to not at all: from these
-a network learns soon what is asked of it (from hard ones alone late, docs/experiments)."""
-TO_FRONT = 0.7
-"""Share of the questions that begin with their question word."""
+"""Minimum and maximum length of a sentence that becomes a question."""
+QUESTION_WORDS = 14
+"""Maximum number of words on both sides of the gap that become a question."""
+MAX_DROP_RATE, MAX_REPLACE_RATE, MAX_SHIFT = 0.5, 0.2, 4
+"""Noise of the hardest question: fractions of words that are dropped and replaced, and maximum shift of a word.
+
+The noise of each question is a random fraction of this. Training on hard questions only learns late (docs/experiments).
+"""
+FRONT_RATE = 0.7
+"""Fraction of questions that begin with their question word."""
 NAME_WEIGHT = 3
-"""How much sooner names and numbers are asked for than other words."""
+"""Sampling weight of names and numbers as answers; other words have weight 1."""
 _WORD = re.compile(r"\w+(?:[-'’.,]\w+)*")
-_COMMON = frozenset(
+_COMMON_WORDS = frozenset(
     "a about after all also an and any are as at be been before being between both but by can could did do does during "
     "each first for from had has have he her him his how i if in into is it its later made many may more most much new "
     "no not of on one only or other our out over s she should so some such than that the their them then there these "
@@ -43,8 +43,12 @@ _COMMON = frozenset(
 )
 
 
-def questions(paragraph: str, rng: random.Random) -> tuple[str, list[dict[str, Any]]] | None:
-    """A context and one question about it as SQuAD has them, without `id`; None where there is nothing to ask for."""
+def cloze_question(paragraph: str, rng: random.Random) -> tuple[str, dict[str, Any]] | None:
+    """Make one question about a paragraph.
+
+    Returns:
+        The context and a SQuAD question without `id`; None if the paragraph is too short, too long or has no answer.
+    """
     sentences = split_sentences(paragraph)
     if len(sentences) < MIN_SENTENCES or len(paragraph) > MAX_CHARACTERS:
         return None
@@ -52,56 +56,59 @@ def questions(paragraph: str, rng: random.Random) -> tuple[str, list[dict[str, A
     for number in rng.sample(range(len(sentences)), len(sentences)):
         words = list(_WORD.finditer(sentences[number]))
         if SENTENCE_WORDS[0] <= len(words) <= SENTENCE_WORDS[1] and (gaps := list(_gaps(sentences[number], words))):
-            weights = [NAME_WEIGHT if _is_name(words, gap) else 1 for gap in gaps]
+            weights = [NAME_WEIGHT if _has_name(words, gap) else 1 for gap in gaps]
             gap = rng.choices(gaps, weights)[0]
             start = sum(len(sentence) + 1 for sentence in sentences[:number]) + words[gap.start].start()
             end = start + words[gap.stop - 1].end() - words[gap.start].start()
             answer = {"text": context[start:end], "answer_start": start}
             question = _question([word[0] for word in words], gap, _WORD.findall(context), rng)
-            return context, [{"question": question, "answers": [answer]}]
+            return context, {"question": question, "answers": [answer]}
     return None
 
 
 def _gaps(sentence: str, words: Sequence[re.Match[str]]) -> Iterator[range]:
-    """What may be asked for, as places of words: runs between common words and punctuation."""
+    """Yield possible answers as ranges of words: runs between common words and punctuation."""
     first = 0
-    for place in range(len(words) + 1):
-        ends = place == len(words) or words[place][0].lower() in _COMMON
-        if ends or (place > first and sentence[words[place - 1].end() : words[place].start()].strip()):
-            if first < place <= first + MAX_WORDS:
-                yield range(first, place)
-            first = place + ends
+    for index in range(len(words) + 1):
+        ends = index == len(words) or words[index][0].lower() in _COMMON_WORDS
+        if ends or (index > first and sentence[words[index - 1].end() : words[index].start()].strip()):
+            if first < index <= first + MAX_ANSWER_WORDS:
+                yield range(first, index)
+            first = index + ends
 
 
-def _is_name(words: Sequence[re.Match[str]], gap: range) -> bool:
-    """Or a number; a sentence's first word has a capital anyway."""
-    return any(words[place][0][0].isdigit() or (place and words[place][0][0].isupper()) for place in gap)
+def _has_name(words: Sequence[re.Match[str]], gap: range) -> bool:
+    """Return whether a gap has a number or a capitalized word; the first word of the sentence does not count."""
+    return any(words[index][0][0].isdigit() or (index and words[index][0][0].isupper()) for index in gap)
 
 
-def _question(words: Sequence[str], gap: range, others: Sequence[str], rng: random.Random) -> str:
-    """What is left of a sentence, changed, and a question word."""
-    amount = rng.random()
-    num_left = rng.randint(max(0, AROUND - (len(words) - gap.stop)), AROUND)
+def _question(words: Sequence[str], gap: range, paragraph_words: Sequence[str], rng: random.Random) -> str:
+    """Return a question made of the words around the gap, with noise and a question word."""
+    noise = rng.random()
+    num_left = rng.randint(max(0, QUESTION_WORDS - (len(words) - gap.stop)), QUESTION_WORDS)
     left = words[max(0, gap.start - num_left) : gap.start]
-    right = words[gap.stop : gap.stop + AROUND - len(left)]
-    left, right = (_changed(side, others, amount, rng) for side in (left, right))
-    asked = rng.choice(_question_words([words[place] for place in gap], words[gap.start - 1] if gap.start else ""))
-    parts = [asked, *left, *right] if rng.random() < TO_FRONT else [*left, asked, *right]
+    right = words[gap.stop : gap.stop + QUESTION_WORDS - len(left)]
+    left, right = (_add_noise(side, paragraph_words, noise, rng) for side in (left, right))
+    before = words[gap.start - 1] if gap.start else ""
+    question_word = rng.choice(_question_words([words[index] for index in gap], before))
+    at_front = rng.random() < FRONT_RATE
+    parts = [question_word, *left, *right] if at_front else [*left, question_word, *right]
     return " ".join(parts) + "?"
 
 
-def _changed(words: Sequence[str], others: Sequence[str], amount: float, rng: random.Random) -> list[str]:
-    """Without some of the words, with others in the place of some, and not quite in their order: as people ask."""
+def _add_noise(words: Sequence[str], paragraph_words: Sequence[str], noise: float, rng: random.Random) -> list[str]:
+    """Drop some words, replace some with words of the paragraph, and move the rest a little."""
     found: list[tuple[float, str]] = []
-    for place, word in enumerate(words):
-        if (luck := rng.random()) >= amount * DROPPED:
-            is_replaced = luck > 1 - amount * REPLACED
-            found.append((place + rng.uniform(0, amount * MOVED), rng.choice(others) if is_replaced else word))
+    for index, word in enumerate(words):
+        if (draw := rng.random()) >= noise * MAX_DROP_RATE:
+            is_replaced = draw > 1 - noise * MAX_REPLACE_RATE
+            position = index + rng.uniform(0, noise * MAX_SHIFT)
+            found.append((position, rng.choice(paragraph_words) if is_replaced else word))
     return [word for _, word in sorted(found)]
 
 
 def _question_words(answer: Sequence[str], before: str) -> Sequence[str]:
-    """Those that may ask for words."""
+    """Return question words that fit an answer and the word before it."""
     if re.fullmatch(r"1\d{3}|20\d\d", answer[-1]):
         return "when", "what year", "in what year"
     if answer[0][0].isdigit():

@@ -1,15 +1,15 @@
-"""What of the data has to be made anew before the line can read it; everything else it reads as it lies.
+"""Make the data that the pipeline cannot read as published.
 
 python -m mini.data DATA OUT
 
-wiki-rest.txt, wiki-dev.txt     the last Wikipedia file in two: to pretrain on, and its last documents to score on
-trec-6/{train,dev}.jsonl        TREC-6 has no dev set: every eleventh question of train, of which no copy stays there
-sst-2/{train,dev,test}.jsonl    with labels in words
+wiki-rest.txt, wiki-dev.txt     last Wikipedia file: its last documents are held out for scores
+trec-6/{train,dev}.jsonl        dev is every eleventh question of train, as TREC-6 has no dev set; no duplicates
+sst-2/{train,dev,test}.jsonl    labels as words
 ag-news/test.jsonl              title and description as one text, as in a third of train
-squad-v1.json                   both fragments of SQuAD's training sets and SQuADShifts; no question twice
-squad-v2.json                   the same, with questions that their paragraph does not answer: SQuAD's, and made-up ones
-cloze.json                      questions that Wikipedia asks of itself, as SQuAD has them; none of its dev sets' text
-pairs.jsonl                     texts that belong together, for contrastive training
+squad-v1.json                   both parts of SQuAD's training sets, and SQuADShifts; without duplicate questions
+squad-v2.json                   the same with unanswerable questions: SQuAD's and synthetic ones
+cloze.json                      synthetic cloze questions on Wikipedia, without text of SQuAD's dev sets
+pairs.jsonl                     pairs of related texts for contrastive training
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mini.cloze import questions
+from mini.cloze import cloze_question
 from tasks.files import atomic_write
 from training.command import command, parse
 from training.data.squad import read_spans
@@ -35,13 +35,13 @@ from training.text.documents import parse_json, read_lines
 from training.text.sentences import split_sentences
 
 DEV_DOCUMENTS = 60
-"""Documents of Wikipedia that are not trained on."""
+"""Number of Wikipedia documents that are held out."""
 SENTIMENTS = {"0": "negative", "1": "positive"}
-"""In the order of the numbers that stand for them, so that they are the network's numbers, too."""
-TREC_DEV = 11
-"""Every so many questions of TREC-6 are held out."""
+"""Names of SST-2's labels, in their order."""
+TREC_DEV_INTERVAL = 11
+"""Every n-th question of TREC-6 is held out."""
 UNANSWERABLE = 0.5
-"""Unanswerable questions for each answerable one; dev has 1.02, official training data 0.5."""
+"""Number of unanswerable questions for each answerable one; SQuAD v2.0 has 1.02 in dev and 0.5 in train."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SQUAD_DEV = ("squad/dev-v1.1-part.json.xz", "squad/dev-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
@@ -50,18 +50,18 @@ CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
 PAIR_FILES = ("wiki-01", "wiki-04")
 STS_DEV = "glue/STS-B/dev.tsv.xz"
 NUM_PARAGRAPHS, PAIR_REPEATS = 28_000, 5
-DROPPED = 0.3
-"""Share of the words that are left out of a sentence."""
+DROP_RATE = 0.3
+"""Probability of a word to be dropped from a sentence in a pair."""
 
 Paragraph = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
-    """Make what `make models` reads."""
+    """Make the data of bertline-mini."""
 
     data: Annotated[Path, tyro.conf.Positional]
-    """Folder with glue/, squad/, pretrain/ ..."""
+    """Folder of the published data: glue/, squad/, pretrain/ ... (docs/results.md)."""
     out: Annotated[Path, tyro.conf.Positional]
     """Folder to write."""
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def build(data: Path) -> Iterator[tuple[str, str]]:
-    """The files, one after the other: name and text."""
+    """Yield name and content of each file."""
     rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
@@ -102,31 +102,31 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _sentiment(label: str) -> str:
-    """In words.
+    """Return the name of a label.
 
     Raises:
-        ValueError: when there is none for it.
+        ValueError: if the label is unknown.
     """
     if label not in SENTIMENTS:
-        raise ValueError(f"SST-2's labels are {' and '.join(SENTIMENTS)}, not `{label}`")
+        raise ValueError(f"unknown label of SST-2: `{label}` (one of: {', '.join(SENTIMENTS)})")
     return SENTIMENTS[label]
 
 
 def split_documents(text: str) -> tuple[str, str]:
-    """Text to train on, and the last documents of it."""
+    """Split a text into training text and its last documents, which are held out."""
     documents = text.strip().split("\n\n")
     return "\n\n".join(documents[:-DEV_DOCUMENTS]) + "\n", "\n\n".join(documents[-DEV_DOCUMENTS:]) + "\n"
 
 
 def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
-    """Questions to train on, and those held out; what is asked in both is left out of the former."""
-    held_out = [row for number, row in enumerate(rows) if number % TREC_DEV == 0]
-    asked = {row["text"] for row in held_out}
-    return [row for row in rows if row["text"] not in asked], held_out
+    """Split questions into training and held-out questions; copies of held-out questions are removed from training."""
+    held_out = [row for number, row in enumerate(rows) if number % TREC_DEV_INTERVAL == 0]
+    known = {row["text"] for row in held_out}
+    return [row for row in rows if row["text"] not in known], held_out
 
 
 def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
-    """Title and paragraph of SQuAD files, each question (by its id) once."""
+    """Return (title, paragraph) of SQuAD files, with each question id once."""
     found: dict[tuple[str, str], Paragraph] = {}
     seen: set[str] = set()
     for file in files:
@@ -136,8 +136,8 @@ def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
                 seen.update(item["id"] for item in new)
                 if new:
                     title, context = article.get("title", ""), paragraph["context"]
-                    place = found.setdefault((title, context), {"context": context, "qas": []})
-                    place["qas"] += [_question(item) for item in new]
+                    merged = found.setdefault((title, context), {"context": context, "qas": []})
+                    merged["qas"] += [_question(item) for item in new]
     return [(title, paragraph) for (title, _), paragraph in found.items()]
 
 
@@ -147,17 +147,16 @@ def _question(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answerable(paragraphs: Iterable[tuple[str, Paragraph]]) -> list[tuple[str, Paragraph]]:
-    """With the questions that have an answer."""
+    """Remove questions without an answer, and paragraphs without questions."""
     found = [(title, p | {"qas": [item for item in p["qas"] if item["answers"]]}) for title, p in paragraphs]
     return [(title, paragraph) for title, paragraph in found if paragraph["qas"]]
 
 
 def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.Random) -> list[tuple[str, Paragraph]]:
-    """With enough questions that have no answer: beside its own, some about other paragraphs of the same article, none
-    of whose answers stands in this one.
+    """Add unanswerable questions to paragraphs that have too few (`UNANSWERABLE`).
 
-    The other paragraph is the one, out of eight drawn, that shares the most words: questions about something else
-    altogether would be told apart without reading.
+    They ask about other paragraphs of the same article, and their answers do not occur in this one. Of eight random
+    paragraphs, those with the most words in common come first, as questions on another subject are too easy to reject.
     """
     by_title: dict[str, list[Paragraph]] = {}
     for title, paragraph in paragraphs:
@@ -167,7 +166,7 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
         own, words = paragraph["qas"], _words(paragraph["context"])
         others = [other for other in by_title[title] if other is not paragraph]
         near = sorted(rng.sample(others, min(8, len(others))), key=lambda other: -len(words & _words(other["context"])))
-        strange = [
+        candidates = [
             {"id": f"{item['id']}-elsewhere-{len(made)}", "question": item["question"], "answers": []}
             for other in near
             for item in other["qas"]
@@ -176,46 +175,49 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
         ]
         num_answerable = sum(bool(item["answers"]) for item in own)
         wanted = max(0, round(UNANSWERABLE * num_answerable + rng.random() - 0.5) - (len(own) - num_answerable))
-        chosen = [item | {"is_impossible": True} for item in strange[:wanted]]
+        chosen = [item | {"is_impossible": True} for item in candidates[:wanted]]
         made.append((title, {"context": paragraph["context"], "qas": own + chosen}))
     return made
 
 
 def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
-    """Pairs for contrastive training, of which no text stands in STS-B dev: part of that is MRPC's.
+    """Yield pairs for contrastive training, without texts of STS-B dev, which contains a part of MRPC.
 
     Args:
-        paragraphs: with questions, of SQuAD.
+        paragraphs: paragraphs of SQuAD with answerable questions.
     """
     both = ("sentence1", "sentence2")
-    held_out = {_plain(row[key]) for row in read_table(data / STS_DEV, *both) for key in both}
-    made = chain(
+    held_out = {_letters(row[key]) for row in read_table(data / STS_DEV, *both) for key in both}
+    found = chain(
         sentence_pairs(data, random.Random(0)),
         question_pairs(paragraphs),
-        *(_alike(data / f"glue/{name}/train.tsv.xz", label) for name, label in (("MRPC", "1"), ("RTE", "entailment"))),
+        *(
+            _labelled_pairs(data / f"glue/{name}/train.tsv.xz", label)
+            for name, label in (("MRPC", "1"), ("RTE", "entailment"))
+        ),
     )
-    return (pair for pair in made if held_out.isdisjoint(map(_plain, pair)))
+    return (pair for pair in found if held_out.isdisjoint(map(_letters, pair)))
 
 
-def _alike(table: Path, label: str) -> list[tuple[str, str]]:
-    """Pairs that have a label, several times."""
+def _labelled_pairs(table: Path, label: str) -> list[tuple[str, str]]:
+    """Return the pairs with a label, `PAIR_REPEATS` times."""
     rows = read_table(table, "sentence1", "sentence2", "label")
     return [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
 
 
 def sentence_pairs(data: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Of a paragraph of Wikipedia two sentences that follow each other, and one twice with other words left out."""
+    """Yield two pairs of a Wikipedia paragraph: consecutive sentences, and a sentence with different words dropped."""
     texts = "".join(_text(data / f"pretrain/{name}.txt.xz") for name in PAIR_FILES).split("\n")
     for paragraph in rng.sample(texts, min(NUM_PARAGRAPHS, len(texts))):
         sentences = [item for item in split_sentences(paragraph) if 5 <= len(item.split()) <= 40]
         if len(sentences) > 1:
             number = rng.randrange(len(sentences) - 1)
             yield sentences[number], sentences[number + 1]
-            yield _shortened(sentences[number], rng), _shortened(sentences[number], rng)
+            yield _drop_words(sentences[number], rng), _drop_words(sentences[number], rng)
 
 
 def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
-    """A question, and the sentence that answers it."""
+    """Yield questions with the sentences that answer them."""
     for _, paragraph in paragraphs:
         sentences = split_sentences(paragraph["context"])
         starts, end = [], 0
@@ -228,28 +230,27 @@ def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tupl
 
 
 def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
-    """One question about each paragraph of Wikipedia that can be asked about; the title is that of its file.
+    """Yield (file name, paragraph) with one question about each suitable paragraph of Wikipedia.
 
-    Paragraphs that have a sentence of SQuAD's dev sets, which are of Wikipedia, too, are left out.
+    Paragraphs with a sentence of SQuAD's dev sets, which are also from Wikipedia, are skipped.
     """
     contexts = {paragraph["context"] for _, paragraph in merge(_squad_file(data / name) for name in SQUAD_DEV)}
-    held_out = {_plain(sentence) for context in contexts for sentence in split_sentences(context)}
+    held_out = {_letters(sentence) for context in contexts for sentence in split_sentences(context)}
     rng = random.Random(0)
     for name in CLOZE_FILES:
         for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):
-            found = questions(paragraph, rng)
-            if found and held_out.isdisjoint(_plain(sentence) for sentence in split_sentences(paragraph)):
-                context, (question,) = found
+            found = cloze_question(paragraph, rng)
+            if found and held_out.isdisjoint(_letters(sentence) for sentence in split_sentences(paragraph)):
+                context, question = found
                 yield name, {"context": context, "qas": [question | {"id": str(rng.getrandbits(64))}]}
 
 
-def _shortened(sentence: str, rng: random.Random) -> str:
-    """A sentence without some of its words."""
-    return " ".join(word for word in sentence.split() if rng.random() > DROPPED) or sentence
+def _drop_words(sentence: str, rng: random.Random) -> str:
+    return " ".join(word for word in sentence.split() if rng.random() > DROP_RATE) or sentence
 
 
-def _plain(text: str) -> str:
-    """Without what differs between copies: case, spaces, punctuation."""
+def _letters(text: str) -> str:
+    """Remove case, spaces and punctuation, which differ between copies of a text."""
     return "".join(re.findall(r"\w", text.lower()))
 
 
@@ -266,15 +267,15 @@ def _squad(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
 
 
 def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
-    """Rows of a TSV that has some columns."""
-    rows = [row for _, row in read_rows(_there(path))]
+    """Read the rows of a TSV file, which must have these columns."""
+    rows = [row for _, row in read_rows(_existing(path))]
     if rows and (missing := [name for name in columns if name not in rows[0]]):
-        raise ValueError(f"`{path}` has no column `{missing[0]}`")
+        raise ValueError(f"`{path}`: no column `{missing[0]}` (columns: {', '.join(rows[0])})")
     return rows
 
 
 def _squad_file(path: Path) -> Mapping[str, Any]:
-    """As it is, when the reader that training uses finds nothing wrong with it."""
+    """Read a SQuAD file; raise if training could not read it."""
     text = _text(path)
     read_spans(path)
     return parse_json(text, f"`{path}`")
@@ -285,12 +286,12 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _text(path: Path) -> str:
-    return "".join(f"{line}\n" for line in read_lines(_there(path)))
+    return "".join(f"{line}\n" for line in read_lines(_existing(path)))
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise ValueError(f'no `{path}`; the data folder is that of docs/results.md, "Data"')
+        raise ValueError(f"missing data file: `{path}`; docs/results.md lists the files of the data folder")
     return path
 
 

@@ -1,8 +1,8 @@
-"""A checkpoint with its weights in 16 bits: half the size to keep.
+"""Convert a checkpoint to 16-bit weights, which halves its size.
 
     python -m mini.half build/mini/bertline-mini/checkpoint build/mini/fp16/bertline-mini
 
-What is fine-tuned starts from these weights, so that anybody who has them can repeat it.
+Fine-tuning starts from these weights, so that it can be repeated with the shipped checkpoint.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from training.task_card import read_task_card
 
 
 def halve(checkpoint: Path, out: Path) -> None:
-    """Write a checkpoint of ours with float16 weights, if it is not there already.
+    """Write a checkpoint with float16 weights, unless it exists.
 
     Raises:
-        ValueError: when `out` is something else, or there is no checkpoint of ours.
+        ValueError: if Bertline did not train `checkpoint`, or `out` exists and comes from another checkpoint.
     """
     card = read_task_card(checkpoint)
     if card is None:
-        raise ValueError(f"checkpoint `{checkpoint}` has no task.json: it is none of ours")
+        raise ValueError(f"Bertline did not train `{checkpoint}`: no task.json")
     if out.exists():
         if read_task_card(out) != card:
-            raise ValueError(f"`{out}` does not come from `{checkpoint}`; remove it to make it anew")
+            raise ValueError(f"`{out}` does not come from `{checkpoint}`; remove it to make it again")
         return
     model = load_model(checkpoint, card.task).half()
     save_checkpoint(out, model, tokenizer_from=checkpoint, card=card)
@@ -38,10 +38,10 @@ def halve(checkpoint: Path, out: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HalfArguments:
-    """Write a checkpoint in 16 bits."""
+    """Convert a checkpoint to 16-bit weights."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """One of ours."""
+    """Checkpoint that Bertline trained."""
     out: Annotated[Path, tyro.conf.Positional]
     """Directory to write."""
 

@@ -1,9 +1,9 @@
-"""Score the model of a task four ways: PyTorch, ONNX fp32 and int8, and served over gRPC.
+"""Score the model of a task in four runtimes: PyTorch, ONNX fp32, ONNX int8, and int8 served over gRPC.
 
     python -m mini.scores sst-2 --data DATA --out build/mini
 
-Dev sets were chosen on; test sets are read here and nowhere else. Writes OUT/sst-2/scores.json, in which there is also
-what the grid has found, and what it all took.
+Settings were chosen on dev sets; test sets are read only here. Writes OUT/sst-2/scores.json, which also contains the
+result of the grid and the cost of training.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest
 
 Predict = Callable[[Sequence[Any]], list[Any]]
-"""Values of examples, as `demo.served` has them."""
+"""Function from examples to plain values (`demo.served`)."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
-"""What vectors are held against, as contrastive training names it."""
+"""Baselines of vectors, with their names in the task card of contrastive training."""
 WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
-"""To compute one model."""
+"""Runtimes of a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ScoresArguments(Arguments):
     """Score the model of a task."""
 
     name: Annotated[str, tyro.conf.Positional]
-    """Of the task, such as sst-2 or embed."""
+    """Name of the task, such as sst-2 or embed."""
     only: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -80,12 +80,12 @@ def main() -> None:
     found["machine"] = _trained_on(pipeline, name)
     found["cost"] = cost(sorted(pipeline.out.glob(f"{name}/**/{METRICS_FILE}")))
     if CLOZE in pipeline.trained(name):
-        found["cloze"] = of_cloze(pipeline)
+        found["cloze"] = cloze_results(pipeline)
     atomic_write(pipeline.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 
 
 def score(pipeline: Pipeline, task: MiniTask, client: Client) -> dict[str, Any]:
-    """The scores of a task: of the grid's seeds, and of the best one's model each way on dev and test."""
+    """Return the scores of the grid, and of its best model in each runtime on dev and test."""
     grid = read_json(pipeline.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
     ways = _ways(pipeline, task.name, task.kind, client)
@@ -96,7 +96,7 @@ def score(pipeline: Pipeline, task: MiniTask, client: Client) -> dict[str, Any]:
 
 
 def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
-    """How well cosines agree with the scores of STS-B dev: of the vectors, and of what was there before tuning."""
+    """Return the correlation of cosines with the scores of STS-B dev, for the vectors and their baselines."""
     pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.pretrained))
     before = {name: _card(pipeline, EMBED).scores[name] for name in BEFORE}
     ways = _ways(pipeline, EMBED, "embedding", client)
@@ -110,7 +110,7 @@ def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
     return {"same": num_same(ours, others)}
 
 
-def of_cloze(pipeline: Pipeline) -> dict[str, Any]:
+def cloze_results(pipeline: Pipeline) -> dict[str, Any]:
     """Return scores and cost of fine-tuning on synthetic cloze questions alone."""
     spent = cost([pipeline.out / CLOZE / METRICS_FILE])
     return {"scores": _card(pipeline, CLOZE).scores["dev"], "machine": _trained_on(pipeline, CLOZE), "cost": spent}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini.cloze import MAX_CHARACTERS, questions
+from mini.cloze import MAX_CHARACTERS, cloze_question
 
 WORDS = st.sampled_from(["the", "Mary", "Anna", "house", "1984", "of", "remembered", "saw", "O'Neill", "New", "York"])
 ENDS = st.sampled_from([".", "!", ", Tom."])
@@ -19,17 +19,17 @@ ASKING = {"who", "what", "which", "where", "when", "how", "year", "many", "much"
 
 
 def ask(paragraph, seed):
-    """Context, question, and what answers it; None where nothing is asked."""
-    if not (found := questions(paragraph, random.Random(seed))):
+    """Return context, question and answer; None if there is no question."""
+    if not (found := cloze_question(paragraph, random.Random(seed))):
         return None
-    context, (question,) = found
+    context, question = found
     (answer,) = question["answers"]
     return context, question["question"], answer
 
 
 @given(st.lists(SENTENCES, min_size=1, max_size=6), st.integers(0, 100))
-def test_answers_stand_where_they_are_said_to(sentences, seed):
-    """The context is the whole paragraph, and the answer its own words, of one sentence."""
+def test_answers_are_at_their_stated_positions(sentences, seed):
+    """The context is the whole paragraph, and the answer a part of one sentence."""
     if found := ask(" ".join(sentences), seed):
         context, _, answer = found
         assert context == " ".join(sentences)
@@ -37,8 +37,8 @@ def test_answers_stand_where_they_are_said_to(sentences, seed):
         assert any(answer["text"] in sentence for sentence in sentences)
 
 
-def test_a_question_has_words_around_the_answer():
-    """Most of them, nearly in their order, and a question word; of the answer's own, and of other sentences, few."""
+def test_question_has_words_around_the_answer():
+    """A question has most words of its sentence, nearly in order, and few of the answer and of other sentences."""
     said = "Alpha met Beta near the old Gamma when Delta saw Epsilon leave Zeta for Eta".split()
     kept = near = strange = told = first = 0
     for seed in range(300):
@@ -58,8 +58,8 @@ def test_a_question_has_words_around_the_answer():
     assert first == pytest.approx(210, rel=0.2)
 
 
-def test_names_are_asked_for_more_often_than_other_words():
-    """Words that stand everywhere are not."""
+def test_names_are_answers_more_often_than_other_words():
+    """Names are preferred as answers, and common words are never answers."""
     paragraph = "Nothing is said here. The river of Thames was flowing into the wide sea."
     asked = Counter(ask(paragraph, seed)[2]["text"] for seed in range(300))
 
@@ -76,7 +76,7 @@ def test_names_are_asked_for_more_often_than_other_words():
     ],
 )
 def test_question_words_fit_the_answer(text, words):
-    """Years are asked for by `when`, numbers by `how many`, people by `who`."""
+    """Question words are `when` for years, `how many` for numbers, and `who` for people."""
     found = [ask(f"Nothing is. Then it was all about {text}, and she could be in it.", seed) for seed in range(100)]
     questions_about = [question for _, question, answer in found if answer["text"] == text]
 
@@ -88,6 +88,6 @@ def test_question_words_fit_the_answer(text, words):
     "paragraph",
     ["", "One sentence alone is here today.", "It is. So was it.", "The house is red. " * (MAX_CHARACTERS // 10)],
 )
-def test_some_paragraphs_ask_nothing(paragraph):
-    """One sentence, none that says much, or too many."""
+def test_unsuitable_paragraphs_have_no_question(paragraph):
+    """Paragraphs of one sentence, of short sentences, or above the size limit give no question."""
     assert ask(paragraph, 0) is None

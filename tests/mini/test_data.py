@@ -1,4 +1,4 @@
-"""What is made of the data: nothing is lost, nothing stands twice, and unanswerable questions are unanswerable."""
+"""Data of bertline-mini: held-out splits, merged and unanswerable questions, and pairs."""
 
 import json
 import lzma
@@ -36,8 +36,8 @@ def squad(title, *paragraphs):
 
 
 def test_questions_of_several_files_are_merged():
-    """A question in two files counts once; a paragraph's questions come together; those without an answer can be left
-    out."""
+    """Questions of several files are grouped by paragraph, without duplicates; `answerable` removes those without
+    answers."""
     one = squad("a", ("red house", [question(1, "colour?", "red")]))
     two = squad("a", ("red house", [question(1, "colour?", "red"), question(2, "what?", "house"), question(3, "who?")]))
 
@@ -49,8 +49,8 @@ def test_questions_of_several_files_are_merged():
     assert (title, [item["id"] for item in paragraph["qas"]]) == ("a", ["1", "2"])
 
 
-def test_unanswerable_questions_are_of_other_paragraphs():
-    """Of the same article, with none of their answers here; half as many as there are answerable ones."""
+def test_unanswerable_questions_come_from_other_paragraphs():
+    """Added questions are from the same article, have no answer here, and are half as many as the answerable ones."""
     paragraphs = merge(
         [
             squad(
@@ -70,9 +70,9 @@ def test_unanswerable_questions_are_of_other_paragraphs():
     made = with_unanswerable(paragraphs, random.Random(0))
 
     for title, paragraph in made:
-        strange = [item for item in paragraph["qas"] if not item["answers"]]
-        assert len(strange) == pytest.approx(2, abs=1)
-        for item in strange:
+        added = [item for item in paragraph["qas"] if not item["answers"]]
+        assert len(added) == pytest.approx(2, abs=1)
+        for item in added:
             assert item["question"][0] == title
             assert item["question"][3] != paragraph["context"][6]
     ids = [item["id"] for _, paragraph in made for item in paragraph["qas"]]
@@ -80,7 +80,7 @@ def test_unanswerable_questions_are_of_other_paragraphs():
 
 
 def test_own_unanswerable_questions_count():
-    """None is made up where there are enough; a question without an answer is no question about another paragraph."""
+    """No question is added to a paragraph that has enough, and questions without answers are never copied."""
     questions = [question(1, "colour?", "red"), question(2, "who?"), question(3, "when?")]
     file = squad("a", ("a red house", questions), ("a blue house", [question(4, "why?")]))
 
@@ -90,8 +90,8 @@ def test_own_unanswerable_questions_count():
     assert [item["id"] for item in other["qas"]] == ["4"]
 
 
-def test_an_answer_that_stands_here_makes_a_question_answerable():
-    """It is not taken for a question that this paragraph does not answer."""
+def test_questions_with_answers_in_the_paragraph_are_not_added():
+    """A question whose answer occurs in the paragraph is not added as unanswerable."""
     file = squad("a", ("a red house", [question(1, "colour?", "red")]), ("red too", [question(2, "which?", "red")]))
 
     made = with_unanswerable(merge([file]), random.Random(0))
@@ -100,7 +100,7 @@ def test_an_answer_that_stands_here_makes_a_question_answerable():
 
 
 def test_held_out_questions_are_not_trained_on():
-    """Nor is a copy of one."""
+    """Held-out questions and their copies are not in the training data."""
     rows = [{"text": str(number % 12), "label": "A"} for number in range(24)]
     train, held_out = split_questions(rows)
 
@@ -110,7 +110,7 @@ def test_held_out_questions_are_not_trained_on():
 
 
 def test_questions_are_paired_with_the_sentence_that_answers_them():
-    """Also where a sentence stands there twice."""
+    """The answer's position selects the sentence, also among equal sentences."""
     context = " It is red. It was not blue. It is red. What a house, Mr. Smith."
     questions = [{"question": str(n), "answers": [{"answer_start": n}]} for n in (0, 4, 15, 33, 61)]
     pairs = dict(question_pairs([("a", {"context": context, "qas": questions})]))
@@ -124,8 +124,8 @@ def write(path, text):
         file.write(text)
 
 
-def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
-    """From a small folder of data: rows as they were, documents in two parts."""
+def test_files_can_be_read_by_training(tmp_path, monkeypatch, capfd):
+    """The readers of training accept every file that is made from a small folder of data."""
     data, out = tmp_path / "data", tmp_path / "out"
     write(data / "pretrain/wiki-06.txt.xz", "\n\n".join(f"document {n}." for n in range(80)) + "\n")
     write(data / "topic/trec-6/train.tsv.xz", "label\ttext\n" + "".join(f'LOC\tWhere is "{n}?\n' for n in range(22)))
@@ -136,8 +136,8 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     river = "She saw the river Thames. They saw it. The Thames is a long and winding river."
     known = "Here is a sentence that SQuAD has. It asks what Anna saw in Rome."
     for name in {*PAIR_FILES, *CLOZE_FILES}:
-        told = f"{paragraph}\nOne sentence alone.\nOne of STS-B dev. It has another after it.\n\n{river}\n{known}\n"
-        write(data / f"pretrain/{name}.txt.xz", told)
+        text = f"{paragraph}\nOne sentence alone.\nOne of STS-B dev. It has another after it.\n\n{river}\n{known}\n"
+        write(data / f"pretrain/{name}.txt.xz", text)
     for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
         rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
         rows += f"{yes}\tOne  of STS-B dev.\tother\n"
@@ -162,9 +162,9 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
     assert sentiments == [('a "fine dev', "positive"), ("dull", "negative")]
     assert [e.text for e in read_classification(out / "ag-news/test.jsonl", Columns())] == ['A "title A text']
     assert len(read_spans(out / "squad-v1.json")) == 5
-    asked = read_spans(out / "cloze.json")
-    assert Counter(e.context for e in asked) == {paragraph: len(CLOZE_FILES), river: len(CLOZE_FILES)}
-    assert all(e.answers[0] in e.context for e in asked)
+    cloze = read_spans(out / "cloze.json")
+    assert Counter(e.context for e in cloze) == {paragraph: len(CLOZE_FILES), river: len(CLOZE_FILES)}
+    assert all(e.answers[0] in e.context for e in cloze)
     pairs = [tuple(json.loads(line).values()) for line in (out / "pairs.jsonl").read_text().splitlines()]
     assert ("The first sentence of this text.", "The second sentence of this text.") in pairs
     assert pairs.count(("one MRPC", "other")) == pairs.count(("one RTE", "other")) > 1
@@ -175,7 +175,7 @@ def test_files_are_those_that_training_reads(tmp_path, monkeypatch, capfd):
 
 
 def test_missing_data_are_named(tmp_path, monkeypatch, capfd):
-    """One line with the file."""
+    """A missing file is named in one line."""
     result = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
 
     assert result.returncode == 1
@@ -184,7 +184,7 @@ def test_missing_data_are_named(tmp_path, monkeypatch, capfd):
 
 
 def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
-    """A file cut short, a table without a column that is needed, and a label of which nobody knows what it means."""
+    """Truncated files, tables without a needed column and unknown labels are named in one line."""
     text = tmp_path / "pretrain/wiki-06.txt.xz"
     write(text, "\n\n".join(f"document {n}." for n in range(8000)))
     whole = text.read_bytes()
@@ -195,15 +195,15 @@ def test_damaged_data_are_named(tmp_path, monkeypatch, capfd):
     lacking = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
     write(tmp_path / "topic/trec-6/train.tsv.xz", "label\ttext\nLOC\tWhere?\n")
     write(tmp_path / "glue/SST-2/train.tsv.xz", "sentence\tlabel\nfine\t2\n")
-    strange = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
+    unknown = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
     for split in ("train", "dev", "test"):
         write(tmp_path / f"glue/SST-2/{split}.tsv.xz", "sentence\tlabel\nfine\t1\n")
     write(tmp_path / "topic/ag_news-subset/test.tsv.xz", "label\ttitle\ttext\nWorld\tA title\tA text\n")
     write(tmp_path / SQUAD[0], json.dumps({"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}))
     no_squad = call(main, [str(tmp_path), str(tmp_path / "out")], monkeypatch, capfd)
 
-    assert [result.returncode for result in (cut, lacking, strange, no_squad)] == [1, 1, 1, 1]
+    assert [result.returncode for result in (cut, lacking, unknown, no_squad)] == [1, 1, 1, 1]
     assert [str(text) in line for line in cut.stderr.splitlines()] == [True]
-    assert "train.tsv.xz` has no column `text`" in lacking.stderr
-    assert "SST-2's labels are 0 and 1, not `2`" in strange.stderr
+    assert "train.tsv.xz`: no column `text` (columns: label, question)" in lacking.stderr
+    assert "unknown label of SST-2: `2` (one of: 0, 1)" in unknown.stderr
     assert [SQUAD[0] in line for line in no_squad.stderr.splitlines()] == [True], no_squad.stderr

@@ -1,4 +1,4 @@
-"""A checkpoint in 16 bits."""
+"""Conversion to 16-bit weights."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from training.task_card import read_task_card
 
 
 def test_weights_are_halved_once(checkpoint, tmp_path):
-    """Its card stays the same; a second time it is only looked at."""
+    """The task card stays the same, and an existing result is not written again."""
     halve(checkpoint, tmp_path / "half")
     written = (tmp_path / "half/model.safetensors").stat().st_mtime_ns
     halve(checkpoint, tmp_path / "half")
@@ -18,8 +18,8 @@ def test_weights_are_halved_once(checkpoint, tmp_path):
     assert (tmp_path / "half/model.safetensors").stat().st_mtime_ns == written
 
 
-def test_what_is_of_another_checkpoint_is_refused(checkpoint, tmp_path):
-    """It is not taken for this one's."""
+def test_result_of_another_checkpoint_is_refused(checkpoint, tmp_path):
+    """An existing result that comes from another checkpoint is an error."""
     card = read_task_card(checkpoint)
     halve(checkpoint, tmp_path / "half")
     (tmp_path / "half/task.json").write_text(
@@ -27,5 +27,5 @@ def test_what_is_of_another_checkpoint_is_refused(checkpoint, tmp_path):
     )
     assert read_task_card(tmp_path / "half") != card
 
-    with pytest.raises(ValueError, match=r"does not come from .* remove it to make it anew"):
+    with pytest.raises(ValueError, match=r"does not come from .* remove it to make it again"):
         halve(checkpoint, tmp_path / "half")

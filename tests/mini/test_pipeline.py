@@ -35,8 +35,8 @@ from training.weights import checkpoint_digest
 STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 
 
-def test_results_are_different():
-    """No stage hides another one's, and models are shipped under names of their own."""
+def test_results_have_different_paths():
+    """No two stages write the same result, and no two models are shipped under one name."""
     results = [stage.result for stage in STAGES if stage.result]
     assert len(set(results)) == len(results)
     names = [task.shipped_as for task in TASKS if task.shipped_as]
@@ -57,12 +57,12 @@ COMMANDS = {
     "mini.ship": (Arguments, "out"),
     "mini.results": (Arguments, "out"),
 }
-"""What takes a command's flags, and which of them says where it writes; pretraining has recipes by name."""
+"""Recipe of each command, and its field with the output path; pretraining has recipes by name."""
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.title)
 def test_stages_are_commands(stage):
-    """Flags are there, paths with spaces stay whole, and results come to lie where they are looked for."""
+    """All flags exist, paths may contain spaces, and results are written where the pipeline looks for them."""
     module, *arguments = shlex.split(stage.arguments)
     if module == "training.pretrain":
         place = training.pretrain.recipe_from_arguments(arguments).run_dir
@@ -74,7 +74,7 @@ def test_stages_are_commands(stage):
 
 
 def test_only_some_tasks():
-    """What they need comes before them; synthetic cloze questions only if a task starts from them."""
+    """Selected tasks come with the stages that they need; cloze questions only if a task starts from them."""
     titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("sst-2",))).stages()]
     assert titles[titles.index("The checkpoint in 16 bits") + 1 :] == [
         "Fine-tuning: SST-2, sentiment",
@@ -88,26 +88,26 @@ def test_only_some_tasks():
     assert "Synthetic cloze questions" in titles
 
 
-def test_a_task_after_another():
-    """What it goes on from is trained first, once, also where it is asked for itself."""
-    asked = Pipeline(Arguments(data=Path("data"), only=("squad-v2",)))
+def test_task_that_starts_from_another():
+    """The task that it starts from is trained before it, and once if both are selected."""
+    one = Pipeline(Arguments(data=Path("data"), only=("squad-v2",)))
     both = Pipeline(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
     before, first, second = map(title_of, (CLOZE, "squad-v1", "squad-v2"))
 
-    for pipeline in (asked, both):
+    for pipeline in (one, both):
         titles = [stage.title for stage in pipeline.stages()]
         places = [titles.index(title) for title in (before, first, second)]
         assert places == sorted(places)
         assert all(titles.count(title) == 1 for title in (before, first, second))
-    assert asked.start("squad-v2") == asked.checkpoint("squad-v1")
+    assert one.start("squad-v2") == one.checkpoint("squad-v1")
 
 
 @pytest.mark.parametrize(
     ("only", "is_given"),
     [(["sst-2"], False), (["ablations"], False), (["sst-2"], True), (["ablations"], True), ([], True)],
 )
-def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoint, only, is_given, monkeypatch, capfd):
-    """It would replace the checkpoint that the other models come from, or fail after hours."""
+def test_part_of_the_models_needs_the_shipped_checkpoint(tmp_path, checkpoint, only, is_given, monkeypatch, capfd):
+    """A part of the models is not made from another checkpoint than the shipped one."""
     monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
     other = shutil.copytree(checkpoint, tmp_path / "bertline-mini")
     with open(other / "model.safetensors", "r+b") as file:
@@ -124,7 +124,7 @@ def test_a_part_is_not_of_other_pretraining_than_what_is_kept(tmp_path, checkpoi
 
 
 def test_ablations_alone(tmp_path, monkeypatch, capfd):
-    """They need nothing of bertline-mini's own, nor do the stages after them."""
+    """Ablations and the stages after them need no other result."""
     stages = list(Pipeline(Arguments(data=Path("data"), only=("ablations",))).stages())
     assert [stage.title for stage in stages] == [
         "Ablations",
@@ -136,8 +136,8 @@ def test_ablations_alone(tmp_path, monkeypatch, capfd):
     assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
 
 
-def test_from_a_checkpoint_that_is_there(checkpoint):
-    """Nothing is pretrained, and every stage of this package knows of it."""
+def test_given_checkpoint_replaces_pretraining(checkpoint):
+    """With `pretrained`, there is no pretraining, and every command of this package gets the flag."""
     given = Arguments(data=Path("data"), pretrained=checkpoint, only=("sst-2",))
     stages = list(Pipeline(given).stages())
     assert [stage.title for stage in stages][:2] == ["Data", "Fine-tuning: SST-2, sentiment"]
@@ -146,14 +146,14 @@ def test_from_a_checkpoint_that_is_there(checkpoint):
         assert f"--pretrained {checkpoint}" in stage.arguments
 
 
-def test_a_checkpoint_of_others_is_refused(tmp_path):
-    """Nobody knows how it came about."""
+def test_foreign_checkpoint_is_refused(tmp_path):
+    """A checkpoint that Bertline did not train cannot be given."""
     with pytest.raises(ValueError, match="not a checkpoint that Bertline trained"):
         Arguments(data=Path("data"), pretrained=tmp_path)
 
 
 def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypatch, capfd):
-    """Before anything is replaced; what to remove is named."""
+    """Scores of another checkpoint, other settings or other data are refused; the error names what to remove."""
     monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
     flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
     own, commands = checkpoint_digest(checkpoint), commands_of("rte")
@@ -169,20 +169,20 @@ def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypa
     assert [result.returncode for result in results] == [0, 1, 1, 1]
     assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it again" in results[1].stderr
     assert f"`{tmp_path}/rte` was made with other settings; remove it" in results[2].stderr
-    told = f"`{tmp_path}/rte` was made from another `DATA/glue/RTE/train.tsv.xz`; remove it to make it again"
-    assert told in results[3].stderr
+    message = f"`{tmp_path}/rte` was made from another `DATA/glue/RTE/train.tsv.xz`; remove it to make it again"
+    assert message in results[3].stderr
 
 
-def test_the_page_is_that_of_the_records(monkeypatch):
-    """Which were made by the commands of now, with the checkpoint that is here."""
+def test_page_matches_the_records(monkeypatch):
+    """docs/results.md is what the records in docs/results give."""
     monkeypatch.chdir(Path(__file__).parents[2])
-    runs = [FOLDER / leg.run.name for leg in Pipeline(Arguments(data=Path("data"))).pretraining_stages()]
+    runs = [FOLDER / stage.run.name for stage in Pipeline(Arguments(data=Path("data"))).pretraining_stages()]
 
     assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
 
 
 def test_commands_of_a_task():
-    """What it starts from comes first; where things lie makes no difference."""
+    """Commands of a task begin with the task that it starts from, and do not depend on local paths."""
     (alone,), (before, after) = commands_of("sst-2"), commands_of("rte")
 
     assert alone.startswith(
@@ -193,14 +193,14 @@ def test_commands_of_a_task():
 
 
 @pytest.mark.parametrize("name", ["pretrained", "embed", *(task.shipped_as for task in TASKS if task.shipped_as)])
-def test_cards_tell_licences(name):
-    """Of every model that is kept."""
+def test_cards_list_licences(name):
+    """The notes of every shipped model list its sources and licences."""
     assert "## Sources and their licences" in notes(name)
     assert "Wikipedia" in notes(name)
 
 
 def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
-    """Nobody could say any more what they are of."""
+    """Scores whose checkpoint is missing are an error that names both."""
     pipeline = Pipeline(Arguments(data=tmp_path, out=tmp_path / "out"))
     assert pipeline.scored() == []
 
@@ -212,8 +212,8 @@ def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
         pipeline.scored()
 
 
-def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capfd):
-    """Those that go on from it are left out with it; the command fails in the end, and names them."""
+def test_failed_task_does_not_stop_other_tasks(checkpoint, tmp_path, monkeypatch, capfd):
+    """Tasks that start from a failed task are skipped; the command fails at the end and names all of them."""
     done = []
 
     def run_stage(number, total, title, arguments):
@@ -236,8 +236,8 @@ def test_a_task_that_fails_ends_no_other(checkpoint, tmp_path, monkeypatch, capf
 
 
 @pytest.mark.parametrize("failing", ["Data", "Keep the models"])
-def test_a_stage_that_all_need_ends_the_line(checkpoint, failing, tmp_path, monkeypatch, capfd):
-    """Nothing after it is tried."""
+def test_failure_of_a_common_stage_stops_the_pipeline(checkpoint, failing, tmp_path, monkeypatch, capfd):
+    """No stage runs after a failure of a stage that all tasks need."""
     done = []
 
     def run_stage(number, total, title, arguments):
@@ -255,8 +255,8 @@ def test_a_stage_that_all_need_ends_the_line(checkpoint, failing, tmp_path, monk
     assert done[-1] == failing
 
 
-def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, capfd):
-    """They may have been tuned since; one of another checkpoint is put in their place, and too much is refused."""
+def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
+    """Models of the same checkpoint stay, others are replaced, and too large models are refused."""
     out, kept = tmp_path / "out", tmp_path / "models"
     shutil.copytree(checkpoint, out / "embed/checkpoint")
     record = {"pretrained": checkpoint_digest(checkpoint), "commands": commands_of("embed")}
@@ -280,8 +280,8 @@ def test_models_of_the_same_checkpoint_stay(checkpoint, tmp_path, monkeypatch, c
     assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
 
 
-def test_other_models_beside_those_that_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
-    """A user's own neither count in what is kept, nor stand on the page."""
+def test_other_models_are_ignored(checkpoint, tmp_path, monkeypatch, capfd):
+    """Models of the user do not count as shipped models."""
     monkeypatch.setattr("mini.ship.MODELS", tmp_path / "models")
     for name in ("embed", "mine"):
         write_model(tmp_path / "models", name)
@@ -296,6 +296,6 @@ def test_other_models_beside_those_that_are_kept(checkpoint, tmp_path, monkeypat
 
 
 def test_unknown_tasks_are_named():
-    """With those that there are."""
+    """The error for an unknown task lists the known ones."""
     with pytest.raises(ValueError, match=r"unknown task `sst2` \(one of: sst-2, cola"):
         Arguments(data=Path("data"), only=("sst2",))

@@ -39,8 +39,8 @@ def test_cells_of_seeds(mean, deviation, unpretrained, cells):
 @pytest.mark.parametrize(
     ("fp32", "int8", "reached"), [(0.83, 0.835, "both"), (0.815, 0.84, "the first"), (0.84, 0.80, "**neither**")]
 )
-def test_a_target_is_reached_in_pytorch_and_as_served(fp32, int8, reached):
-    """The lower of the two scores decides."""
+def test_target_needs_pytorch_and_served_scores(fp32, int8, reached):
+    """A target is reached if the lower of the two scores reaches it."""
     scores = {"baseline": 0.812, "PyTorch": fp32, "served int8": int8}
     ways = {name: {"scores": {"f1_1": score}} for name, score in scores.items()}
 

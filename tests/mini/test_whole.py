@@ -1,4 +1,4 @@
-"""From a pretrained checkpoint to models that are kept and a page of results, on toy data."""
+"""Pipeline from a pretrained checkpoint to shipped models and a page of results, on toy data."""
 
 import importlib
 import json
@@ -50,7 +50,7 @@ TASKS = (
 
 @pytest.fixture
 def line(tmp_path, checkpoint, monkeypatch):
-    """Everything that comes before fine-tuning."""
+    """Pipeline with all results that fine-tuning needs."""
     for module in ("pipeline", "scores", "results"):
         monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
     monkeypatch.setattr("mini.pipeline.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
@@ -63,7 +63,7 @@ def line(tmp_path, checkpoint, monkeypatch):
         folder.mkdir(parents=True)
     for table in ("5", "8", "steps"):
         for kind in ("json", "md") if table == "8" else ("json", "md", "png"):
-            (line.ablations / f"table-{table}.{kind}").write_text("as if it had been done before")
+            (line.ablations / f"table-{table}.{kind}").write_text("a previous result")
     write_classification(line.out / "data/pets-train.jsonl", 400, 0)
     write_classification(line.data / "pets-dev.jsonl", 60, 1)
     write_classification(line.data / "pets-test.jsonl", 40, 2)
@@ -81,8 +81,8 @@ def line(tmp_path, checkpoint, monkeypatch):
 
 
 @pytest.mark.slow
-def test_line_ends_with_models_and_a_page(line, monkeypatch, capfd):
-    """Every stage from the 16-bit checkpoint on; what is kept loads, and has its licences in its card."""
+def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
+    """All stages after the 16-bit checkpoint succeed; shipped models load, and their cards list licences."""
     stages = list(line.stages())
     first = next(number for number, stage in enumerate(stages) if "16 bits" in stage.title)
     for stage in stages[first:]:
