@@ -159,7 +159,7 @@ def test_no_modules_import_each_other(package):
 
 
 def test_import_cycles_are_found(tmp_path):
-    """The search finds a cycle of two modules, one import of which is under TYPE_CHECKING."""
+    """The search finds a cycle of two modules that contains an import under TYPE_CHECKING."""
     (tmp_path / "package").mkdir()
     for name, text in (
         ("__init__", ""),

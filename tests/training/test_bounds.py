@@ -24,6 +24,7 @@ RECIPES = [
 def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
     """The error names the field."""
     names = [item.name for item in fields(recipe) if item.init and "float" in item.type and "tuple" not in item.type]
+
     assert {"learning_rate", "max_minutes"} < set(names)
 
     for name in names:

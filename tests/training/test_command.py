@@ -42,6 +42,7 @@ def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatc
 
     usage, _, rest = capsys.readouterr().out.partition("\n")
     listed = rest.partition("positional arguments")[2].partition("╰")[0]
+
     assert usage.endswith(f" {word}")
     assert len(usage) <= 80
     assert [name for name in (*word.split(), *values) if name not in listed] == []
@@ -53,6 +54,7 @@ def test_the_help_is_of_the_whole_command_whatever_stands_before(capsys):
         parse(FinetuneRecipe, "training.finetune", None, ["spans", "--checkpoint", "a", "--help"])
 
     lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+
     assert [task for task in TASKS if not any(line.startswith(f"- {task}: ") for line in lines)] == []
 
 
@@ -122,6 +124,7 @@ def test_a_misspelt_task_names_the_tasks(monkeypatch):
         import_module("training.finetune").main()
 
     tasks = ", ".join(TASKS)
+
     assert (
         caught.value.code == f"error: unknown task: `clasification` (one of: {tasks}); did you mean `classification`?"
     )
@@ -147,6 +150,7 @@ def test_a_missing_checkpoint_is_one_line(module, kind, tmp_path, monkeypatch):
         "missing": f"error: no checkpoint at `{path}`: there is no such directory; give one with config.json",
         "file": f"error: not a checkpoint: `{path}` is a file; give the directory with config.json and weights",
     }[kind]
+
     assert str(caught.value.code).startswith(message)
 
 

@@ -126,6 +126,7 @@ def test_supervised_training_brings_topics_together(pooling, num_epochs, learnin
 
     card = read_task_card(path)
     rows = card.scores
+
     assert (card.task, card.settings.pooling, card.settings.max_seq_length) == ("embedding", pooling, 32)
     assert {"cls": "| vector | last hidden state of [CLS], of length 1 |", "mean": "| vector | mean of"}[pooling] in (
         path / "README.md"
@@ -141,6 +142,7 @@ def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
     path = train_embedding(replace(recipe, **changes), alone)
 
     scores = read_task_card(path).scores
+
     assert scores["dev"]["uniformity_loss"] < scores["before, mean"]["uniformity_loss"] - 1
     assert scores["dev"]["spearman"] > scores["before, mean"]["spearman"]
 
@@ -182,6 +184,7 @@ def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
     evaluate()
     rows = {line.split("  ")[0]: line.split()[-4:] for line in capsys.readouterr().out.splitlines()}
     scores = read_task_card(path).scores
+
     assert rows["100 examples"]
     assert rows[str(path)] == [f"{100 * scores['dev'][name]:.2f}" for name in ("spearman", "pearson")] + [
         f"{scores['dev'][name]:.3f}" for name in ("alignment_loss", "uniformity_loss")

@@ -160,6 +160,7 @@ def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monke
     said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
 
     shown = float(re.search(r"shows about ([0-9.]+)% of the text", said.out)[1])
+
     assert 10 < shown < 50
     assert f"an epoch of examples of 128 tokens shows about {shown}% of the text: sentences" in said.err
 
@@ -315,6 +316,7 @@ def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, mon
     ended = call(main, [*flags.split(), "--words", "spaces"], monkeypatch, capfd)
 
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("warning: ") and "--words" in line]
+
     assert ended.returncode == 0
     assert " words (spaces); " in ended.stdout
     assert len(warnings) == (warning is not None)
@@ -392,6 +394,7 @@ def test_vocabulary_smaller_than_asked_for_is_remarked_upon(tmp_path, capsys):
     train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
 
     said = capsys.readouterr().err
+
     assert "note: 32 tokens instead of 1000: no other piece occurs 2 times; add text, or lower" in said
     assert "warning" not in said
 
@@ -430,6 +433,7 @@ def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
     train_on(tmp_path, text, vocab_size=320)
 
     said = "of the characters of the text are in words of more than 100 characters, which become [UNK]"
+
     assert (said in capsys.readouterr().err) == is_lost
 
 

@@ -54,6 +54,7 @@ def test_classification_learns(checkpoint, tmp_path, alone):
     path = finetune(recipe, alone)
 
     card = read_task_card(path)
+
     assert card.settings.labels == ("no", "yes")
     assert card.settings.max_seq_length == 64
     assert card.scores["dev"]["accuracy"] > 0.95 > card.scores["majority label"]["accuracy"]
@@ -106,6 +107,7 @@ def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
     card = read_task_card(path)
     task, run = load_for_evaluation(path)
     examples = read_examples("spans", [dev], columns=Columns(), tokenizer=task.tokenizer)
+
     assert task.settings.null_threshold == card.settings.null_threshold != 0
     assert card.scores["dev"]["f1"] >= card.scores["dev, null threshold 0"]["f1"]
     assert task.score(examples, predict(task, examples, run)) == pytest.approx(card.scores["dev"])
@@ -141,6 +143,7 @@ def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, 
     ]
     for row in ("dev", "dev, null threshold 0", "always no answer"):
         assert list(scores[row]) == names
+
     assert any(names[1] in key for line in read_metrics(tmp_path / "run") for key in line)
 
 
@@ -292,6 +295,7 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
         orders.append([batch.num_tokens for batch in batches])
         assert sum(batch.num_tokens for batch in batches) == sum(item.length for item in items)
         assert sum(batch.inputs["attention_mask"].numel() for batch in batches) < 1.3 * sum(orders[-1])
+
     assert orders[0] != orders[1]
 
 
@@ -626,6 +630,7 @@ def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
     finetune(recipe, alone)
 
     found = [line["eval_accuracy"] for line in read_metrics(tmp_path / "run") if "eval_accuracy" in line]
+
     assert all(0.2 <= accuracy <= 0.8 for accuracy in found)
 
 
@@ -646,6 +651,7 @@ def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkp
     paths = [finetune(replace(again, seed=seed, run_dir=tmp_path / str(seed)), alone) for seed in (1, 2)]
 
     one, two, old = (load_model(path, "classification").classifier.weight for path in (*paths, first))
+
     assert torch.allclose(one, old, atol=1e-5) != is_new
     assert torch.allclose(one, two, atol=1e-5) != is_new
     assert ("is of other labels, or of another task; this one is new" in capsys.readouterr().out) == is_new

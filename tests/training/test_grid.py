@@ -47,6 +47,7 @@ def test_rows_are_mean_and_deviation_over_seeds(finished):
     run_dir, _ = finished
 
     values = json.loads((run_dir / "grid.json").read_text())
+
     assert len(values["settings"]) == 2
     for row in [*values["settings"], values["unpretrained"]]:
         cards = [read_task_card(run_dir / run["name"] / "checkpoint") for run in row["runs"]]
@@ -197,7 +198,7 @@ def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, dat
     assert not (tmp_path / "run" / bad.runs[0]["name"] / "state").exists()
     failed = asked.recipes(asked.settings()[0])[0]
     assert look_up(failed).error == bad.runs[0]["failure"]
-    assert look_up(replace(failed, train=data["dev"])) is None  # other data: to be tried again
+    assert look_up(replace(failed, train=data["dev"])) is None  # other data: the run is tried again
 
 
 @pytest.mark.usefixtures("any_number")
@@ -269,7 +270,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
     plot_report(found, tmp_path / "grid.png")
 
     assert lines[2].split()[-6:] == ["-", "-", "-", "-", "1", "1"]
-    assert lines[3].split()[-6:] == ["5.00", "-", "5.00", "5.00", "1", "1"]  # and none is the best
+    assert lines[3].split()[-6:] == ["5.00", "-", "5.00", "5.00", "1", "1"]  # no run is marked as the best
     assert lines[-3:] == ["failed: 1-0: no number", "failed: 0.1-0: f1 is not above first words", "failed: 1-0: none"]
 
 
@@ -283,6 +284,7 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
     plot_report(report("spans", outcomes, scratch, "f1"), "grid.png")
 
     (axes,) = drawn[0].axes
+
     assert [text.get_text() for text in axes.texts] == ["81.00 ± 1.41  (best)", "1 failed", "35.00 ± 42.43, 1 failed"]
     assert axes.get_xlabel() == "F1 on dev, percent"
     assert {tick.get_text() for tick in axes.get_xticklabels()} > {"20", "40", "60", "80"}

@@ -242,4 +242,5 @@ def test_labels_that_are_all_the_same_are_learnt(checkpoint, tmp_path, alone):
     path, _ = finetuned_numbers(tmp_path, "same", lambda y: 0.1, checkpoint=checkpoint, world=alone, num_epochs=1)
 
     card = read_task_card(path)
+
     assert (card.settings.label_mean, card.settings.label_deviation) == (0.1, 1.0)

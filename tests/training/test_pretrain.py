@@ -181,6 +181,7 @@ def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
 
     stated = re.findall(r"^an epoch at (\d+) tokens: ([0-9.]+)% of the pairs can be next \(", said.out, re.MULTILINE)
     warned = re.findall(r"^warning: ([0-9.]+)% of the pairs of `.*` at (\d+) tokens", said.err, re.MULTILINE)
+
     assert [length for length, _ in stated] == ["32", "64"]
     assert [(length, fraction) for fraction, length in warned] == stated
 
@@ -205,6 +206,7 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
     with pytest.raises(ValueError, match=r"started with learning_rate `0\.001`, not `0\.5`"):
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, learning_rate=0.5), alone)
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+
     assert losses(tmp_path / "run") == before
 
 
@@ -223,6 +225,7 @@ def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
     for name, value in theirs.items():
         torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=0, msg=name)
     record = read_task_card(found).provenance["pretraining"]
+
     assert record["init"] == {"name": "init", "sha256": checkpoint_digest(checkpoint)}
     assert record["before"] == read_task_card(checkpoint).provenance["pretraining"]
 
@@ -285,6 +288,7 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
 
     seen = {line["step"]: line["num_tokens"] for line in read_metrics(tmp_path / "run") if "num_tokens" in line}
     record = read_task_card(path).provenance["pretraining"]
+
     assert (record["num_steps"], record["num_tokens"]) == (4, seen[4])
     assert "note: the dev corpus is the one to learn from" in capsys.readouterr().out
 
@@ -325,6 +329,7 @@ def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alo
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, global_batch_size=100_000), alone)
 
     pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+
     assert len(losses(tmp_path / "run")) == 2
 
 

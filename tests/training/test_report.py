@@ -191,7 +191,7 @@ def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path)
 
 
 def test_data_of_one_name_are_told_apart(checkpoint, tmp_path, alone):
-    """Files with the same name in different folders are told apart."""
+    """The report distinguishes files with the same name in different folders."""
     files = [tmp_path / name / "data.jsonl" for name in ("train", "first", "second")]
     for seed, path in enumerate(files):
         path.parent.mkdir()
@@ -273,6 +273,7 @@ def test_marks_cover_their_text(text, data, around):
 
     for start, end, name in marks:
         assert "".join(piece for piece, names in pieces if name in names.split()) == text[start:end]
+
     assert shown.removeprefix("… ").removesuffix(" …") in text or shown in text
 
 
@@ -388,6 +389,7 @@ def test_the_largest_errors_of_numbers_come_first():
     items, note = SHOWN["regression"](None, examples, [3.0 + error for error in errors])
 
     found = [abs(float(item["cells"]["error"])) for item in items]
+
     assert found == sorted(found, reverse=True)
     assert found[:3] == [2.0, 1.99, 1.98]
     assert found[-1] < 0.5

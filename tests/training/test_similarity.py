@@ -31,6 +31,7 @@ def test_scores_are_those_of_the_references(monkeypatch):
     alike = torch.tensor(labels) >= 4
     used = {text for pair in pairs for text in (pair.text, pair.text_pair)}
     all_vectors = F.normalize(torch.tensor(np.stack([vectors[text] for text in sorted(used)])), dim=-1)
+
     assert scores == pytest.approx(
         {
             "spearman": scipy.stats.spearmanr(labels, cosines).statistic,

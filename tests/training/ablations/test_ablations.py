@@ -264,6 +264,7 @@ def test_every_run_of_every_scale_is_possible(scale, tmp_path):
             for column in table.columns:
                 for recipe in runs.finetunings(row, column):
                     assert by_directory.setdefault(recipe.run_dir, recipe) == recipe
+
     assert all(collect(table, runs, {}).baselines == [None] * len(table.columns) for table in tables)
 
 
@@ -312,6 +313,7 @@ def test_pictures_are_in_percent(name, axis, monkeypatch):
 
     axes = drawn[0].axes[0]
     ticks = {tick.get_text() for tick in getattr(axes, axis).get_ticklabels()}
+
     assert {"20", "40", "60"} <= ticks
     assert axes.get_title() == "NER, F1, percent"
     assert "commonest tag, 10.0" in axes.get_xlabel()

@@ -31,6 +31,7 @@ def test_texts_of_another_language(task, texts, is_foreign, capsys):
     report_inputs("training examples", "runs/mini", task, task.encode([ClassificationExample(text) for text in texts]))
 
     said = capsys.readouterr()
+
     assert ("of the tokens of the training examples are [UNK]: the vocabulary of `runs/mini`" in said.err) == is_foreign
     assert not said.out
 

@@ -156,6 +156,7 @@ def test_one_number_is_one_label(labels, tmp_path):
     with pytest.raises(ValueError, match=message):
         read_classification(tmp_path / "a.jsonl", Columns())
     (tmp_path / "a.jsonl").write_text("\n".join(rows[:-1]))
+
     assert len(read_classification(tmp_path / "a.jsonl", Columns())) == len(labels) - 1
 
 
@@ -430,6 +431,7 @@ def test_questions_are_read_out_of_tables(tmp_path):
         {"body": row["context"], "q": row["question"], **row, "context": "other", "question": ""} for row in rows
     ]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
+
     assert read_spans(tmp_path / "b.jsonl", Columns(context="body", question="q")) == found
     assert found == [SpanExample("Where?", "here", ("here",), 0, "1"), SpanExample("Who?", "here", (), -1, "2")]
 
@@ -563,6 +565,7 @@ def test_layer_norms_and_biases_do_not_decay():
         {name for name, value in model.named_parameters() if any(value is item for item in group["params"])}
         for group in optimizer.param_groups
     )
+
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
     assert decayed | others == {name for name, _ in model.named_parameters()}
     assert all("norm" in name or name.endswith("bias") for name in others)

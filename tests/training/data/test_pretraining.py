@@ -69,6 +69,7 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examp
         if example.nsp_label == 0:
             assert homes[0] & homes[1]
         labels.append(example.nsp_label)
+
     assert 0.5 < np.mean(labels) < 0.8
 
 
@@ -115,12 +116,13 @@ def test_masking_rules(num_tokens, seed, rate):
 
 
 def test_fates_of_masked_tokens():
-    """Of the chosen tokens, 80% become [MASK], 10% stay, and 10% are drawn from the whole vocabulary."""
+    """80% of the chosen tokens become [MASK], 10% stay, and 10% are drawn from the whole vocabulary."""
     rng = np.random.default_rng(0)
     ids = np.full(100_000, 7)
     masked, positions, _ = mask_tokens(ids, np.array([0]), masking=Masking(rate=0.5), mask_id=4, vocab_size=50, rng=rng)
 
     fates = masked[positions]
+
     assert np.mean(fates == 4) == pytest.approx(0.8 + 0.1 / 50, abs=0.01)
     assert np.mean(fates == 7) == pytest.approx(0.1 + 0.1 / 50, abs=0.01)
     assert set(fates.tolist()) == set(range(50))
@@ -135,6 +137,7 @@ def test_fractions_of_fates_are_settings(fractions):
     )
 
     fates = masked[positions]
+
     assert np.mean(fates == 4) == pytest.approx(fractions[0] + fractions[1] / 50, abs=0.01)
     assert np.mean(fates == 7) == pytest.approx(1 - sum(fractions) + fractions[1] / 50, abs=0.01)
 
@@ -307,6 +310,7 @@ def test_language_models_predict_the_next_token(direction, corpus):
         + [(2 * place + 1, label) for place, label in expected["right-to-left"]]
     )
     found = list(zip(example.masked_positions.tolist(), example.masked_labels.tolist(), strict=True))
+
     assert found == expected[direction]
     assert corpus.tokenizer.mask_id not in ids
 

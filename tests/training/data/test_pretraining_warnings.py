@@ -85,6 +85,7 @@ def test_the_parts_of_a_pair_are_not_one_word(chinese):
     continues = examples._continues_word(document, kept, input_ids)
 
     second = len(kept[0]) + 2
+
     assert not continues[[0, 1, second - 1, second, -1]].any()
     for start, tokens, part in ((1, kept[0], document[0]), (second, kept[1], document[1])):
         expected = corpus.continues_word(*part)[tokens[1:]]

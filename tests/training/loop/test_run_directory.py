@@ -161,6 +161,7 @@ def test_a_damaged_state_is_named(how, tmp_path, alone):
     for item in (tmp_path / "state" / "step-00000002").iterdir():
         item.unlink()
     (tmp_path / "state" / "step-00000002").rmdir()
+
     assert resume(tmp_path, alone).step == 1
 
 
@@ -173,6 +174,7 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
         resume(tmp_path, alone)
 
     (tmp_path / "checkpoint").rmdir()
+
     assert resume(tmp_path, alone).step == 1
 
 
@@ -253,6 +255,7 @@ def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
     contrastive = recipe_fields(
         ContrastiveRecipe(mode="supervised", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path)
     )
+
     assert "micro_batch_size" not in contrastive  # contrastive training has no such flag
 
     for before, kind in ((pretraining, "pretraining"), (contrastive, "contrastive training")):
@@ -301,6 +304,7 @@ def test_metrics_that_were_removed_are_noticed(tmp_path, alone, capsys):
         run.log({"step": 4})
 
     warnings = capsys.readouterr().err.splitlines()
+
     assert [warning.partition("metrics.jsonl")[2] for warning in warnings] == [
         f"` is gone; the metrics start again at step {step}" for step in (1, 3)
     ]

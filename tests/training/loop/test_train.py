@@ -95,6 +95,7 @@ def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
     tiny_train(tmp_path / "run", alone, phases=[Phase(data=data)], micro_batch_size=3)
 
     expected = [(0, index) for index in range(5)] + [(1, index) for index in range(6)] + [(2, 0)]
+
     assert data.asked[:24] == [(*place, *part) for place in expected for part in ((0, 3), (3, 4))]
 
 
@@ -140,6 +141,7 @@ def test_time_of_training_goes_on_after_a_kill(tmp_path, alone, monkeypatch):
             tiny_train(tmp_path / "run", alone, loss=loss)
 
     times = [line["elapsed_s"] for line in read_metrics(tmp_path / "run")]
+
     assert len(times) == 12
     assert all(0 < later - earlier < 1 for earlier, later in itertools.pairwise(times))
 
@@ -155,6 +157,7 @@ def test_schedule_by_time_is_that_by_steps():
             expected if third else by_steps.learning_rate(Progress(step=10))
         )
         assert by_time.learning_rate(Progress(step=100 * third)) == pytest.approx(expected, rel=0.05)
+
     assert by_time.is_over(Progress(elapsed_s=60.0))
     assert not by_time.is_over(Progress(step=299, elapsed_s=59.9))
 
@@ -295,6 +298,7 @@ def test_plateau_is_reported_in_the_second_half():
     plateau = Plateau(loss="mlm", value=5.8, meaning="token frequencies alone", hint="train longer")
 
     ((step, warning),) = monitored([5.81] * 40, plateau=plateau)
+
     assert step == 20
     assert "no better than token frequencies alone (5.800): train longer" in warning
     assert monitored([5.81] * 19 + [5.0] * 60, plateau=plateau) == []
@@ -459,15 +463,18 @@ def test_metrics_and_tensorboard_hold_the_same(tmp_path, alone):
     for name in names:
         scalars = {event.step: event.value for event in events.Scalars(f"train/{name}")}
         assert scalars == pytest.approx({line["step"]: line[name] for line in lines}, rel=1e-4)
+
     assert all(line["flops_per_s"] > 0 and 0 <= line["mfu"] < 1 and 0 <= line["data_wait"] <= 1 for line in lines)
     assert [line["num_tokens"] for line in lines] == [16 * line["step"] for line in lines]
 
 
 def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch):
+    """A measured peak below the speed of training is measured again."""
     rates = iter([1.0, 1e18])
     monkeypatch.setattr(meter_module, "peak_flops", lambda device, dtype: next(rates))
     tiny_train(tmp_path, alone)
     found = [line["mfu"] for line in read_metrics(tmp_path) if "mfu" in line]
+
     assert len(found) > 1
     assert found[0] > 1
     assert max(found[1:]) < 1
@@ -564,6 +571,7 @@ def test_a_signal_ends_a_run_in_any_step(step, last, checkpoint_every, tmp_path,
         tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
 
     _, progress, _ = tiny_train(tmp_path / "run", alone, loss=interrupted, checkpoint_every=checkpoint_every)
+
     assert (progress.step, len(seen)) == (12, 12)
 
 
@@ -597,6 +605,7 @@ def test_compiled_network_trains_alike(corpus_dir, tmp_path, alone, monkeypatch)
         pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / name, **settings), alone)
 
     one, two = losses(tmp_path / "off"), losses(tmp_path / "on")
+
     assert [pytest.approx(line, rel=1e-5) for line in one] == two
     assert load_model(tmp_path / "on" / "checkpoint", "masked-lm")
 

@@ -58,6 +58,7 @@ def test_dropout_scales_what_it_keeps_and_rests_in_evaluation():
     for value in (dropout(ones), dropout.add(ones, torch.zeros_like(ones))):
         assert sorted(value.unique().tolist()) == pytest.approx([0, 1 / 0.75])
         assert value.mean().item() == pytest.approx(1, abs=0.01)
+
     assert torch.equal(dropout.eval()(ones), ones)
     assert torch.equal(dropout.add(ones, ones), 2 * ones)
 

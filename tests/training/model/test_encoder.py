@@ -83,6 +83,7 @@ def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
         expected, outputs = their_outputs(task, theirs, inputs), ours(**inputs)
 
     tokens = inputs["attention_mask"].bool()
+
     assert outputs.keys() == expected.keys()
     for name, value in outputs.items():
         other = expected[name]

@@ -24,6 +24,7 @@ def test_flops_are_those_pytorch_counts():
         outputs["logits"].sum().backward()
 
     expected = flops_per_token(config, length=length, predicted=predicted / (batch * length)) * batch * length
+
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
 
 

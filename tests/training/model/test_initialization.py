@@ -64,6 +64,7 @@ def test_untrained_network_knows_the_frequencies():
         logits = model(input_ids, None, torch.zeros_like(input_ids))["logits"]
 
     expected = (torch.arange(300) + 1).log() - torch.arange(1, 301).sum().log()
+
     assert (logits.log_softmax(-1) - expected).abs().mean() < 0.5
 
 

@@ -59,6 +59,7 @@ def test_draws_follow_the_probabilities():
 
     frequencies = np.bincount(samples.numpy(), minlength=5) / len(samples)
     np.testing.assert_allclose(frequencies, probabilities, atol=0.015)
+
     assert frequencies[1] == 0
 
 
@@ -72,6 +73,7 @@ def test_only_masked_tokens_are_replaced(network, batch, monkeypatch):
 
     differs = read[0] != original
     places = {int(position) for position in inputs["masked_positions_N"][:-2]}
+
     assert {int(place) for place in differs.flatten().nonzero()} <= places
     assert torch.equal(outputs["is_replaced"], differs)
     assert differs.any()
@@ -117,6 +119,7 @@ def test_generator_starts_as_the_lowest_layers(network, batch):
 
     torch.testing.assert_close(outputs["generator_logits"], expected["logits"])
     copies = network.generator.layers[0].qkv.weight, network.bert.layers[0].qkv.weight
+
     assert copies[0].data_ptr() != copies[1].data_ptr()
 
 
@@ -128,6 +131,7 @@ def test_what_is_left_is_the_same_bert(network, batch):
     alone = network.alone()
 
     torch.testing.assert_close(alone(**arguments), network(**arguments))
+
     assert not any("generator" in name or "discriminator" in name for name in alone.state_dict())
 
 

@@ -254,6 +254,7 @@ def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, tex
     number, (expected,) = run_snippet(tmp_path / "b", tokenizer_dir, "regression", text_pairs=text_pairs)
 
     label = label if text_pairs else label[0]
+
     assert label == {"label": ours.label, "score": pytest.approx(float(ours.scores.max()), abs=1e-5)}
     assert number == pytest.approx(expected, abs=1e-5)
     assert ("text_pair" in (tmp_path / "a" / CARD_FILE).read_text()) == text_pairs
