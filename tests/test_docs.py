@@ -23,7 +23,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_point_to_files_and_headings(page):
     """Each relative link points to an existing file and heading."""
     broken = []
     for link in re.findall(r"\]\((?!http|<)([^)\s]+)\)", CODE.sub("", page.read_text("utf-8"))):

@@ -21,7 +21,7 @@ RECIPES = [
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
-def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
+def test_recipes_refuse_nan_and_infinity(recipe, value):
     """The error names the field."""
     names = [item.name for item in fields(recipe) if item.init and "float" in item.type and "tuple" not in item.type]
 
@@ -46,7 +46,7 @@ def test_no_number_of_a_recipe_may_be_infinite_or_none(recipe, value):
         ({"betas": (0.9, 1.0)}, "--betas must be at least 0 and below 1: `1.0`"),
     ],
 )
-def test_the_flag_is_named_with_what_it_may_be(changes, message):
+def test_errors_name_the_flag_and_its_range(changes, message):
     """The error names the flag, the allowed range and the value."""
     with pytest.raises(ValueError, match=message.replace("+", r"\+")):
         replace(RECIPES[0], **changes)

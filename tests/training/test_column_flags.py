@@ -30,7 +30,7 @@ def test_both_spellings_name_columns(recipe_type, flags):
     assert (found.columns.text, found.columns.text_pair, found.columns.label) == ("sentence", "other", "label")
 
 
-def test_a_name_may_hold_an_equals_sign():
+def test_a_column_name_can_contain_an_equals_sign():
     """Only the first equals sign separates the field from the column."""
     found = parse(FinetuneRecipe, "training.x", "", [*FLAGS[FinetuneRecipe], "--column", "text=a=b"])
 

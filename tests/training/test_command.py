@@ -32,7 +32,7 @@ TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["t
         ("export.__main__", "CHECKPOINT MODEL_DIR", []),
     ],
 )
-def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatch, capsys):
+def test_help_lists_positional_arguments(module, word, values, monkeypatch, capsys):
     """The usage line names the positional arguments and fits a terminal, and the help lists their values."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
@@ -48,7 +48,7 @@ def test_help_lists_the_words_that_are_no_flags(module, word, values, monkeypatc
     assert [name for name in (*word.split(), *values) if name not in listed] == []
 
 
-def test_the_help_is_of_the_whole_command_whatever_stands_before(capsys):
+def test_help_after_a_task_describes_the_whole_command(capsys):
     """The help describes the whole command and all tasks, also after a given task."""
     with pytest.raises(SystemExit):
         parse(FinetuneRecipe, "training.finetune", None, ["spans", "--checkpoint", "a", "--help"])
@@ -77,7 +77,7 @@ COMMANDS = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if "import com
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS), ids=str)
-def test_every_flag_says_what_it_is_for(path, monkeypatch, capsys):
+def test_every_flag_has_a_help_text(path, monkeypatch, capsys):
     """Every flag has a help text besides its default."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
@@ -100,7 +100,7 @@ def test_a_renamed_flag_is_answered_with_its_new_name(old, new):
             recipe_from_arguments(["tiny", "--corpus", "a", "--run-dir", "b", flag, "0.5"])
 
 
-def test_renamed_flags_lead_to_flags():
+def test_new_names_of_flags_exist():
     """Every new name is a flag of some command, and no old name is."""
     flags = {name.replace("_", "-") for recipe in RECIPE_TYPES for name in get_type_hints(recipe)}
 
@@ -166,7 +166,7 @@ def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
     assert caught.value.code == "error: --learning-rate must be above 0 and at most 1: `-1.0`"
 
 
-def test_a_flag_that_needs_values_is_named_where_it_has_none(monkeypatch):
+def test_a_flag_without_values_is_named(monkeypatch):
     """A flag without its values is an error that names it."""
     monkeypatch.setattr(sys, "argv", ["command", "somewhere", "--data"])
 
@@ -237,7 +237,7 @@ def test_other_errors_of_the_run_time_are_ours():
         command(main)()
 
 
-def test_a_command_whose_output_nobody_reads_fails_quietly():
+def test_a_command_with_closed_output_fails_quietly():
     """A command whose output is closed ends with SIGPIPE's exit code and no message."""
     code = "from training.command import command; command(lambda: [print('x', flush=True) for _ in range(9**5)])()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

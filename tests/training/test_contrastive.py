@@ -283,7 +283,7 @@ def test_several_processes_compare_all_texts(recipe, tmp_path):
     assert losses[2] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoint):
+def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     """Texts that differ only in case or beyond the maximum length count as the same text."""
     task, _ = load_for_evaluation(checkpoint)
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
@@ -318,7 +318,7 @@ def test_texts_that_are_the_same_to_the_network_share_a_number(recipe, checkpoin
         ({"min_label": math.nan}, "--min-label must be finite: `nan`"),
     ],
 )
-def test_mistakes_are_told(changes, message, recipe, alone):
+def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
     """The error names the mistake and the remedy, and no file is written."""
     with pytest.raises(ValueError, match=message):
         train_embedding(replace(recipe, **changes), alone)
@@ -341,7 +341,7 @@ def test_mistakes_are_told(changes, message, recipe, alone):
         ),
     ],
 )
-def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
+def test_unusable_pairs_are_refused(rows, message, recipe, tmp_path, alone):
     """The error says why the pairs cannot be used."""
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -350,7 +350,7 @@ def test_unusable_pairs_are_told(rows, message, recipe, tmp_path, alone):
         train_embedding(replace(recipe, train=(path,)), alone)
 
 
-def test_dev_pairs_that_are_known_are_counted(recipe, tmp_path, alone, capsys):
+def test_known_dev_pairs_are_counted(recipe, tmp_path, alone, capsys):
     """A note counts the dev pairs that are also in the training data, in either order."""
     rows = [json.loads(line) for line in recipe.dev[0].read_text().splitlines()][:3]
     known = [{"text": row["text_pair"], "text_pair": row["text"]} for row in rows]

@@ -91,7 +91,7 @@ def test_same_command_goes_on_after_an_interruption(text_file, tokenizer_dir, tm
     assert not partial.exists()
 
 
-def test_what_was_begun_with_other_text_is_begun_anew_when_asked(text_file, tokenizer_dir, tmp_path):
+def test_replace_starts_again_from_other_text(text_file, tokenizer_dir, tmp_path):
     """`replace` starts again from shards of other text, which never get into the corpus."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", num_workers=1, replace=True)
     (tmp_path / "out.partial").mkdir()
@@ -102,7 +102,7 @@ def test_what_was_begun_with_other_text_is_begun_anew_when_asked(text_file, toke
     Corpus(tmp_path / "out").verify()
 
 
-def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path):
+def test_repeated_text_is_counted_with_a_warning(text_file, tokenizer_dir, tmp_path):
     """The command counts repeated text in corpus.json and warns about it."""
     (tmp_path / "twice.txt").write_text("\n".join([make_text(30, seed=5)] * 2))
     arguments = f"--data {tmp_path}/twice.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out".split()
@@ -115,7 +115,7 @@ def test_repetition_is_counted_and_warned_of(text_file, tokenizer_dir, tmp_path)
     assert "warning: much of the text occurs more than once" in ran.stderr
 
 
-def test_text_that_does_not_suit_is_warned_of(tokenizer_dir, tmp_path, monkeypatch, capsys):
+def test_unsuitable_text_gets_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
     """The command warns about [UNK] tokens, about long sentences, and about a single document."""
     said = run_main("много слов the cat " * 50, tokenizer_dir, tmp_path, monkeypatch, capsys)
 
@@ -138,7 +138,7 @@ def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("separator", "sentences", "can_be_next"), [("\n\n", "40 of 40 documents (100.0%)", "0.0%"), ("\n", "0 of 3", "")]
 )
-def test_pairs_that_can_be_next_are_said(
+def test_the_fraction_of_possible_next_pairs_is_printed(
     separator, sentences, can_be_next, tokenizer_dir, tmp_path, monkeypatch, capsys
 ):
     """The command prints the fraction of pairs that can be next, and warns with a remedy if it is small."""
@@ -154,7 +154,7 @@ def test_pairs_that_can_be_next_are_said(
     assert ("--no-next-sentences" in said.err) == bool(can_be_next)
 
 
-def test_text_that_an_epoch_does_not_show_is_said(tokenizer_dir, tmp_path, monkeypatch, capsys):
+def test_text_left_out_of_an_epoch_gets_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
     """The command warns if an epoch leaves out much of the text because of long sentences."""
     documents = [" ".join(["cat"] * 300) + "\n" + "\n".join(["the dog"] * 9)] * 20
     said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
@@ -309,7 +309,7 @@ def fail():
     ],
     ids=["English", "characters", "not segmented", "segmented"],
 )
-def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, monkeypatch, capfd):
+def test_missing_words_get_a_warning(text, warning, chinese, tmp_path, monkeypatch, capfd):
     """The command warns if --words finds no words."""
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     flags = f"--data {tmp_path}/text.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --num-workers 1"
@@ -323,7 +323,7 @@ def test_words_that_are_none_are_warned_of(text, warning, chinese, tmp_path, mon
     assert not warning or warnings[0].startswith(f"warning: {warning}")
 
 
-def test_a_segmenter_that_is_not_installed_is_one_line(chinese, tmp_path, monkeypatch, capfd):
+def test_a_missing_segmenter_is_an_error_of_one_line(chinese, tmp_path, monkeypatch, capfd):
     """A missing segmenter is an error of one line, before any file is written."""
     monkeypatch.setattr("training.text.words.importlib.metadata.version", lambda name: not_installed(name))
     flags = f"--data {chinese}/running.txt --tokenizer {chinese}/tokenizer --out {tmp_path}/out --words jieba"
@@ -389,7 +389,7 @@ def train_on(tmp_path, text, **changes):
     return train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", **changes))
 
 
-def test_vocabulary_smaller_than_asked_for_is_remarked_upon(tmp_path, capsys):
+def test_a_small_vocabulary_gets_a_note(tmp_path, capsys):
     """A note says that the vocabulary is smaller than requested, and what to change."""
     train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
 
@@ -417,7 +417,7 @@ def test_a_script_of_many_letters_has_a_token_for_each(vocab_size, tmp_path, cap
     assert "are in no token" not in capsys.readouterr().err
 
 
-def test_characters_without_a_token_are_remarked_upon(tmp_path, capsys):
+def test_characters_without_a_token_get_a_warning(tmp_path, capsys):
     """A warning gives the fraction of characters that are in no token."""
     backend = train_on(tmp_path, "\n".join(SYLLABLES), vocab_size=320, lowercase=False)
 
@@ -428,7 +428,7 @@ def test_characters_without_a_token_are_remarked_upon(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "is_lost"), [("วันนี้อากาศดีมากเราไปเดินเล่นกัน" * 8, True), ("ไปเดินเล่น " * 40, False), ("走" * 500, False)]
 )
-def test_words_without_end_are_remarked_upon(text, is_lost, tmp_path, capsys):
+def test_very_long_words_get_a_warning(text, is_lost, tmp_path, capsys):
     """A warning gives the fraction of characters in words that are too long for the tokenizer."""
     train_on(tmp_path, text, vocab_size=320)
 

@@ -196,7 +196,7 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
 
 
 @pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red "])
-def test_white_space_around_an_answer_is_none_of_it(answer, tokenizer_dir):
+def test_white_space_around_an_answer_is_ignored(answer, tokenizer_dir):
     """White space around an answer is ignored, and a blank answer cannot be used."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
     context = "the big red cat"
@@ -209,7 +209,7 @@ def test_white_space_around_an_answer_is_none_of_it(answer, tokenizer_dir):
     assert not OBJECTIVES["spans"].is_usable(SpanExample("the house", context, (" ",), 3))
 
 
-def test_answers_may_end_with_an_accent(tokenizer_dir):
+def test_an_accent_at_the_end_of_an_answer_is_dropped(tokenizer_dir):
     """An accent at the end of an answer that the tokenizer drops does not make the question unanswerable."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
     example = SpanExample("the house", "the cat\u0301 the", ("cat\u0301",), 4)
@@ -241,7 +241,7 @@ FOUR_TOKENS = "the the the the"
         ([()], []),
     ],
 )
-def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
+def test_too_long_answers_are_counted(answers, doubt, tokenizer_dir):
     """A warning counts examples whose answers are all too long, with the flag to change."""
     settings = SpanSettings(max_seq_length=32, max_query_length=4, max_answer_length=3)
     task = create_task("spans", Tokenizer.load(tokenizer_dir), settings)
@@ -269,7 +269,7 @@ def test_answers_that_are_too_long_are_counted(answers, doubt, tokenizer_dir):
         ("the-cat's", "cat", ""),
     ],
 )
-def test_answers_that_begin_or_end_inside_a_word_are_counted(context, answer, doubt, tokenizer_dir):
+def test_answers_inside_words_are_counted(context, answer, doubt, tokenizer_dir):
     """A warning counts answers that begin or end inside a word, and those inside a token."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings())
     start = context.index(answer.strip()) - (len(answer) - len(answer.lstrip()))
@@ -478,7 +478,7 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
         assert expected in said
 
 
-def test_the_card_says_how_long_the_weights_were_trained(checkpoint, tmp_path, alone):
+def test_the_card_counts_steps_and_names_data(checkpoint, tmp_path, alone):
     """The card gives the steps until the time budget ended, and data files under distinct names."""
     paths = [tmp_path / part / "data.jsonl" for part in ("a", "b", "c")]
     for seed, path in enumerate(paths):
@@ -528,7 +528,7 @@ def test_shapes_of_batches_are_few():
     assert sum(batch.num_tokens for batch in batches) == sum(range(3, 91))
 
 
-def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, capsys):
+def test_a_run_prints_its_data_and_warnings(checkpoint, tmp_path, alone, capsys):
     """The run prints the data it read, dev examples known from training, weak scores, and earlier results."""
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
     dev = tmp_path / "dev.jsonl"
@@ -556,7 +556,7 @@ def test_it_says_what_was_read_and_what_came_of_it(checkpoint, tmp_path, alone, 
     assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
 
 
-def test_it_says_what_the_network_does_not_read(checkpoint, tmp_path, alone, monkeypatch, capsys):
+def test_a_run_warns_about_unknown_and_truncated_text(checkpoint, tmp_path, alone, monkeypatch, capsys):
     """The run warns about unknown words and truncated texts, in training, dev and evaluation."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("text\tlabel\n" + "今天天气很好，我们走吧\tyes\n昨天天气不好\tno\n" * 4)
@@ -592,7 +592,7 @@ def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
 
 
 @pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
-def test_labels_that_are_hardly_classes_are_remarked_upon(labels, is_warned, checkpoint, tmp_path, alone, capsys):
+def test_numeric_labels_get_a_warning(labels, is_warned, checkpoint, tmp_path, alone, capsys):
     """A warning suggests regression if the labels are fractions or many numbers."""
     train = tmp_path / "train.tsv"
     train.write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
@@ -635,7 +635,7 @@ def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
 
 
 @pytest.mark.parametrize(("labels", "is_new"), [(("no", "yes"), False), (("yea", "nay"), True)])
-def test_a_classifier_of_other_labels_is_not_gone_on_with(labels, is_new, checkpoint, tmp_path, alone, capsys):
+def test_a_classifier_for_other_labels_is_replaced(labels, is_new, checkpoint, tmp_path, alone, capsys):
     """A classifier for other labels is replaced by a new one, with a note."""
     rows = [json.loads(line) for line in write_classification(tmp_path / "train.jsonl", 32, 0).read_text().splitlines()]
     others = [json.dumps(row | {"label": labels[row["label"] == "yes"]}) for row in rows]
@@ -687,7 +687,7 @@ def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_pa
         (["the", "cat", "##s", "中"], None, False),
     ],
 )
-def test_a_cased_vocabulary_that_is_lower_cased_is_told(tokens, config, is_told, checkpoint, tmp_path, capsys):
+def test_a_lower_cased_cased_vocabulary_gets_a_warning(tokens, config, is_told, checkpoint, tmp_path, capsys):
     """A warning reports a cased vocabulary once if no configuration sets its case."""
     shutil.copy(checkpoint / "config.json", tmp_path)
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]

@@ -60,7 +60,7 @@ def test_rows_are_mean_and_deviation_over_seeds(finished):
     assert (run_dir / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_table_shows_what_the_report_holds(finished):
+def test_the_table_shows_the_report(finished):
     """The table shows each setting's mean, the unpretrained row, the baseline, and failed runs with their reason."""
     _, found = finished
 
@@ -77,7 +77,7 @@ def test_table_shows_what_the_report_holds(finished):
     assert all(f"{run['name']}: accuracy is not above majority label" in table for run in failed)
 
 
-def test_best_checkpoint_says_among_how_many_it_was_chosen(finished):
+def test_the_best_checkpoint_gives_the_number_of_runs(finished):
     """The best checkpoint is complete and gives the number of runs, and other runs keep no weights."""
     run_dir, found = finished
     card = read_task_card(run_dir / "checkpoint")
@@ -208,7 +208,7 @@ def test_grid_whose_runs_all_diverge_fails(checkpoint, data, tmp_path, alone):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e30,)), alone)
 
 
-def test_best_that_beats_no_baseline_is_no_checkpoint(checkpoint, data, tmp_path, alone, capsys):
+def test_a_best_run_below_the_baseline_fails(checkpoint, data, tmp_path, alone, capsys):
     """A grid whose best run beats no baseline writes its report and fails."""
     with pytest.raises(ValueError, match="all 1 runs failed; the best: accuracy is not above majority label"):
         grid(recipe(checkpoint, data, tmp_path / "run", learning_rates=(1e-9,), seeds=(0,), from_scratch=False), alone)
@@ -231,10 +231,10 @@ def test_keep_all_keeps_all_weights(checkpoint, data, tmp_path, alone):
     grid(recipe(checkpoint, data, tmp_path, seeds=(0,), keep="all"), alone)
 
     assert len(list(tmp_path.glob(f"*/checkpoint/{WEIGHTS_FILE}"))) == 3
-    assert torch.equal(*(load_model(path, "classification").classifier.weight for path in _same(tmp_path)))
+    assert torch.equal(*(load_model(path, "classification").classifier.weight for path in best_checkpoints(tmp_path)))
 
 
-def _same(run_dir):
+def best_checkpoints(run_dir):
     best = json.loads((run_dir / "grid.json").read_text())["best"]["name"]
     return run_dir / "checkpoint", run_dir / best / "checkpoint"
 

@@ -237,7 +237,7 @@ def test_shift_and_scale_of_labels_do_not_matter(checkpoint, tmp_path, alone):
     assert predict(task, dev, run) == pytest.approx(found, rel=1e-4)
 
 
-def test_labels_that_are_all_the_same_are_learnt(checkpoint, tmp_path, alone):
+def test_equal_labels_are_learnt(checkpoint, tmp_path, alone):
     """Equal labels train with a deviation of 1, so nothing is divided by zero."""
     path, _ = finetuned_numbers(tmp_path, "same", lambda y: 0.1, checkpoint=checkpoint, world=alone, num_epochs=1)
 

@@ -142,7 +142,7 @@ def corpora(tokenizer_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["single", "long"])
 @pytest.mark.parametrize("objective", ["masked-lm", "replaced-tokens"])
-def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora, tmp_path, alone, capfd):
+def test_random_next_sentences_only_are_refused(name, objective, corpora, tmp_path, alone, capfd):
     """The error names the flag that helps, and training without next sentences prints nothing about pairs."""
     wanted = recipe(corpora / name, tmp_path / "run", num_steps=1, objective=objective)
     single = {"single": 60, "long": 0}[name]
@@ -160,7 +160,7 @@ def test_next_sentences_that_are_all_random_are_refused(name, objective, corpora
     assert ("of the text, as long sentences are cut" in said.out) == (name == "long")
 
 
-def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path, alone, capfd, monkeypatch):
+def test_a_run_begun_on_random_pairs_resumes(corpora, tmp_path, alone, capfd, monkeypatch):
     """A run that has begun on such a corpus resumes, and does not describe its pairs again."""
     changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
     with monkeypatch.context() as patch:
@@ -174,7 +174,7 @@ def test_a_run_that_learns_from_such_a_corpus_already_goes_on(corpora, tmp_path,
     assert "of the pairs" not in "".join(capfd.readouterr())
 
 
-def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
+def test_few_next_sentences_get_a_warning(corpora, tmp_path, alone, capfd):
     """A warning for each length reports that few pairs can be next."""
     pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_fraction=0.5), alone)
     said = capfd.readouterr()
@@ -186,7 +186,7 @@ def test_few_next_sentences_are_warned_of(corpora, tmp_path, alone, capfd):
     assert [(length, fraction) for fraction, length in warned] == stated
 
 
-def test_next_sentences_of_dev_that_are_all_random_are_not_scored(corpora, corpus_dir, tmp_path, alone, capfd):
+def test_random_next_sentences_of_dev_are_not_scored(corpora, corpus_dir, tmp_path, alone, capfd):
     """A dev corpus without next sentences gives no nsp_accuracy."""
     for dev in ("single", "few"):
         changes = {"num_steps": 1, "dev_corpus": corpora / dev}
@@ -211,15 +211,15 @@ def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
 
 
 @pytest.fixture
-def further(corpus_dir, checkpoint, tmp_path):
+def continued(corpus_dir, checkpoint, tmp_path):
     """Return a recipe that starts from a checkpoint and hardly changes its weights."""
     init = shutil.copytree(checkpoint, tmp_path / "init")
     return recipe(corpus_dir, tmp_path / "run", init=init, num_steps=1, learning_rate=1e-9)
 
 
-def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
+def test_a_run_goes_on_from_another_checkpoint(continued, checkpoint, alone):
     """A run starts from the weights of the checkpoint, which the card names with its own pretraining."""
-    found = pretrain(further, alone)
+    found = pretrain(continued, alone)
 
     ours, theirs = (load_model(path, "masked-lm").state_dict() for path in (found, checkpoint))
     for name, value in theirs.items():
@@ -230,25 +230,25 @@ def test_a_run_goes_on_from_another_checkpoint(further, checkpoint, alone):
     assert record["before"] == read_task_card(checkpoint).provenance["pretraining"]
 
 
-def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
+def test_the_checkpoint_to_go_on_from_stays_the_same(continued, tmp_path, alone):
     """The checkpoint to start from may move but not change, and a run without its digest accepts it."""
-    pretrain(further, alone)
-    moved = shutil.move(further.init, tmp_path / "moved")
-    pretrain(replace(further, init=moved), alone)
-    (moved / "model.safetensors").write_bytes((further.run_dir / "checkpoint" / "model.safetensors").read_bytes())
+    pretrain(continued, alone)
+    moved = shutil.move(continued.init, tmp_path / "moved")
+    pretrain(replace(continued, init=moved), alone)
+    (moved / "model.safetensors").write_bytes((continued.run_dir / "checkpoint" / "model.safetensors").read_bytes())
 
     with pytest.raises(
         RunMismatchError, match="was started with other contents of `init`; choose another run directory"
     ):
-        pretrain(replace(further, init=moved), alone)
+        pretrain(replace(continued, init=moved), alone)
     with pytest.raises(RunMismatchError, match=r"was started with init `.*`, not `None`"):
-        pretrain(replace(further, init=None), alone)
-    record = json.loads((further.run_dir / "recipe.json").read_text())
-    (further.run_dir / "recipe.json").write_text(json.dumps(record | {"init_sha256": checkpoint_digest(moved)}))
-    pretrain(replace(further, init=moved), alone)
+        pretrain(replace(continued, init=None), alone)
+    record = json.loads((continued.run_dir / "recipe.json").read_text())
+    (continued.run_dir / "recipe.json").write_text(json.dumps(record | {"init_sha256": checkpoint_digest(moved)}))
+    pretrain(replace(continued, init=moved), alone)
     del record["init_sha256"]
-    (further.run_dir / "recipe.json").write_text(json.dumps(record))
-    pretrain(replace(further, init=moved), alone)
+    (continued.run_dir / "recipe.json").write_text(json.dumps(record))
+    pretrain(replace(continued, init=moved), alone)
 
 
 @pytest.mark.parametrize(
@@ -263,22 +263,22 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(further, tmp_path, alone):
         ),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, further, alone):
+def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, continued, alone):
     """A checkpoint that does not fit is refused before the first step."""
     if changes.get("init") == "other words":
         for name in ("tokenizer.json", "vocab.txt"):
-            text = (further.init / name).read_text()
-            (further.init / name).write_text(text.replace("river", "mount"))
+            text = (continued.init / name).read_text()
+            (continued.init / name).write_text(text.replace("river", "mount"))
         changes = {}
     if "init" in changes:
         changes = {"init": Path(changes["init"])}
 
     with pytest.raises(ValueError, match=message):
-        pretrain(replace(further, **changes), alone)
-    assert not further.run_dir.exists()
+        pretrain(replace(continued, **changes), alone)
+    assert not continued.run_dir.exists()
 
 
-def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alone, monkeypatch, capsys):
+def test_the_card_counts_tokens_of_the_selected_weights(corpus_dir, tmp_path, alone, monkeypatch, capsys):
     """The card counts steps and tokens of the selected weights; a note says that the dev corpus is the corpus."""
     scores = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": next(scores)})
@@ -293,7 +293,7 @@ def test_the_card_counts_what_the_selected_weights_saw(corpus_dir, tmp_path, alo
     assert "note: the dev corpus is the one to learn from" in capsys.readouterr().out
 
 
-def test_nothing_is_selected_where_no_score_is_a_number(corpus_dir, tmp_path, alone, monkeypatch):
+def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
     """The error for NaN scores names the flag that helps, and with it the run finishes."""
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": math.nan})
     changes = {"num_steps": 2, "eval_every": 1, "dev_corpus": corpus_dir}
@@ -323,7 +323,7 @@ def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_p
         recipe(corpus_dir, tmp_path, **changes)
 
 
-def test_mistake_may_be_mended_before_there_is_a_state(corpus_dir, tmp_path, alone):
+def test_a_run_without_a_state_can_be_corrected(corpus_dir, tmp_path, alone):
     """A corrected command starts again if the run has no state yet."""
     with pytest.raises(ValueError, match="less than one batch"):
         pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, global_batch_size=100_000), alone)
@@ -478,7 +478,7 @@ def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_p
     ("processes", "module", "message"),
     [(0, "pretrain", "processes must be at least 1"), (2, "x", "no such command"), (2, "pretrain.py", "no such")],
 )
-def test_what_cannot_be_launched_is_refused(processes, module, message):
+def test_impossible_launches_are_refused(processes, module, message):
     """An impossible launch is refused before any process starts."""
     with pytest.raises(ValueError, match=message):
         launch(processes, [], f"training.{module}", [])

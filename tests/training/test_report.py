@@ -175,7 +175,7 @@ def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
     assert "no step logged yet" in empty
 
 
-def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path):
+def test_missing_and_changed_dev_data_are_named(finetuned, labelled, tmp_path):
     """The page names missing or changed dev data, and uses other given data."""
     run = finetuned("classification")
     recipe = json.loads((run / "recipe.json").read_text())
@@ -190,7 +190,7 @@ def test_dev_data_that_is_gone_or_changed_is_told(finetuned, labelled, tmp_path)
     assert "5 random examples" in given_data.note
 
 
-def test_data_of_one_name_are_told_apart(checkpoint, tmp_path, alone):
+def test_files_with_the_same_name_are_distinguished(checkpoint, tmp_path, alone):
     """The report distinguishes files with the same name in different folders."""
     files = [tmp_path / name / "data.jsonl" for name in ("train", "first", "second")]
     for seed, path in enumerate(files):
@@ -330,7 +330,7 @@ def test_a_damaged_run_is_named(checkpoint, tmp_path):
         render(run)
 
 
-def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path):
+def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path):
     """The command refuses a folder without a run in one line, without a traceback."""
     command = [sys.executable, "-m", "training.report", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -117,7 +117,7 @@ def test_cells_are_means_over_seeds(finished):
 
 
 @pytest.mark.slow
-def test_rows_differ_in_what_they_say(finished):
+def test_rows_differ_in_their_recipes(finished):
     """The rows' runs differ in direction, next sentences and BiLSTM, and pretrain for the same steps."""
     recipe, _, _ = finished
     paths = recipe.run_dir.glob("pretrain/*/recipe.json")
@@ -286,7 +286,7 @@ def test_text_is_a_pattern_within_the_data_folder(text, tmp_path):
         AblationsRecipe(data=tmp_path, run_dir=tmp_path / "run", text=text)
 
 
-def test_format_says_what_is_missing():
+def test_cells_show_deviation_and_missing_runs():
     """A cell shows the deviation of several scores, failed runs, and runs to come."""
     scores = (0.5, 0.6)
     deviation = 100 * statistics.stdev(scores)

@@ -195,7 +195,7 @@ def test_frozen_encoder_has_neither_gradients_nor_dropout(dtype):
     assert in_optimizer == len(trained)
 
 
-def test_layers_that_nobody_reads_do_not_train():
+def test_unused_layers_do_not_train():
     """Unused layers do not train, because DDP would wait for their gradients."""
     model = create_model("tagging", shape(state_layers=(1,)))
     model(*arrays())["logits"].sum().backward()
@@ -240,7 +240,7 @@ def test_frozen_alone_stays_a_bert(checkpoint, tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_checkpoint_passes_for_no_bert(checkpoint, tmp_path, alone):
+def test_ablations_are_refused_by_transformers_and_export(checkpoint, tmp_path, alone):
     """transformers and the export refuse an ablation; fine-tuning continues from it, with or without its BiLSTM."""
     first = finetune(recipe("classification", checkpoint, tmp_path, 32, layers=(1, 2), combine="sum", bilstm=8), alone)
 

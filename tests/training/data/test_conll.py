@@ -125,7 +125,7 @@ def test_columns_of_ud_are_read_by_name(columns, tags, tmp_path):
         read_tagging(path, Columns(tags="deps"))
 
 
-def test_columns_may_be_named_by_the_file(tmp_path):
+def test_conll_u_plus_names_its_columns(tmp_path):
     """A CoNLL-U Plus file names its own columns."""
     path = tmp_path / "a.conllup"
     path.write_text("# global.columns = ID FORM NER:X MISC\n1\tcat\tB-X\t_\n2\tthe\tO\tq\n")
@@ -157,7 +157,7 @@ def test_other_layouts_are_refused(lines, message, tmp_path):
         read_tagging(tmp_path / "a.txt", Columns())
 
 
-def test_a_column_may_be_named_by_its_number(tmp_path):
+def test_columns_of_conll_have_numbers(tmp_path):
     """A number from 0 names a column of CoNLL, and names of table columns are refused."""
     path = write(tmp_path / "a.txt", numbered)
     (tmp_path / "a.jsonl").write_text(json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n")

@@ -85,7 +85,7 @@ def test_malformed_names_are_refused(source):
         read_classification(Path(source), Columns())
 
 
-def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
+def test_a_missing_library_is_named(monkeypatch):
     """A missing library is an error with the command to install it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
 
@@ -93,7 +93,7 @@ def test_without_the_library_the_line_says_how_to_install_it(monkeypatch):
         read_classification(Path("hf:glue,split=train"), Columns())
 
 
-def test_without_a_network_there_is_one_line(monkeypatch):
+def test_connection_errors_are_one_line(monkeypatch):
     """A connection error of the library becomes an error that names the source."""
 
     def load_dataset(*args, **arguments):

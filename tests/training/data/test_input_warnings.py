@@ -36,7 +36,7 @@ def test_texts_of_another_language(task, texts, is_foreign, capsys):
     assert not said.out
 
 
-def test_texts_that_are_cut(task, capsys):
+def test_truncated_texts_are_counted(task, capsys):
     """A note counts the truncated examples and names the setting."""
     texts = ["the cat"] * 3 + ["the cat " * 4] * 2
 

@@ -160,7 +160,7 @@ def test_one_number_is_one_label(labels, tmp_path):
     assert len(read_classification(tmp_path / "a.jsonl", Columns())) == len(labels) - 1
 
 
-def test_json_lines_may_be_called_json(tmp_path):
+def test_json_files_can_hold_json_lines(tmp_path):
     """Every task reads JSON lines from a .json file, and SQuAD's JSON on one line or several."""
     answers = {"text": ["here"], "answer_start": [0]}
     rows = {
@@ -224,7 +224,7 @@ def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
         ("", Columns(), Columns()),
     ],
 )
-def test_columns_that_are_known_count_where_they_are_there(content, known, expected, tmp_path):
+def test_existing_columns_keep_their_known_names(content, known, expected, tmp_path):
     """Existing columns keep their known names, others get the usual names, and an existing header is detected."""
     (tmp_path / "a.tsv").write_text(content)
 
@@ -258,7 +258,7 @@ NONE = {"text": [], "answer_start": []}
         (read_spans, Columns(context="body"), [{"id": 1, "question": "a", "context": "b", "answers": NONE}], "body"),
     ],
 )
-def test_columns_that_were_named_must_be_there(read, columns, rows, message, tmp_path):
+def test_named_columns_must_exist(read, columns, rows, message, tmp_path):
     """A column named by flag must exist, and a column with its usual name may be absent."""
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 

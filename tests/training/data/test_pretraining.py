@@ -21,7 +21,7 @@ def examples(corpus):
     return PretrainingExamples(corpus, max_seq_length=48, seed=3)
 
 
-def restored(example):
+def unmasked_ids(example):
     ids = example.input_ids.copy()
     ids[example.masked_positions] = example.masked_labels
     return ids
@@ -38,7 +38,7 @@ def test_example_is_a_pure_function_of_seed_epoch_and_index(corpus, examples):
         np.testing.assert_array_equal(one.masked_positions, two.masked_positions)
     other = PretrainingExamples(corpus, max_seq_length=48, seed=4)
     for changed in (other.example(0, 7), examples.example(1, 7)):
-        assert restored(changed).tolist() != restored(examples.example(0, 7)).tolist()
+        assert unmasked_ids(changed).tolist() != unmasked_ids(examples.example(0, 7)).tolist()
 
 
 def test_pairs_have_berts_form(corpus, examples):
@@ -46,7 +46,7 @@ def test_pairs_have_berts_form(corpus, examples):
     tokenizer = corpus.tokenizer
     for index in range(examples.num_examples(0)):
         example = examples.example(0, index)
-        ids = restored(example)
+        ids = unmasked_ids(example)
         first_sep, last_sep = np.flatnonzero(ids == tokenizer.sep_id)
         assert ids[0] == tokenizer.cls_id
         assert last_sep == len(ids) - 1 <= 47
@@ -61,7 +61,7 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examp
     labels = []
     for index in range(examples.num_examples(0)):
         example = examples.example(0, index)
-        ids = restored(example)
+        ids = unmasked_ids(example)
         first_sep = int(np.flatnonzero(ids == corpus.tokenizer.sep_id)[0])
         parts = [" ".join(map(str, part)) for part in (ids[1:first_sep], ids[first_sep + 1 : -1])]
         homes = [{n for n, text in enumerate(texts) if part in text} for part in parts]
@@ -246,14 +246,14 @@ def places(corpus):
 
 @pytest.mark.parametrize("next_sentences", [True, False])
 @pytest.mark.parametrize("max_seq_length", [32, 128])
-def test_summary_is_what_the_examples_are(max_seq_length, next_sentences, some_corpus):
+def test_pair_statistics_equal_counts_of_examples(max_seq_length, next_sentences, some_corpus):
     """The statistics of pairs equal counts over all examples of the epoch."""
     kind, corpus = some_corpus
     corpus = places(corpus)
     examples = PretrainingExamples(corpus, max_seq_length=max_seq_length, next_sentences=next_sentences, seed=5)
     everything = [examples.example(0, index) for index in range(examples.num_examples(0))]
     labels = [example.nsp_label for example in everything]
-    tokens = np.concatenate([restored(example) for example in everything])
+    tokens = np.concatenate([unmasked_ids(example) for example in everything])
     shown = np.unique(tokens[tokens >= corpus.tokenizer.vocab_size])
 
     summary = examples.pair_statistics()

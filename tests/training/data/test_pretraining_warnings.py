@@ -111,7 +111,7 @@ def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
     assert "changes hardly anything: 0.0% of the first" in whole_words_note(whole)
 
 
-def test_a_run_says_so(chinese, tmp_path, alone, capsys):
+def test_a_run_prints_the_note(chinese, tmp_path, alone, capsys):
     """Only a run with whole-word masking prints the note."""
     for whole_words in (True, False):
         run = tmp_path / str(whole_words)

@@ -29,7 +29,7 @@ def launch(act, *flags):
         ),
     ],
 )
-def test_what_ends_one_process_is_said_once(act, message, code):
+def test_the_error_of_one_process_is_printed_once(act, message, code):
     """The error that ends one process is printed once, and a user's mistake causes no restart."""
     result = launch(act, *(["--max-restarts", "3"] if code == 2 else []))
 
@@ -38,7 +38,7 @@ def test_what_ends_one_process_is_said_once(act, message, code):
 
 
 @pytest.mark.slow
-def test_main_may_take_its_time():
+def test_processes_wait_for_the_main_one():
     """The other processes wait for the main one longer than for gradients, and get its result."""
     result = launch("wait")
 

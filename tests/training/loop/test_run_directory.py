@@ -178,7 +178,7 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
     assert resume(tmp_path, alone).step == 1
 
 
-def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
+def test_leftovers_of_a_kill_are_removed(tmp_path, alone):
     """The next start removes the states beside a result and partial files, and keeps foreign files."""
     write_states(tmp_path, alone, 1)
     for name in (
@@ -197,7 +197,7 @@ def test_what_a_kill_left_behind_is_cleaned_up(tmp_path, alone):
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.json", "checkpoint", ".mine", ".lock"}
 
 
-def test_what_was_said_is_not_said_again(tmp_path, alone):
+def test_a_resumed_run_repeats_no_warning(tmp_path, alone):
     """A resumed run repeats no warning, and a state without smoothed losses loads, too."""
     monitor = LossMonitor()
     monitor.start(10, torch.device("cpu"))
@@ -228,7 +228,7 @@ def recipe(tmp_path):
     )
 
 
-def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
+def test_missing_fields_of_old_recipes_have_defaults(recipe, tmp_path):
     """Missing fields of an old recipe count as defaults, and the error names a field that differs."""
     asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, paths=PATH_FIELDS)
     before = json.loads(json.dumps(asked.values))
@@ -248,7 +248,7 @@ def test_fields_that_there_were_not_yet_had_their_defaults(recipe, tmp_path):
     asked.check(before | {"select": "best"}, tmp_path, is_finished=False)
 
 
-def test_a_run_of_another_command_is_told_by_its_name(recipe, tmp_path):
+def test_a_run_of_another_command_is_named(recipe, tmp_path):
     """The error names the command that began the run, also for old recipes."""
     asked = RecipeRecord(recipe, {}, paths=PATH_FIELDS)
     pretraining = recipe_fields(PretrainRecipe(corpus=tmp_path, run_dir=tmp_path))
@@ -273,7 +273,7 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
             check_types(FinetuneRecipe, values | change, tmp_path)
 
 
-def test_a_run_that_is_refused_leaves_nothing(tmp_path, alone):
+def test_a_refused_run_leaves_nothing(tmp_path, alone):
     """A refused run leaves no directory, and a run that had begun stays."""
 
     def refuse(path):

@@ -39,7 +39,7 @@ from training.pretrain import PretrainRecipe, pretrain
 SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
 
 
-class Numbered:
+class NumberedData:
     """Data whose batches contain their number, with one target a sequence."""
 
     def __init__(self, num_batches=5, asked=None):
@@ -62,7 +62,7 @@ def objective(network, batch):
 
 
 @contextmanager
-def begun(path, alone):
+def open_run(path, alone):
     """Yield a run directory for training."""
     with RunDirectory(path, alone) as run:
         run.begin(RecipeRecord(LoopSettings(), {}, paths=()))
@@ -76,8 +76,8 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, monito
         **{"global_batch_size": 4, "log_every": 1, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_every": 4}
         | changes
     )
-    phases = phases or [Phase(data=Numbered())]
-    with begun(path, alone) as run:
+    phases = phases or [Phase(data=NumberedData())]
+    with open_run(path, alone) as run:
         progress = train(
             *(model, phases, loss),
             num_steps=num_steps,
@@ -91,7 +91,7 @@ def tiny_train(path, alone, *, num_steps=12, phases=None, loss=objective, monito
 
 def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
     """Training reads every batch once, in order, through epochs of different sizes and in micro-batches."""
-    data = Numbered()
+    data = NumberedData()
     tiny_train(tmp_path / "run", alone, phases=[Phase(data=data)], micro_batch_size=3)
 
     expected = [(0, index) for index in range(5)] + [(1, index) for index in range(6)] + [(2, 0)]
@@ -101,7 +101,7 @@ def test_each_batch_is_seen_once_and_in_order(tmp_path, alone):
 
 def test_phases_follow_each_other(tmp_path, alone):
     """The second phase begins at its fraction of the steps with its own first batch and micro-batches."""
-    short, long = Numbered(), Numbered()
+    short, long = NumberedData(), NumberedData()
     phases = [Phase(data=short, end=0.75), Phase(data=long, micro_batch_size=1)]
     _, progress, _ = tiny_train(tmp_path / "run", alone, phases=phases)
 
@@ -185,7 +185,7 @@ def test_infinite_loss_is_named_and_leaves_the_weights(tmp_path, alone):
     monitor = LossMonitor()
     monitor.start(10, torch.device("cpu"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    losses = objective(model, Numbered().batch(0, 0, slice(0, 2)))
+    losses = objective(model, NumberedData().batch(0, 0, slice(0, 2)))
     (losses["loss"] * math.nan).backward()
     optimizer.found_inf = monitor.observe(Progress(), {"loss": losses["loss"] * math.nan}, torch.tensor(1.0))
     optimizer.step()
@@ -220,15 +220,21 @@ def test_losses_count_by_their_weights(alone):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
+def test_a_nan_score_is_never_the_best(tmp_path, alone):
     """A NaN score is never the best."""
     scores = iter([math.nan, 0.2, 0.1])
     model = create_model("embedding", SHAPE, dropout=0.0)
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, learning_rate=1e-3)
     evaluation = Evaluation(scores=lambda: {"spearman": next(scores)}, every=2)
-    with begun(tmp_path / "run", alone) as run:
+    with open_run(tmp_path / "run", alone) as run:
         train(
-            model, [Phase(data=Numbered())], objective, num_steps=6, settings=settings, run=run, evaluation=evaluation
+            model,
+            [Phase(data=NumberedData())],
+            objective,
+            num_steps=6,
+            settings=settings,
+            run=run,
+            evaluation=evaluation,
         )
 
     assert [path.name for path in run.states("best")] == ["best-00000004"]
@@ -236,7 +242,7 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path, alone):
 
 def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
     """The prefetcher skips an epoch without a whole batch."""
-    data = Numbered()
+    data = NumberedData()
     data.num_batches = lambda epoch: (2, 0, 3)[epoch]
     with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as prefetcher:
         place, _, _ = prefetcher.take(Place(index=2))
@@ -341,7 +347,7 @@ def test_lower_layers_learn_slower_and_later():
         ({"state_layers": (2, 1)}, {"layers.0": 2, "layers.1": 1, "embeddings": 3}),
     ],
 )
-def test_depth_is_that_below_the_head(changes, depths):
+def test_depth_counts_from_the_head(changes, depths):
     """The depth of a layer counts down from the highest layer that the head reads, in each stack."""
     model = create_model("classification", change_config(SHAPE, changes), num_labels=2)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
@@ -379,7 +385,7 @@ def test_lower_layers_of_a_run_learn_slower_and_later(tmp_path, alone):
         ([0.1, 0.3, 0.1, 0.1], False, 6),
     ],
 )
-def test_best_state_is_of_the_run_as_it_went_on(scores, has_older, best, tmp_path, alone):
+def test_a_resumed_run_forgets_later_best_states(scores, has_older, best, tmp_path, alone):
     """A resumed run forgets best states later than its own state, and keeps earlier ones that exist."""
     killed, resumed = iter([0.1, 0.5, 0.2, 0.2, 0.2, 0.2, 0.6]), iter(scores)
     run = partial(tiny_train, tmp_path / "run", alone, num_steps=8)
@@ -403,8 +409,8 @@ def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
     for num_steps in (8, 4):
         evaluation = Evaluation(scores=lambda: {"f1": next(scores)}, every=num_steps)
         model = create_model("embedding", SHAPE, dropout=0.0)
-        with begun(tmp_path / "run", alone) as run:
-            phases = [Phase(data=Numbered())]
+        with open_run(tmp_path / "run", alone) as run:
+            phases = [Phase(data=NumberedData())]
             train(model, phases, objective, num_steps=num_steps, settings=settings, run=run, evaluation=evaluation)
         assert [path.name for path in run.states("best")] == [f"best-0000000{num_steps}"]
         for state in run.states():
@@ -424,9 +430,15 @@ def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
 
     settings = LoopSettings(global_batch_size=4, dtype="fp32", checkpoint_every=5, keep_last=1, learning_rate=1e-3)
     evaluation = Evaluation(scores=evaluate, every=2)
-    with begun(tmp_path / "run", alone) as run:
+    with open_run(tmp_path / "run", alone) as run:
         train(
-            model, [Phase(data=Numbered())], objective, num_steps=10, settings=settings, run=run, evaluation=evaluation
+            model,
+            [Phase(data=NumberedData())],
+            objective,
+            num_steps=10,
+            settings=settings,
+            run=run,
+            evaluation=evaluation,
         )
 
     assert [path.name for path in run.states("best")] == ["best-00000006"]
@@ -482,7 +494,7 @@ def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch
 
 def test_prefetcher_makes_the_next_batch_ahead(alone):
     """The prefetcher makes the next batch in advance, and starts again if another one is requested."""
-    data = Numbered()
+    data = NumberedData()
     settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
     with Prefetcher([Phase(data=data)], settings, alone) as prefetcher:
         prefetcher.take(Place())

@@ -26,7 +26,7 @@ def test_attention_equals_pytorchs(masked):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_masks_drop_as_often_as_asked(rate, dtype):
+def test_masks_drop_at_the_given_rate(rate, dtype):
     """A dropout mask drops independent elements at the given rate."""
     torch.manual_seed(0)
     mask = cpu.keep_mask(torch.Size([401, 1001]), rate, dtype).float()
@@ -50,7 +50,7 @@ def test_attention_drops_probabilities():
     assert context.std().item() > 0.01
 
 
-def test_dropout_scales_what_it_keeps_and_rests_in_evaluation():
+def test_dropout_scales_kept_elements_and_skips_evaluation():
     """Dropout scales the kept elements in training, with and without a residual, and does nothing in evaluation."""
     torch.manual_seed(0)
     dropout, ones = Dropout(0.25), torch.ones(1000, 100)

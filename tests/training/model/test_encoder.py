@@ -165,7 +165,7 @@ def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
         torch.testing.assert_close(ours(**inputs)["last_hidden_state"], expected, atol=1e-5, rtol=1e-5)
 
 
-def divide(directory, suffix):
+def split_weights(directory, suffix):
     """Split the weights of a checkpoint into two files with an index, like transformers does with large ones."""
     weights = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
@@ -187,7 +187,7 @@ def test_weights_in_several_files(tmp_path, suffix):
     """Weights in several files load like weights in one file."""
     hugging_face_model("embedding", tmp_path)
     expected = read_weights(tmp_path)
-    divide(tmp_path, suffix)
+    split_weights(tmp_path, suffix)
 
     weights = read_weights(tmp_path)
 
@@ -222,7 +222,7 @@ def edit_index(path, **changes):
 def test_broken_parts(tmp_path, spoil, message):
     """The error names the index or the part, and the problem."""
     hugging_face_model("embedding", tmp_path)
-    spoil(divide(tmp_path, "safetensors"))
+    spoil(split_weights(tmp_path, "safetensors"))
 
     with pytest.raises(ValueError, match=re.escape(message)):
         read_weights(tmp_path)
@@ -348,7 +348,7 @@ def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
-def test_networks_that_are_no_bert_are_kept_from_transformers(direction, checkpoint, tmp_path):
+def test_transformers_refuses_ablations(direction, checkpoint, tmp_path):
     """Networks that are no BERT load here unchanged, and transformers refuses them."""
     torch.manual_seed(0)
     config = change_config(read_shape(checkpoint), {"direction": direction})

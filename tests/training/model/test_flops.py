@@ -70,7 +70,7 @@ def test_paper_example():
     assert flops_per_token(EncoderConfig(), length=128, predicted=0.15) == pytest.approx(545e6, rel=0.01)
 
 
-def test_peak_is_measured_where_it_is_unknown():
+def test_an_unknown_peak_is_measured():
     """The measured peak of a CPU is above 1 GFLOP/s."""
     assert measured_peak(torch.device("cpu"), torch.float32, size=256) > 1e9
 

@@ -123,7 +123,7 @@ def test_generator_starts_as_the_lowest_layers(network, batch):
     assert copies[0].data_ptr() != copies[1].data_ptr()
 
 
-def test_what_is_left_is_the_same_bert(network, batch):
+def test_plain_network_gives_the_same_outputs(network, batch):
     """The plain network and the whole network without labels give the same outputs."""
     _, inputs = batch
     arguments = {name: value for name, value in inputs.items() if name != "masked_labels_N"}

@@ -115,7 +115,7 @@ def test_the_hub_knows_the_type_of_a_score_by_characters():
         ),
     ],
 )
-def test_the_card_says_what_losses_are_in(task, metrics, unit):
+def test_the_card_gives_the_units_of_losses(task, metrics, unit):
     """The card gives the units of losses and errors, and ignores labels named `loss`."""
     settings_type = TASKS[task].settings_type
     settings = settings_type(labels=("O", "B-loss")) if task == "tagging" else settings_type()
@@ -144,7 +144,7 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
     assert f"{num_tokens:,} tokens, repetitions included" in card.content
 
 
-def test_all_stages_are_told(finetuned, checkpoint, corpus_dir, tmp_path, alone):
+def test_the_card_describes_all_stages(finetuned, checkpoint, corpus_dir, tmp_path, alone):
     """The card describes every stage of pretraining and fine-tuning, in order."""
     changes = {"init": checkpoint, "num_steps": 3, "long_seq_length": 64}
     recipe = PretrainRecipe(**TINY | changes, corpus=corpus_dir, run_dir=tmp_path / "more")
@@ -260,7 +260,7 @@ def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, tex
     assert ("text_pair" in (tmp_path / "a" / CARD_FILE).read_text()) == text_pairs
 
 
-def test_the_snippets_of_words_choices_and_tags_say_what_we_say(tokenizer_dir, tmp_path):
+def test_snippets_give_our_words_choices_and_entities(tokenizer_dir, tmp_path):
     """The snippets give our likeliest words, choice and entities."""
     words, (ours,) = run_snippet(tmp_path / "a", tokenizer_dir, "masked-lm")
     assert [word["token"] for word in words] == [token for token, _ in ours.top(0, 5)]
@@ -297,7 +297,7 @@ def test_limits_follow_the_settings():
     assert "may say that a text has no answer" in texts[1]
 
 
-def test_how_the_checkpoint_was_chosen_is_told():
+def test_the_card_gives_the_number_of_runs():
     """The card gives the number of runs to choose from, and then no longer warns about the seed."""
     settings, chosen = ClassificationSettings(labels=("no", "yes")), "chosen by the best accuracy of 3 runs"
     one, several = (
@@ -312,7 +312,7 @@ def test_how_the_checkpoint_was_chosen_is_told():
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip))
-def test_whatever_names_are_the_metadata_is_yaml(name):
+def test_any_names_leave_the_metadata_valid_yaml(name):
     """Any name of a run, file or label leaves the metadata valid YAML and the tables whole."""
     recipe = {"run_dir": f"runs/{name}", "checkpoint": name, "dev": [name]}
     provenance = {"recipe": recipe, "data": {name: "0" * 64}}
@@ -343,7 +343,7 @@ def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
         ("concatenated", False, "Two language models side by side, one from left to right and one from right to left"),
     ],
 )
-def test_the_card_says_what_was_pretrained(direction, next_sentences, expected):
+def test_the_card_names_the_pretraining_tasks(direction, next_sentences, expected):
     """The card names next sentences only if they were trained, and a language model by its direction."""
     provenance = {"pretraining": {"recipe": {"next_sentences": next_sentences}}}
     card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type(), provenance=provenance)
@@ -352,7 +352,7 @@ def test_the_card_says_what_was_pretrained(direction, next_sentences, expected):
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
-def test_every_card_tells_how_to_export(task):
+def test_every_card_gives_the_export_command(task):
     """Every task's card gives the commands to export and serve."""
     settings_type = TASKS[task].settings_type
     settings = settings_type(labels=("a", "b")) if hasattr(settings_type, "labels") else settings_type()

@@ -53,7 +53,7 @@ def test_thinned_curves_keep_range_and_ends(values):
     assert (points.means <= points.highs + 1e-6).all()
 
 
-def test_what_is_no_number_is_left_out():
+def test_values_that_are_no_finite_numbers_are_left_out():
     """A curve leaves out infinite values, NaN and text."""
     lines = [{"step": 1, "x": math.inf}, {"step": 2, "x": 1.0}, {"step": 3, "x": math.nan}, {"step": 4, "x": "?"}]
 

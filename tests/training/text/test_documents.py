@@ -59,7 +59,7 @@ def test_malformed_files_are_named(name, content, message, tmp_path):
         list(read_documents(tmp_path / name))
 
 
-def test_parquet_whose_text_is_none_is_named(tmp_path):
+def test_parquet_columns_must_hold_strings(tmp_path):
     """The reader refuses lists of words and bytes in the text column."""
     for value in (["the", "cat"], b"the cat"):
         pyarrow.parquet.write_table(pyarrow.table({"text": [value]}), tmp_path / "a.parquet")
@@ -97,7 +97,7 @@ def test_documents_too_large_for_memory_are_refused(name, line, hint, tmp_path, 
         list(read_documents(tmp_path / name))
 
 
-def test_a_blank_line_may_hold_any_space(tmp_path, monkeypatch):
+def test_a_blank_line_can_hold_unicode_spaces(tmp_path, monkeypatch):
     """A line of Unicode spaces ends a document, both for its size limit and for its sentences."""
     monkeypatch.setattr("training.text.documents.MAX_DOCUMENT_BYTES", 20)
     (tmp_path / "a.txt").write_text("One here.\n\u3000\nTwo here.\n\u00a0 \nThree here.\n", encoding="utf-8")

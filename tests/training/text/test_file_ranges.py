@@ -47,7 +47,7 @@ def test_places_of_several_files_stay_apart(tmp_path):
     assert [place.path.name for place in file_ranges(blocks)] == ["a.txt", "b.txt"]
 
 
-def test_other_text_than_where_it_was_cut_is_refused(tmp_path):
+def test_changed_files_are_refused(tmp_path):
     """A range refuses a file whose text has changed, and an error names the line of the file."""
     write(tmp_path / "a.txt")
     _, *rest = read_blocks(tmp_path / "a.txt", 2000)

@@ -79,7 +79,7 @@ def test_a_node_that_dies_changes_nothing(cluster, data, local, tokenizer_dir, t
 
 @needs_ray
 @pytest.mark.slow
-def test_a_killed_command_goes_on_with_what_is_there(cluster, data, local, tokenizer_dir, tmp_path):
+def test_a_killed_command_keeps_finished_shards(cluster, data, local, tokenizer_dir, tmp_path):
     """A restarted command keeps finished shards, on the cluster and on one machine."""
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     with start(cluster.address, data, tokenizer_dir, out) as process:
@@ -102,7 +102,7 @@ def test_a_killed_command_goes_on_with_what_is_there(cluster, data, local, token
 
 @needs_ray
 @pytest.mark.slow
-def test_text_that_is_bad_is_one_line(cluster, tokenizer_dir, tmp_path):
+def test_malformed_text_is_an_error_of_one_line(cluster, tokenizer_dir, tmp_path):
     """Ray runs report malformed text like local runs, and leave no files."""
     (tmp_path / "bad.txt").write_bytes(b"Fine words.\n\nnot \xff fine\n")
     with start(cluster.address, tmp_path / "bad.txt", tokenizer_dir, tmp_path / "out") as process:
@@ -127,7 +127,7 @@ def test_no_cluster_is_one_line(address, message, text_file, tokenizer_dir, tmp_
     assert (tmp_path / "out.partial").exists()
 
 
-def test_a_node_that_does_not_share_folders_says_so(text_file, tokenizer_dir, tmp_path):
+def test_errors_name_a_node_without_the_shared_folder(text_file, tokenizer_dir, tmp_path):
     """The error names a node that lacks the shared output folder or the data."""
     (tmp_path / "mark").touch()
     (place,) = file_ranges(list(read_blocks(text_file)))
@@ -174,6 +174,6 @@ def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
         ("--out b", "--out b"),
     ],
 )
-def test_the_address_may_be_left_out(words, seen):
+def test_the_address_is_optional(words, seen):
     """`--ray` without an address means `--ray auto`."""
     assert _with_address(words.split()) == seen.split()

@@ -156,7 +156,7 @@ ENGLISH = (
         max_size=40,
     )
 )
-def test_english_is_split_as_it_was(words):
+def test_english_splits_as_before(words):
     """English text gives the same sentences as with the earlier rule."""
     text = "It was the best of the times and " + "".join(map("".join, words))
 
