@@ -1,4 +1,4 @@
-"""Attackers on loopback: each uses much memory or time of a server at little cost. All are bounded."""
+"""Attacks on loopback that cost a server much memory or time. All of them are bounded."""
 
 import socket
 import struct
@@ -27,7 +27,7 @@ WINDOW = 65_535
 
 
 class Sender:
-    """Connection that sends messages on many streams, as far as the server's windows allow."""
+    """Connection that sends messages on many streams, within the flow-control windows of the server."""
 
     def __init__(self, target, *, reads=True):
         """Connect.

@@ -55,7 +55,7 @@ def short_queries(target, num_queries, timeout_s):
 
 @pytest.mark.parametrize(("count", "in_flight", "metadata"), [(1, 8, BULK), (8, 2, ())])
 def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, metadata):
-    """Also with a deadline far below the time of the bulk requests in the queue."""
+    """Short queries beside bulk are answered, also with deadlines far below the queued work."""
     with (
         serve(slow_models) as server,
         bulk_callers(server.target, count, in_flight=in_flight, texts=texts_of(30, 16), metadata=metadata),
@@ -70,7 +70,7 @@ def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, m
 
 @pytest.mark.parametrize("value", ["interactive", "bulk", "u=3, i", "u=1", "i", ""])
 def test_known_priorities(server, value):
-    """Both classes, and the values that proxies send in this header (RFC 9218)."""
+    """The server accepts both classes, and the values that proxies send in this header (RFC 9218)."""
     request = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
 
     assert server.stub.Embed.future(request, metadata=(("priority", value),), timeout=10).code() is grpc.StatusCode.OK
@@ -78,7 +78,7 @@ def test_known_priorities(server, value):
 
 @pytest.mark.parametrize("value", ["Bulk", "low", "bulk,bulk", "1"])
 def test_unknown_priorities_are_refused(server, value):
-    """Otherwise a misspelt bulk class would silently compete with interactive calls."""
+    """An unknown priority is refused, because a misspelt bulk class would compete with interactive calls."""
     call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), metadata=(("priority", value),), timeout=10)
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT

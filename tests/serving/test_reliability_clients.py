@@ -36,7 +36,7 @@ time.sleep(60)
 
 
 def test_a_client_is_killed(slow_models):
-    """Its waiting calls are dropped, and calls of others in the same batches are answered correctly."""
+    """The waiting calls of a killed client are dropped, and other calls in the same batches are answered correctly."""
     texts = texts_of(30, 6)
     with serve(slow_models, workers=1, max_batch_tokens=96, max_queue_s=1000) as server:
         alone = [vectors(server.stub.Embed(pb.EmbedRequest(texts=[text])))[0] for text in texts]
@@ -65,7 +65,7 @@ def large_replies(tmp_path):
 
 
 def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
-    """Its calls are refused once many replies are unread; others are served, and the drain keeps its grace period."""
+    """A client with many unread replies is refused, and others are served until the drain ends in time."""
     monkeypatch.setattr("serving.grpc_api.messages.MAX_UNREAD_BYTES", 6_000_000)
     request = pb.EmbedRequest(texts=texts_of(1, 2000))
     with serve(large_replies, max_queue_s=100) as server, http2.Connection(server.target) as connection:
@@ -100,7 +100,7 @@ def num_tasks(server):
 
 
 def test_a_client_that_does_not_read_leaves(large_replies):
-    """Nothing of its calls stays behind."""
+    """Nothing of a client's calls remains after it leaves without reading."""
     with serve(large_replies) as server:
         server.stub.Embed(pb.EmbedRequest(texts=["cat"]))
         wait_until(lambda: num_tasks(server) < 10, "ended calls are still open")
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_read_leaves(large_replies):
 
 
 def test_a_client_that_answers_no_ping(slow_models):
-    """Its connection is closed, and its calls leave the queue."""
+    """The connection of a client that answers no ping is closed, and its calls leave the queue."""
     settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 2, "max_queue_s": 1000}
     with serve(slow_models, workers=1, max_batch_tokens=32, **settings) as server:
         with http2.Connection(server.target) as connection:
@@ -130,7 +130,7 @@ def test_a_client_that_answers_no_ping(slow_models):
 
 
 def test_connections_that_grow_old(tmp_path):
-    """Clients connect again without losing a call."""
+    """Clients reconnect without losing a call when their connection reaches its maximum age."""
     write_model(tmp_path)
     texts = texts_of(5, 50)
     wrong, connections = [], []
@@ -163,7 +163,7 @@ def test_connections_that_grow_old(tmp_path):
 
 
 def test_a_call_that_outlives_its_connection(slow_models):
-    """It is cancelled at the end of the connection's grace period."""
+    """A call is cancelled at the end of its connection's grace period."""
     with serve(
         slow_models,
         workers=1,

@@ -40,7 +40,7 @@ def outcomes(server, items):
 
 @pytest.mark.parametrize("count", SIZES)
 def test_malformed_messages(fresh, count, caplog):
-    """Any message to any method is answered or refused, and is never INTERNAL."""
+    """Malformed messages to any method are answered or refused, and never INTERNAL."""
     before = {name: fresh.total(f"grpc_server_{name}_total") for name in ("started", "handled")}
     found = list(outcomes(fresh, messages(random.Random(count), count)))
 
@@ -59,7 +59,7 @@ def non_empty(rng, count):
 
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
 def test_vectors_of_hard_texts(fresh, references, count):
-    """Each of many texts has the vector that it has alone."""
+    """Texts that are computed together have the vectors that they have alone."""
     texts = non_empty(random.Random(count), count)
     reply = fresh.stub.Embed(pb.EmbedRequest(texts=texts, truncate=True))
     alone = [fresh.stub.Embed.future(pb.EmbedRequest(texts=[item], truncate=True)) for item in texts]
@@ -99,7 +99,7 @@ def test_places_in_hard_texts(fresh, count):
 
 
 def test_places_in_hard_texts_of_the_open_protocol(fresh):
-    """Offsets of answers are right there, too."""
+    """The Open Inference Protocol returns correct offsets of answers, too."""
     rng = random.Random(0)
     contexts = [text(rng, 40) + " the cat" for _ in range(200)]
     found = infer(fresh, "reader", question=["who"] * len(contexts), context=contexts, parameters={"top_k": 3})

@@ -65,8 +65,8 @@ def clients(target):
                 client.join(30)
 
 
-def some_more(running, condition=lambda reply: True):
-    """Wait until each client has more replies, the last of which fulfils a condition."""
+def wait_for_more(running, condition=lambda reply: True):
+    """Wait until each client has more replies, and its last one satisfies a condition."""
     counts = [len(client.replies) for client in running]
     wait_until(
         lambda: all(
@@ -89,8 +89,7 @@ def put(models, version, seed, *, broken=False):
 
 
 def test_reload_and_drain(tmp_path):
-    """While versions come and go and the server drains, each reply is wholly of the version that it names, later calls
-    are UNAVAILABLE, and server and clients count the same calls."""
+    """During reloads and a drain, each reply is wholly of one version, and server and clients count the same calls."""
     models = tmp_path / "models"
     expected = {"1": put(models, "1", 1)}
     log = tmp_path / "log"
@@ -100,13 +99,13 @@ def test_reload_and_drain(tmp_path):
         listening(models, *flags, log=stderr) as (process, target, _),
         clients(target) as running,
     ):
-        some_more(running)
+        wait_for_more(running)
         expected["2"] = put(models, "2", 2)
-        some_more(running, lambda reply: reply.model.version == "2")
+        wait_for_more(running, lambda reply: reply.model.version == "2")
         put(models, "3", 3, broken=True)
         shutil.rmtree(models / "tiny" / "1")
         expected["4"] = put(models, "4", 4)
-        some_more(running, lambda reply: reply.model.version == "4")
+        wait_for_more(running, lambda reply: reply.model.version == "4")
         process.send_signal(signal.SIGTERM)
         for client in running:
             client.join(20)
@@ -114,6 +113,7 @@ def test_reload_and_drain(tmp_path):
         assert process.wait(10) == 0
 
     replies = [item for client in running for item in client.replies]
+
     assert {reply.model.version for _, reply in replies} == {"1", "2", "4"}
     for texts, reply in replies:
         assert is_vector(vectors(reply), [expected[reply.model.version][text] for text in texts])
@@ -125,8 +125,7 @@ def test_reload_and_drain(tmp_path):
 
 
 def test_killed(slow_models):
-    """When the server is killed, running calls are UNAVAILABLE at once, and the same channels work with a new
-    server."""
+    """Calls on a killed server are UNAVAILABLE at once, and the same channels work with a new server."""
     with (
         listening(slow_models, "--max-batch-tokens", 32, "--max-queue-s", 1000) as (process, target, _),
         open_channel(
@@ -154,7 +153,7 @@ def test_killed(slow_models):
 
 
 def test_drain_beside_a_client_that_does_not_read(tmp_path):
-    """The server ends with its grace period, with exit code 0 and without errors."""
+    """The server ends within its grace period, with exit code 0 and without errors."""
     write_model(tmp_path / "models", hidden_size=512)
     with (
         listening(tmp_path / "models", "--grace-s", 0.5) as (process, target, _),

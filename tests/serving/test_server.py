@@ -49,7 +49,7 @@ def health(server, service):
 
 @pytest.mark.parametrize("service", ["", SERVICE])
 def test_health(server, service):
-    """A loaded server is SERVING, as a whole and by service."""
+    """A loaded server is SERVING, as a whole and for each service."""
     assert health(server, service) == "SERVING"
 
 
@@ -132,8 +132,7 @@ def test_request_larger_than_the_queue(slow):
 
 
 def test_only_computed_tokens_count(slow):
-    """After short texts, truncated long texts, token ids and Tokenize requests are admitted by the tokens to
-    compute."""
+    """Admission counts the tokens to compute after short, truncated and Tokenize requests."""
     for _ in range(50):
         embed(slow, "cat dog").result(10)
 
@@ -227,7 +226,7 @@ def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
 
 
 def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
-    """It is refused with a retry time like other calls; waiting and later calls are answered."""
+    """Tokenize is refused with a retry time if too much waits, and later calls are answered."""
     monkeypatch.setattr("serving.core.service.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
     with serve(slow_models) as running:
         called, release = hold(monkeypatch, tokenize_module, "tokenize")
@@ -263,9 +262,10 @@ def test_cancelled_call(slow):
 
 
 def test_cancelled_during_tokenisation(slow, monkeypatch):
-    """Nothing waits in the queue and nothing is computed."""
+    """A call that is cancelled during tokenisation is neither queued nor computed."""
     computing, compute = hold(monkeypatch, Model, "compute")
     first = embed(slow, LONG)
+
     assert computing.wait(10)
     encoding, encode = hold(monkeypatch, TextEncoder, "encode")
     cancelled = embed(slow, *[LONG] * 9)
@@ -282,7 +282,7 @@ def test_cancelled_during_tokenisation(slow, monkeypatch):
 
 
 def test_deadline_that_cannot_be_met(slow):
-    """It is DEADLINE_EXCEEDED at once with a retry time, and nothing is computed."""
+    """A deadline that cannot be met is DEADLINE_EXCEEDED at once with a retry time, and nothing is computed."""
     call = embed(slow, *[LONG] * 8, timeout=2)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -335,8 +335,8 @@ def test_deadlines_of_seconds_are_no_cancellations(patient, monkeypatch, timeout
         (1.0, -1, True),
     ],
 )
-def test_whose_deadline_it_was(given_s, remaining_s, expired):
-    """The server's deadline is later by a hundredth and by the transmission time."""
+def test_client_deadline_is_recognised(given_s, remaining_s, expired):
+    """The client's deadline is recognised although the server's is later by 1% and the transmission time."""
     code = code_of_cancellation(given_s, remaining_s)
 
     assert code is (grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED)
@@ -357,7 +357,7 @@ def test_drain(slow):
 
 
 def test_drain_loses_nothing(all_tasks):
-    """Of many calls around a drain, each is answered or UNAVAILABLE."""
+    """Each call around a drain is answered or UNAVAILABLE."""
     with serve(all_tasks[0]) as running:
         calls = [embed(running, "the cat") for _ in range(200)]
         calls[20].result(10)
@@ -378,7 +378,7 @@ def test_drain_runs_out_of_grace(slow):
 
 
 def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
-    """Its calls are INTERNAL, the health status is NOT_SERVING until it ends, and later calls are answered."""
+    """A hanging run is INTERNAL and makes the server NOT_SERVING until it ends, and later calls are answered."""
     aborted = queue.Queue()
     abort = SessionRun.abort
     monkeypatch.setattr(

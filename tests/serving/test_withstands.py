@@ -1,4 +1,4 @@
-"""All attacks of `withstands.py` for some seconds each, on a server with little memory for messages."""
+"""Attacks of `withstands.py` for some seconds each, on a server with little memory for messages."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def models(tmp_path_factory):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_a_bystander_is_answered(models, attack):
-    """Each of its calls is answered soon; memory stays within bounds and is freed afterwards."""
+    """Other calls are answered soon during an attack, and memory is bounded and freed afterwards."""
     row = measure(models, attack, 5.0, 15.0, flags=[f"--buffer-bytes={BUFFER}"])
 
     assert set(row.noticed.codes) == {"OK"}
@@ -35,5 +35,5 @@ def test_a_bystander_is_answered(models, attack):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_soak(models):
-    """Honest calls and jobs go on beside all attacks: nothing is lost, wrong or left behind."""
+    """Honest calls and jobs are correct beside all attacks, and nothing is left behind."""
     assert soak(models, 240) == []

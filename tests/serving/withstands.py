@@ -165,7 +165,7 @@ def failing_calls(target: str, seconds: float) -> None:
 
 
 def bulk(target: str, seconds: float) -> None:
-    """As many bulk callers as on a busy afternoon."""
+    """Bulk requests from as many callers as on a busy afternoon."""
     _calls(
         target,
         EMBED,
@@ -309,7 +309,7 @@ def _sample(server: ServerProcess, sizes: list[float], ended: threading.Event) -
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.serving.withstands", description=__doc__)
     parser.add_argument("models", type=Path)
     parser.add_argument("--only", default="", help="names of attacks, with commas between them")

@@ -1,4 +1,4 @@
-"""A broken model affects only itself: it is `failed` with an error in one line, and the others are served."""
+"""A broken model is `failed` with a one-line error, and other models are served."""
 
 import json
 import os
@@ -80,7 +80,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken(tmp_path, name):
-    """At start and while others are served; once corrected, it is served, too."""
+    """A broken model affects no other one, at start or later, and is served once it is corrected."""
     write_model(tmp_path)
     write_model(tmp_path, "broken")
     damage, message = BROKEN[name]
@@ -111,7 +111,7 @@ def move_weights(directory, *, signed=True, location=DATA_FILE):
 
 
 def overwrite(path):
-    """Overwrite a file in place, with its size and time."""
+    """Overwrite a file in place, keeping its size and modification time."""
     status, size = path.stat(), path.stat().st_size
     with path.open("r+b") as file:
         file.write(bytes(size))
@@ -119,7 +119,7 @@ def overwrite(path):
 
 
 def test_weights_beside_the_graph(tmp_path):
-    """They are served as evaluated even after a write to their file, which makes the version stale."""
+    """External weights are loaded once: a later write to their file only makes the version stale."""
     reference = write_model(tmp_path, "tiny", hidden_size=64)
     move_weights(tmp_path / "tiny" / "1")
     expected = np.stack(reference.predict(["cat"]))
@@ -137,7 +137,7 @@ def test_weights_beside_the_graph(tmp_path):
 
 @pytest.mark.parametrize("location", [DATA_FILE, "weights.bin"])
 def test_weights_without_a_digest(tmp_path, location):
-    """They are not served."""
+    """A model with external weights that the manifest does not list is not served."""
     write_model(tmp_path)
     write_model(tmp_path, "other")
     move_weights(tmp_path / "other" / "1", signed=False, location=location)
@@ -155,7 +155,7 @@ class PanicException(BaseException):
 
 @pytest.mark.parametrize("error", [MemoryError(), PanicException("a panic"), RecursionError(), SystemExit(3)])
 def test_unexpected_errors(tmp_path, monkeypatch, caplog, error):
-    """All kinds of errors, also without a message or derived from BaseException."""
+    """Any error while a model is loaded fails that model only, also without a message or from BaseException."""
     write_model(tmp_path)
 
     def failing(path, *, loaded, **options):

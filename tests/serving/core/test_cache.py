@@ -20,7 +20,7 @@ EMBED = {"model": "embedder", "version": "1", "task": "embedding"}
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 400))))
 def test_least_recently_used_go_first(steps):
-    """Random puts and gets: the cache holds the last used replies that fit, and knows their size."""
+    """The cache holds the last used replies that fit, and knows their size, after random puts and gets."""
     capacity = 3 * OVERHEAD_BYTES + 300
     cache, expected = ReplyCache(capacity), OrderedDict()
     for is_put, number, size in steps:
@@ -42,7 +42,7 @@ def test_least_recently_used_go_first(steps):
 
 
 def test_too_large_ones_displace_nothing():
-    """Replies larger than the whole cache are not stored."""
+    """A reply larger than the whole cache is not stored."""
     cache = ReplyCache(1000)
     cache.put(b"a", CachedReply(None, 1, 1, b"small"))
 
@@ -66,7 +66,7 @@ def cached(all_tasks):
 
 
 def test_the_same_request_is_computed_once(cached):
-    """Repeated requests get the first reply without durations, and the counters count one computation."""
+    """A repeated request gets the first reply without durations, and the counters count one computation."""
     request = pb.EmbedRequest(texts=["the cat", "dog " * 40], truncate=True)
 
     first, second = cached.stub.Embed(request), cached.stub.Embed(request)
@@ -84,7 +84,7 @@ def test_the_same_request_is_computed_once(cached):
 
 
 def test_other_requests_are_computed(cached):
-    """Requests with another option, letter or method are computed."""
+    """A request with another option, letter or method is computed."""
     for request in (
         pb.EmbedRequest(texts=["the cat"]),
         pb.EmbedRequest(texts=["the cat"], truncate=True),
@@ -98,11 +98,12 @@ def test_other_requests_are_computed(cached):
 
 
 def test_old_replies_make_room(cached):
-    """Memory stays within what it may have, and evictions are counted."""
+    """The cache stays within its memory, and evictions are counted."""
     for number in range(20):
         cached.stub.Embed(pb.EmbedRequest(texts=["cat " * (number + 1)]))
 
     replies = cached.total("bertline_cache_replies")
+
     assert 0 < replies < 20
     assert cached.total("bertline_cache_evicted_total") == 20 - replies
     assert cached.total("bertline_cache_bytes") <= 2000
@@ -118,16 +119,16 @@ def test_errors_are_not_kept(cached):
     assert cached.total("bertline_cache_replies") == 0
 
 
-def test_both_services_have_it(cached):
-    """Replies of the Open Inference Protocol are cached, too."""
+def test_both_services_use_the_cache(cached):
+    """The cache also holds replies of the Open Inference Protocol."""
     request, infer = infer_request("embedder", text=["the cat"]), stub(cached, "ModelInfer")
 
     assert infer(request) == infer(request)
     assert cached.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
 
 
-def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
-    """Scans that find no change keep the cache."""
+def test_a_scan_without_changes_keeps_the_cache(all_tasks):
+    """A scan without changes keeps the cache."""
     request = pb.EmbedRequest(texts=["the cat"])
     with serve(all_tasks[0], cache_bytes=10_000, poll_s=0.02) as server:
         server.stub.Embed(request)
@@ -139,7 +140,7 @@ def test_a_look_that_finds_nothing_new_leaves_it_as_it_is(all_tasks):
         assert server.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
 
 
-def test_a_change_of_the_models_empties_it(tmp_path):
+def test_a_change_of_the_models_empties_the_cache(tmp_path):
     """Loading or unloading a version empties the cache."""
     before = write_model(tmp_path, "tiny", "1", task="embedding")
     request = pb.EmbedRequest(texts=["the cat"])
@@ -154,8 +155,8 @@ def test_a_change_of_the_models_empties_it(tmp_path):
         assert np.allclose(np.frombuffer(reply.vectors, "<f4"), reference.predict(["the cat"])[0], atol=1e-5)
 
 
-def test_there_is_none_unless_asked_for(all_tasks):
-    """Without --cache-bytes every request is computed."""
+def test_no_cache_by_default(all_tasks):
+    """Each request is computed without --cache-bytes."""
     with serve(all_tasks[0]) as server:
         for _ in range(2):
             assert server.stub.Embed(pb.EmbedRequest(texts=["the cat"])).HasField("timings")

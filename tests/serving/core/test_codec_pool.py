@@ -45,18 +45,18 @@ SOME = ["cat"] * 20
     ],
 )
 def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatch, method, request_, is_beside):
-    """Requests with many sequences, or with texts that are tokenised repeatedly, run in threads, even if small."""
+    """Small requests with many sequences, or with texts that are tokenised repeatedly, run in threads."""
     threads = set()
 
-    def noting(read):
-        def noted(*arguments, **options):
+    def recording(read):
+        def recorded(*arguments, **options):
             threads.add(threading.current_thread().name.partition("_")[0])
             return read(*arguments, **options)
 
-        return noted
+        return recorded
 
     for name in ("tokenize", "tokenize_blocks"):
-        monkeypatch.setattr(Tokenizer, name, noting(getattr(Tokenizer, name)))
+        monkeypatch.setattr(Tokenizer, name, recording(getattr(Tokenizer, name)))
     assert request_.ByteSize() <= SMALL_BYTES
     call = stub(server, method) if method == "ModelInfer" else getattr(server.stub, method)
     call(request_, timeout=20)
@@ -85,13 +85,14 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
     pool.close()
 
     stages = [call.stages[0] for call in calls]
+
     assert [stage.name for stage in stages] == ["wait", "wait"]
     assert waits == [("some", stage.seconds) for stage in stages]
     assert stages[0].seconds < stages[1].seconds > 0.15
 
 
-def test_what_would_wait_too_long_is_refused():
-    """If too many bytes wait, the caller with most loses a call; a single call of any size may wait."""
+def test_a_call_that_would_wait_too_long_is_refused():
+    """If too many bytes wait, the caller with most loses a call, and a single call of any size may wait."""
     release = threading.Event()
     pool = CodecPool("some", 1, lambda name, seconds: None, max_size=10_000)
 
@@ -108,13 +109,14 @@ def test_what_would_wait_too_long_is_refused():
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(run())
+
     assert [type(item) for item in found] == [NoThreadError, str, NoThreadError, str]
     assert found[0].retry_s > 0
     pool.close()
 
 
 def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
-    """Cancelled calls free their memory and their place at once, even while all threads are busy."""
+    """Cancelled calls free their memory and their place at once, also while all threads are busy."""
     monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 5)
     release, kept = threading.Event(), []
     pool = CodecPool("some", 1, lambda name, seconds: None)
@@ -187,7 +189,7 @@ def test_callers_have_turns():
 
 
 def test_work_that_nobody_waits_for():
-    """Work of cancelled or expired calls does not run."""
+    """The pool does not run the work of cancelled or expired calls."""
     order = []
     calls = [call_of("a"), call_of("a", deadline_s=time.monotonic() + 0.1), call_of("b"), call_of("b")]
     calls[2].path = "/service/Left"

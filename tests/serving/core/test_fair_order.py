@@ -91,6 +91,7 @@ def test_a_caller_that_was_away_has_no_credit():
     add(order, 20, "back", count=2000)
 
     found = seconds_by_caller(order, 200)
+
     assert found["back"] <= found["busy"] * (1 + OLD_RATIO) + 0.1
 
 
@@ -110,7 +111,7 @@ def test_a_caller_with_more_than_its_fraction_is_remembered():
 
 
 def test_short_jobs_go_first_for_half_of_the_time_only():
-    """A flood of short jobs leaves half of the time to the caller whose turn it is."""
+    """A flood of short jobs leaves half of the time to the caller who is next."""
     order = FairOrder()
     for number in range(50):
         add(order, 100, f"bulk {number}", count=1000)
@@ -138,6 +139,7 @@ def test_bulk_waits_for_interactive_jobs():
     """Bulk jobs get all idle time, and beside interactive jobs only the fraction of the oldest job."""
     order = FairOrder()
     add(order, 20, "job", count=10_000, is_bulk=True)
+
     assert seconds_by_caller(order, 10) == {"job": pytest.approx(0.2)}
     add(order, 20, "other", count=10_000)
 
@@ -146,7 +148,7 @@ def test_bulk_waits_for_interactive_jobs():
 
 
 def test_the_oldest_job_does_not_starve():
-    """An endless flood of short jobs of new callers does not block it."""
+    """An endless flood of short jobs from new callers does not block the oldest job."""
     order = FairOrder()
     oldest = add(order, 100, "old", count=10)
     spent_s = 0.0
@@ -271,6 +273,7 @@ def test_wait_estimates_with_many_callers(num_callers):
     whole_s = sum(0.2 if number % 7 else 0.6 for number in range(num_callers))
 
     found = order.estimate_wait(Origin("new"), 0.15, 0.0)
+
     assert found.work_ahead_s == pytest.approx(0.15 * num_callers, rel=0.1)
     assert order.estimate_wait(Origin("new"), 100.0, 0.0).work_ahead_s == pytest.approx(whole_s, rel=0.1)
 

@@ -18,8 +18,7 @@ def path(tmp_path):
 
 
 def test_unreadable_file_is_read_when_readable(path, caplog):
-    """Correcting the permissions is enough, though it changes nothing in the file; until then the error is logged
-    once."""
+    """An unreadable file is logged once, and read when its permissions are corrected."""
     denied = False
 
     def read():
@@ -45,7 +44,7 @@ def test_unreadable_file_is_read_when_readable(path, caplog):
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(path):
-    """Tools that copy files preserve their times."""
+    """A replaced file is read again, also with the same size and modification time."""
     files, before = FileWatcher(TOKENS, [path], path.read_text), path.stat()
     path.write_text("new")
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # file system clocks are coarse
@@ -58,7 +57,7 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
 
 
 def test_storage_that_hangs(tmp_path, monkeypatch):
-    """The earlier content stays in use, `current` does not wait, and after a while the file counts as failing."""
+    """While storage hangs, the earlier content is used without waiting, and the file soon counts as failing."""
     monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
     monkeypatch.setattr(file_watcher, "HUNG_S", 0.2)
     path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
@@ -72,6 +71,7 @@ def test_storage_that_hangs(tmp_path, monkeypatch):
     files = FileWatcher(TOKENS, [path], read)
     hangs.set()
     path.write_text("newer")
+
     assert not files.is_failing
     wait_until(lambda: files.is_failing, "it does not count as failing", limit_s=5)
     assert files.current() == "old"
@@ -102,7 +102,7 @@ def enlarge(path):
 
 
 def test_unused_watcher_ends(path, monkeypatch):
-    """The thread ends when its watcher is garbage collected."""
+    """The thread of a watcher ends when the watcher is garbage collected."""
     monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
     before = set(threading.enumerate())
     files = FileWatcher(TOKENS, [path], path.read_text)

@@ -54,8 +54,8 @@ def requests(text):
 
 
 @pytest.mark.parametrize("method", requests(BROKEN))
-def test_numbers_that_are_none(spoilt, method):
-    """Calls with a damaged text fail and name the model; other texts are answered."""
+def test_non_finite_outputs(spoilt, method):
+    """A call with non-finite outputs fails with the name of the model, and other texts are answered."""
     call = getattr(spoilt.stub, method)
     error = call.future(requests(BROKEN)[method]).exception()
 
@@ -67,8 +67,8 @@ def test_numbers_that_are_none(spoilt, method):
 @pytest.mark.parametrize(
     "inputs", [{"text": [BROKEN]}, {"input_ids": [[2, VOCAB.index("bird"), 3]]}], ids=["text", "token ids"]
 )
-def test_numbers_that_are_none_in_the_open_protocol(spoilt, inputs):
-    """The Open Inference Protocol has the same errors."""
+def test_non_finite_outputs_in_the_open_protocol(spoilt, inputs):
+    """The Open Inference Protocol returns the same errors."""
     with pytest.raises(grpc.RpcError) as caught:
         infer(spoilt, "embedding", **inputs)
 
@@ -76,8 +76,8 @@ def test_numbers_that_are_none_in_the_open_protocol(spoilt, inputs):
     assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) gave numbers", caught.value.details())
 
 
-def test_vectors_without_length(tmp_path):
-    """Vectors of zeros are errors only if they have to be normalised."""
+def test_zero_vectors(tmp_path):
+    """A vector of zeros is an error only if it has to be normalised."""
 
     def edit(weights):
         weights.embedding[:], weights.types[:] = 0, 0

@@ -1,4 +1,4 @@
-"""Storage that does not answer, or holds special files, affects only its own models."""
+"""Storage that hangs or holds special files affects only its own models."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from tests.serving.reliability import wait_until
 
 
 class Storage:
-    """Storage whose path `hung` does not answer, like a mount whose server is gone."""
+    """Storage whose path `hung` does not answer, like a mount without its server."""
 
     def __init__(self, monkeypatch):
         self.hung = None
@@ -66,8 +66,8 @@ AGE = "bertline_repository_look_age_seconds"
 
 @pytest.mark.parametrize("place", ["other", "other/1", "tiny", "tiny/2", ""])
 def test_scans_go_on(tmp_path, storage, caplog, place):
-    """While a folder hangs, loaded models serve and models elsewhere are loaded; the log reports the folder once, a
-    metric how long, and threads do not pile up. When it answers, everything is as usual."""
+    """While a folder hangs, all other models are served and loaded, the log reports it once, and threads do not pile
+    up."""
     write_model(tmp_path)
     with watching(tmp_path) as server:
         assert server.total(AGE) < 1
@@ -94,7 +94,7 @@ def test_scans_go_on(tmp_path, storage, caplog, place):
 
 
 def test_a_load_that_hangs(tmp_path, storage, caplog):
-    """It delays neither other loads nor the version that it replaces; it ends when it can."""
+    """A load that hangs delays neither other loads nor the version that it replaces."""
     write_model(tmp_path)
     with watching(tmp_path) as server:
         write_model(tmp_path / "staging", "tiny", "2")
@@ -115,7 +115,7 @@ def test_a_load_that_hangs(tmp_path, storage, caplog):
 
 
 def test_a_load_that_fails_late(tmp_path, storage, caplog):
-    """Its error is reported like any other."""
+    """The error of a load that hung before is reported like any other."""
     write_model(tmp_path)
     with watching(tmp_path, poll_s=0) as server:
         write_model(tmp_path, "tiny", "2")
@@ -133,7 +133,7 @@ def test_a_load_that_fails_late(tmp_path, storage, caplog):
 
 @pytest.mark.parametrize("part", ["", MODEL_FILE])
 def test_start(tmp_path, storage, part):
-    """A server starts beside hanging storage, and serves its models later."""
+    """A server starts while storage hangs, and serves its models later."""
     write_model(tmp_path)
     write_model(tmp_path, "other")
     storage.hung = tmp_path / "other" / "1" / part
@@ -145,7 +145,7 @@ def test_start(tmp_path, storage, part):
 
 
 def test_start_with_nothing_else(tmp_path, storage):
-    """Hanging storage is reported as such; a slow load is waited for."""
+    """A server whose only storage hangs reports that, and waits for a slow load."""
     write_model(tmp_path)
     storage.hung = tmp_path / "tiny" / "1"
     with pytest.raises(TimeoutError, match=r"no model can be loaded: `.*/tiny/1` does not answer"), serve(tmp_path):
@@ -159,7 +159,7 @@ def test_start_with_nothing_else(tmp_path, storage):
 @pytest.mark.parametrize("name", [MANIFEST_FILE, MODEL_FILE, DATA_FILE, TOKENIZER_FILE, ""])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_special_files(tmp_path, name, kind):
-    """A pipe or a device is never waited for; its version is refused, and others are served."""
+    """A version with a pipe or a device is refused without waiting, and others are served."""
     write_model(tmp_path)
     write_model(tmp_path, "odd")
     place = tmp_path / "odd" / "1" / name
@@ -191,7 +191,7 @@ def test_a_model_that_is_a_pipe(tmp_path):
 
 
 def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
-    """Unexpected errors are logged, and the next scan finds the models."""
+    """An unexpected error is logged, and the next scan finds the models."""
     write_model(tmp_path)
     refresh, failures = Repository.refresh, [MemoryError(), type("PanicException", (BaseException,), {})("broken")]
 
@@ -204,6 +204,7 @@ def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(Repository, "refresh", failing)
         write_model(tmp_path, "other")
         wait_until(lambda: states(server).get("other/1") == "READY", "it has ended")
+
     assert caplog.text.count("scanning the models failed") == 2
 
 
@@ -256,7 +257,7 @@ def test_exit(tmp_path, hung):
 
 @pytest.mark.parametrize("hung", ["models", "tiny/1"])
 def test_start_fails(tmp_path, hung):
-    """A server whose only model is on hanging storage exits with 1, so that it is started again."""
+    """A server whose only model is on hanging storage exits with 1, so that it is restarted."""
     write_model(tmp_path / "models")
     command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
     environment = os.environ | {"HUNG": hung, "IDLE_S": "0.3"}

@@ -20,7 +20,7 @@ def run(latency, model, num_tokens, times, slowness=1.0):
 
 
 def test_small_batches_do_not_change_the_estimate_of_full_ones():
-    """Many calls of a few tokens, dominated by the time of a run, do not raise the time a token of large requests."""
+    """Many calls of a few tokens do not raise the estimated time a token of large requests."""
     latency, model = LatencyModel(), Model()
     before = latency.seconds_per_token(model)
 
@@ -42,7 +42,7 @@ def test_a_slower_machine_is_noticed():
 
 
 def test_sequences_that_are_longer_than_the_cap_are_full_batches():
-    """If each sequence is a batch alone, a token costs its fraction of that batch, not a whole run."""
+    """A sequence longer than the cap is a full batch, so its tokens do not each cost a run."""
     latency, model = LatencyModel(), Model()
     model.max_batch_tokens = 1
 
@@ -63,7 +63,7 @@ def test_estimates_are_positive_and_increasing(seen, wanted):
 
 
 def test_tiny_requests_hardly_count_for_large_ones():
-    """A few letters have more tokens a byte than prose, most of them special tokens."""
+    """Requests of a few letters hardly change the estimated tokens a byte of prose."""
     latency, model = LatencyModel(), Model()
     latency.observe_request(model, num_bytes=3, num_inputs=1, num_tokens=3)
 
@@ -75,7 +75,7 @@ def test_tiny_requests_hardly_count_for_large_ones():
 
 
 def test_token_estimate_of_similar_requests():
-    """Also for inputs so short that half of the tokens are special ones; before any observation it is the minimum."""
+    """The estimate follows similar requests, also very short ones, and starts at the minimum."""
     latency, model = LatencyModel(), Model()
     assert latency.estimate_tokens(model, num_bytes=2000, num_inputs=100) == 300
     for _ in range(20):
@@ -85,7 +85,7 @@ def test_token_estimate_of_similar_requests():
 
 
 def test_one_slow_batch_changes_little():
-    """A single batch that took thousands of times as long does not make the server refuse others."""
+    """One batch that takes thousands of times as long does not make the server refuse requests."""
     latency, model = LatencyModel(), Model()
     before = latency.seconds_per_token(model)
     for number in range(100):

@@ -30,7 +30,7 @@ def limited(all_tasks):
 
 
 def test_texts_of_a_request(limited):
-    """More inputs than a request may hold are INVALID_ARGUMENT, with both numbers."""
+    """A request with too many inputs is INVALID_ARGUMENT, and the error gives both numbers."""
     assert len(limited.stub.Embed(pb.EmbedRequest(texts=["cat"] * 3)).num_tokens) == 3
     error, _ = refused(limited.stub.Embed, pb.EmbedRequest(texts=["cat"] * 4))
 
@@ -39,7 +39,7 @@ def test_texts_of_a_request(limited):
 
 
 def test_characters_of_a_text(server):
-    """Texts with more characters than the model's tokens can have are INVALID_ARGUMENT before they are tokenised."""
+    """A text with more characters than its tokens can have is INVALID_ARGUMENT before it is tokenised."""
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -47,7 +47,7 @@ def test_characters_of_a_text(server):
 
 
 def test_fields_are_named(limited):
-    """Errors name the text that is too long, in inputs with several texts."""
+    """The error names the text that is too long, for inputs with several texts."""
     inputs = [pb.TextInput(text="cat", text_pair="x" * 5001), pb.TextInput(text="x" * 6000)]
     _, fields = refused(limited.stub.Classify, pb.ClassifyRequest(inputs=inputs))
 
@@ -55,7 +55,7 @@ def test_fields_are_named(limited):
 
 
 def test_truncation_by_characters(server):
-    """Truncated texts are cut before they are tokenised, and have the result of their beginning."""
+    """Truncated texts are cut before they are tokenised, and get the result of their beginning."""
     longer, beginning = "cat dog " * 2000, "cat dog " * 1000
     assert len(beginning) == MOST
 
@@ -79,7 +79,7 @@ def test_a_cut_is_never_silent(server, text, num_truncated):
 
 
 def test_truncation_of_pairs(server):
-    """Both texts of a pair are cut."""
+    """Truncation cuts both texts of a pair."""
     item = pb.TextInput(text="cat " * 3000, text_pair="dog " * 3000)
 
     reply = server.stub.Classify(pb.ClassifyRequest(inputs=[item], truncate=True))
@@ -89,7 +89,7 @@ def test_truncation_of_pairs(server):
 
 
 def test_contexts(server, limited):
-    """Contexts are read in windows: they may be longer, and are never cut, up to the limit for all texts."""
+    """Contexts may be longer than the model's input and are never cut, up to the limit for all texts."""
     item = pb.AnswerInput(question="who", contexts=["cat", "the cat " * 625 + "sees"])
     assert len(item.contexts[1]) == 5004
 
@@ -141,7 +141,7 @@ def test_parts_of_inputs(limited, method, request_, came, field):
 
 
 def test_elements_of_a_tensor(limited):
-    """Texts of tensors are counted whatever the shape."""
+    """Texts of tensors are counted for any shape."""
     choices = infer_request("chooser", choices=[["cat", "dog"], ["cat", "dog"]])
     error, _ = refused(stub(limited, "ModelInfer"), choices)
 
@@ -150,7 +150,7 @@ def test_elements_of_a_tensor(limited):
 
 
 def test_scores_of_a_reply(server, monkeypatch):
-    """[MASK]s for which too many tokens are asked for are INVALID_ARGUMENT, before anything is computed."""
+    """A request for too many tokens at its [MASK]s is INVALID_ARGUMENT before it is computed."""
     monkeypatch.setattr(fill_mask, "MAX_SCORES", 20)
     texts = ["the [MASK] sees [MASK]"] * 2
     assert len(server.stub.FillMask(pb.FillMaskRequest(texts=texts)).results) == 2
@@ -165,7 +165,7 @@ def test_scores_of_a_reply(server, monkeypatch):
 
 
 def test_labels_of_a_reply(server, monkeypatch):
-    """Requests whose reply would hold too many labels are refused."""
+    """A request whose reply would hold too many labels is refused."""
     monkeypatch.setattr(classify, "MAX_SCORES", 5)
     inputs = [pb.TextInput(text="the cat")] * 2
     assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
@@ -179,7 +179,7 @@ def test_labels_of_a_reply(server, monkeypatch):
 
 
 def test_a_question_before_many_choices(server):
-    """Long questions with many choices are limited."""
+    """A long question with many choices is refused."""
     inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
     _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
 
@@ -187,7 +187,7 @@ def test_a_question_before_many_choices(server):
 
 
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
-    """Errors for far too long texts give the tokens read so far; slightly too long texts are counted fully."""
+    """Errors give the tokens that were read of a far too long text, and all tokens of a slightly too long one."""
     monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 200)
     monkeypatch.setattr(tokenizer_module, "PIECE_CHARS", 100)
     monkeypatch.setattr(_splitter, "PIECE_CHARS", 100)
@@ -207,7 +207,7 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     ],
 )
 def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
-    """Texts are refused while they are tokenised, as soon as the estimated wait is too long."""
+    """A request is refused during tokenisation as soon as its estimated wait is too long."""
     with serve(all_tasks[0], max_queue_s=0.002) as running:
         read = []
         with_progress = Tokenizer.with_progress
@@ -236,8 +236,7 @@ WINDOWED = {
 
 @pytest.mark.parametrize("method", WINDOWED)
 def test_windows_of_a_request(server, monkeypatch, method):
-    """Texts that are read in too many windows are INVALID_ARGUMENT before any of these is made; as many as may be are
-    taken."""
+    """A request with too many windows is INVALID_ARGUMENT before they are made; the largest allowed number works."""
     call, request_ = getattr(server.stub, method.split()[0]), WINDOWED[method]("the cat " * 600)
     num_windows = sum(call(request_).num_windows)
     monkeypatch.setattr("serving.core.encoding.MAX_WINDOWS", num_windows)
@@ -255,9 +254,8 @@ def test_windows_of_a_request(server, monkeypatch, method):
     assert fields == {"inputs": error.details()}
 
 
-def test_windows_are_held_by_the_budget(all_tasks):
-    """Windows need memory that is known only after tokenisation: a request without room is then refused, its job ends,
-    and its memory is free again."""
+def test_windows_need_memory_of_the_budget(all_tasks):
+    """A request is refused if its windows do not fit into memory, and frees its memory."""
     request_ = WINDOWED["Tag"]("." * 20_000)
     with serve(all_tasks[0], max_request_bytes=2**20, buffer_bytes=8 * 2**20, max_queue_s=1000) as running:
         assert sum(running.stub.Tag(request_).num_windows) > 2000
@@ -275,7 +273,7 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
     ended = threading.Event()
     encode = TextEncoder.encode
 
-    def noted(*arguments, **options):
+    def recorded(*arguments, **options):
         try:
             return encode(*arguments, **options)
         except ExpiredError:
@@ -288,7 +286,7 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
 
     read = Tokenizer._encode
     monkeypatch.setattr(Tokenizer, "_encode", slowly)
-    monkeypatch.setattr(TextEncoder, "encode", noted)
+    monkeypatch.setattr(TextEncoder, "encode", recorded)
     requests = {
         "Tag": pb.TagRequest(inputs=[pb.TagInput(text="cat " * 200_000)]),
         "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=f"{n} " * 3000) for n in range(100)], truncate=True),
@@ -300,16 +298,16 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
 
 
 def test_texts_are_cut_as_the_model_was_evaluated(tmp_path):
-    """Requests without `truncate` use the default of the manifest, in both protocols. Replies count what was cut."""
+    """Requests without `truncate` use the manifest's default in both protocols, and replies count removed tokens."""
     write_model(tmp_path, "cut", truncate=True)
     write_model(tmp_path, "whole")
     long = "cat " * 40
     with serve(tmp_path) as running:
         reply = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "cut"}))
-        asked = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "whole"}, truncate=True))
+        requested = running.stub.Embed(pb.EmbedRequest(texts=[long], model={"name": "whole"}, truncate=True))
         response = stub(running, "ModelInfer")(infer_request("cut", text=[long]))
 
-        assert (list(reply.num_truncated), reply.vectors) == ([10], asked.vectors)
+        assert (list(reply.num_truncated), reply.vectors) == ([10], requested.vectors)
         assert response.parameters["num_truncated"].int64_param == 10
         for request in (
             pb.EmbedRequest(texts=[long], model={"name": "cut"}, truncate=False),

@@ -135,6 +135,7 @@ def test_counters_of_batches(fresh):
 
     tokens = fresh.total("bertline_tokens_total", **EMBEDDER)
     padding = fresh.total("bertline_padding_tokens_total", **EMBEDDER)
+
     assert tokens == sum(3 + index % 9 for index in range(200))
     assert fresh.total("bertline_batch_rows_sum", **EMBEDDER) == 200
     assert fresh.total("bertline_batch_tokens_sum", **EMBEDDER) == tokens + padding
@@ -143,7 +144,7 @@ def test_counters_of_batches(fresh):
 
 
 def test_counters_after_cancelling(fresh):
-    """Calls cancelled at any moment are counted once, too."""
+    """Calls that are cancelled at any moment are counted once."""
     calls = [fresh.stub.Embed.future(pb.EmbedRequest(texts=["cat"] * 50)) for _ in range(60)]
     for call in calls[::2]:
         call.cancel()
@@ -152,6 +153,7 @@ def test_counters_after_cancelling(fresh):
     started = fresh.total("grpc_server_started_total")
 
     fresh.wait_for("grpc_server_handled_total", started)
+
     assert 30 <= started <= 60
     assert fresh.total("bertline_queue_tokens") == 0
 
@@ -171,8 +173,7 @@ def test_page(fresh):
 
 
 def test_idle_connections(tmp_path, monkeypatch, capfd):
-    """Connections to the metrics port that send nothing or leave early delay no scrape, and are closed without a log
-    line."""
+    """Silent connections to the metrics port delay no scrape, and are closed without a log line."""
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
     write_model(tmp_path)
     with serve(tmp_path) as running, ExitStack() as stack:
@@ -191,7 +192,7 @@ def test_idle_connections(tmp_path, monkeypatch, capfd):
 
 
 def test_slow_connections(tmp_path, monkeypatch):
-    """Any number of clients that send a byte now and then hold threads and delay scrapes only briefly."""
+    """Many clients that send a byte now and then delay scrapes only briefly."""
     monkeypatch.setattr(metrics_server, "CONNECTION_S", 1.0)
     write_model(tmp_path)
     with serve(tmp_path) as running, ExitStack() as stack:

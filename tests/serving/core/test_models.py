@@ -70,7 +70,7 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
 
 
 @pytest.mark.parametrize(
-    ("versions", "asked", "error", "message"),
+    ("versions", "requested", "error", "message"),
     [
         ([Version("m", "1", error="bad"), Version("m", "2")], ("m", ""), UnavailableError, "`m/2` is being loaded"),
         ([Version("m", "1"), Version("m", "2", error="bad")], ("m", ""), UnavailableError, "`m/1` is being loaded"),
@@ -87,11 +87,10 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
         ([Version("m", "1", error="bad"), Version("n", "1")], ("", ""), UnavailableError, "`n/1` is being loaded"),
     ],
 )
-def test_models_that_are_not_loaded(versions, asked, error, message):
-    """A version that is being loaded is UNAVAILABLE; of versions that cannot be loaded, the error of the highest is
-    reported."""
+def test_models_that_are_not_loaded(versions, requested, error, message):
+    """A version that is loading is UNAVAILABLE; otherwise the error of the highest failed version is reported."""
     with pytest.raises(error, match=message):
-        Models(versions).find(*asked)
+        Models(versions).find(*requested)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ def test_graph_that_fails(tmp_path):
 
 
 def test_speed_is_that_of_the_fastest_run(tmp_path, monkeypatch):
-    """The fastest of several runs counts, since other processes may slow some down."""
+    """The speed is that of the fastest run, because other processes may slow some runs down."""
     write_model(tmp_path)
     monkeypatch.setattr("serving.core.models.MAX_MEASURE_S", 60)
     run, pauses = Session.run, iter([0.6, 0.4])

@@ -33,8 +33,7 @@ def lengths(batch):
     waiting=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100)), max_size=60),
 )
 def test_batches(caps, waiting):
-    """Each batch starts with the next entry, has one model, and stays within token cap and padding limit; all entries
-    appear once."""
+    """Each batch has one model and stays within token cap and padding limit, and each entry occurs once."""
     models = [Model(cap) for cap in caps]
     queue = Queue()
     entries = fill(queue, *((models[number], length) for number, length in waiting))
@@ -62,7 +61,7 @@ def test_batches(caps, waiting):
     ],
 )
 def test_batch_of_neighbours(cap, waiting, expected):
-    """The first entry is batched with those nearest in length, within token cap and padding limit."""
+    """The first entry is batched with the entries nearest in length, within token cap and padding limit."""
     queue = Queue()
     fill(queue, *((model, length) for model in [Model(cap)] for length in waiting))
 
@@ -84,7 +83,7 @@ def test_remove():
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))
 def test_nearest(values, target):
-    """Values come by distance, each once."""
+    """Values are sorted by distance, and each occurs once."""
     found = list(nearest(values, target))
 
     assert sorted(found) == values

@@ -114,7 +114,7 @@ def clients(server, num_threads=4):
     assert not errors
 
 
-def some_more(replies, count=20):
+def wait_for_more(replies, count=20):
     """Wait for more replies."""
     target = len(replies) + count
     wait_until(lambda: len(replies) >= target)
@@ -132,12 +132,12 @@ def test_new_version_under_load(put, models_dir):
     """While version 2 replaces version 1, each call is answered wholly by the version that its reply names."""
     expected = {"1": np.stack(put(seed=1).predict(TEXTS))}
     with watching(models_dir) as server, clients(server) as replies:
-        some_more(replies)
+        wait_for_more(replies)
         expected["2"] = np.stack(put(version="2", seed=2).predict(TEXTS))
         wait_until(lambda: replies[-1].model.version == "2")
         shutil.rmtree(models_dir / "tiny" / "1")
         wait_until(lambda: states(server) == {"tiny/2": "READY"})
-        some_more(replies)
+        wait_for_more(replies)
 
     assert {reply.model.version for reply in replies} == {"1", "2"}
     assert all(is_of(reply, expected[reply.model.version]) for reply in replies)
@@ -148,11 +148,12 @@ def test_replaced_under_load(put, models_dir):
     contents = [np.stack(put(seed=0).predict(TEXTS))]
     with watching(models_dir) as server, clients(server) as replies:
         for seed in range(1, 4):
-            some_more(replies)
+            wait_for_more(replies)
             contents.append(np.stack(put(seed=seed).predict(TEXTS)))
             wait_until(lambda: is_of(replies[-1], contents[-1]))
 
     chosen = [[is_of(reply, expected) for expected in contents].index(True) for reply in replies]
+
     assert set(chosen) == {0, 1, 2, 3}
 
 
@@ -203,8 +204,7 @@ def test_memory(put, models_dir):
 
 
 def test_bad_version(put, models_dir, caplog):
-    """A new version that cannot be loaded leaves the others serving and is reported once: in the log, ListModels,
-    metrics and health. Once corrected, it serves."""
+    """A version that cannot be loaded is reported once, leaves the others serving, and serves once it is corrected."""
     put()
     with watching(models_dir) as server:
         put(version="2", broken=True)
@@ -233,8 +233,8 @@ def test_bad_version(put, models_dir, caplog):
         assert server.total("bertline_model_loads_total", version="2", result="loaded") == 1
 
 
-@pytest.mark.parametrize("asked", [{}, {"name": "mended"}, {"name": "mended", "version": "1"}])
-def test_corrected_version_is_loading(put, models_dir, monkeypatch, asked):
+@pytest.mark.parametrize("model", [{}, {"name": "mended"}, {"name": "mended", "version": "1"}])
+def test_corrected_version_is_loading(put, models_dir, monkeypatch, model):
     """While the correction of a failed version is loaded, calls for it are UNAVAILABLE."""
     put("tiny", task="regression")
     put("mended", broken=True)
@@ -252,12 +252,12 @@ def test_corrected_version_is_loading(put, models_dir, monkeypatch, asked):
         put("mended")
         assert entered.wait(60)
         with pytest.raises(grpc.RpcError, match="`mended/1` is being loaded; try again") as caught:
-            embed(server, **asked)
+            embed(server, **model)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert versions(server)["mended/1"] == ("LOADING", "")
         gate.set()
         wait_until(lambda: states(server)["mended/1"] == "READY")
-        embed(server, **asked)
+        embed(server, **model)
 
 
 def scan(server):
@@ -268,7 +268,7 @@ def scan(server):
 
 @pytest.mark.parametrize("breakage", ["graph", "manifest", "task", "name"])
 def test_replaced_by_a_broken_version(put, models_dir, breakage):
-    """If its replacement cannot be loaded, a version serves on and is STALE."""
+    """A version serves on as STALE if its replacement cannot be loaded."""
     reference = put()
     directory = models_dir / "tiny" / "1"
     with watching(models_dir) as server:
@@ -349,8 +349,7 @@ def test_odd_manifest(put, models_dir):
 
 
 def test_unreadable_folder(put, models_dir, tmp_path, caplog):
-    """If a folder cannot be read, its loaded versions keep serving and other models come and go; the log reports it
-    once. With --strict the server does not start."""
+    """If a folder cannot be read, its loaded versions serve on and other models come and go."""
     put()
     put("other")
     with watching(models_dir, poll_s=0) as server:
@@ -414,8 +413,7 @@ def fail_to_load(monkeypatch, errors):
 
 
 def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
-    """A version whose files could not be read is loaded when they can, without any change in them. The log reports an
-    error once."""
+    """A version whose files could not be read is loaded when they can be read, and the log reports the error once."""
     monkeypatch.setattr(repository_module, "RETRY_S", 0.05)
     put()
     with watching(models_dir) as server:
@@ -475,8 +473,7 @@ def test_max_versions(put, models_dir):
 
 
 def test_start(put, models_dir):
-    """A server starts with the models that can be loaded; it does not start with none, or with --strict if one
-    fails."""
+    """A server starts with the models that can be loaded, and not without any, or with --strict if one fails."""
     put(broken=True)
     put("other", broken=True)
     with (
@@ -497,8 +494,7 @@ def test_start(put, models_dir):
 
 
 def test_health_of_models(put, models_dir):
-    """Watches report when a model comes and goes; for unknown models they send SERVICE_UNKNOWN, and Check is
-    NOT_FOUND."""
+    """Health watches report when a model comes and goes; an unknown model is SERVICE_UNKNOWN or NOT_FOUND."""
     put("other")
     with watching(models_dir) as server:
         stub = health_pb2_grpc.HealthStub(server.channel)

@@ -212,20 +212,20 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
     model.gate.set()
 
 
-@pytest.mark.parametrize(("ask", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
-def test_deadline_needs_headroom(log, model, ask, refused, admitted):
+@pytest.mark.parametrize(("method", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
+def test_deadline_needs_headroom(log, model, method, refused, admitted):
     """The time left must exceed the estimate by a margin, a larger one before tokenisation."""
     model.seconds_per_token, needed_s = 1.0, 1000.0
     scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
-    work = {"check": 1000, "submit": [[[1] * 1000]]}[ask]
+    work = {"check": 1000, "submit": [[[1] * 1000]]}[method]
 
-    def asked(share):
-        arguments = (work, total) if ask == "submit" else (work,)
-        return getattr(scheduler, ask)(model, *arguments, deadline_s=time.monotonic() + share * needed_s)
+    def request(fraction):
+        arguments = (work, total) if method == "submit" else (work,)
+        return getattr(scheduler, method)(model, *arguments, deadline_s=time.monotonic() + fraction * needed_s)
 
     with pytest.raises(DeadlineTooShortError):
-        asked(refused)
-    asked(admitted)
+        request(refused)
+    request(admitted)
     scheduler.close()
 
 
@@ -239,8 +239,7 @@ def test_deadline_needs_headroom(log, model, ask, refused, admitted):
     ],
 )
 def test_one_sequence_uses_the_cores_of_one_batch(log, model, num_threads, lengths, shared, needed):
-    """A sequence uses the cores of one batch even if others are idle. Several lengths run side by side; before lengths
-    are known, all sequences may."""
+    """A sequence uses the cores of one batch, and sequences of several lengths run side by side."""
     model.seconds_per_token, model.num_threads = 0.01, num_threads
     scheduler = Scheduler(workers=16, observer=log)
     with pytest.raises(DeadlineTooShortError, match=f"about {shared} s are needed"):
@@ -304,7 +303,7 @@ def test_expired(scheduler, model, log):
 
 
 def test_cancelling_the_first_job_wakes_idle_workers(log):
-    """Cores that were too few for the cancelled job compute the jobs behind it."""
+    """Cancelling a job that waits for cores lets idle workers compute the jobs behind it."""
     wide, narrow = Echo(), Echo()
     wide.num_threads = 2
     narrow.gate.clear()
@@ -344,7 +343,7 @@ def test_failed_sequences_do_not_count_as_dropped(scheduler, model, log):
 
 @pytest.mark.parametrize(("error", "counted"), [(ComputeError("broken"), 0), (ExpiredError("late"), 2), (None, 2)])
 def test_job_that_ends_before_its_batch_starts(scheduler, model, log, error, counted):
-    """Its sequences are not computed, and count as dropped only after a cancellation; its neighbours are computed."""
+    """The sequences of an ended job are not computed, and count as dropped only after a cancellation."""
     occupy(scheduler, model)
     future, _ = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2))
     batch = scheduler._queue.pop_batch()
@@ -378,6 +377,7 @@ def test_short_jobs_go_before_long_ones(scheduler, model):
     model.gate.set()
 
     wait([*bulk, query], 10)
+
     assert [2] * 3 in model.batches[1]
 
 
@@ -391,12 +391,13 @@ def test_long_jobs_do_not_starve(scheduler, model):
 
     wait([long, *short], 10)
     places = [place for place, batch in enumerate(model.batches) if [1] * 40 in batch]
+
     assert places[0] < 20
     assert places[-1] < len(model.batches) - 1
 
 
 def test_a_batch_that_hangs_is_aborted(log, model):
-    """Its jobs fail at once, the problem is reported until it ends, and the worker goes on."""
+    """A batch that hangs fails its jobs at once and is reported until it ends, and the worker goes on."""
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.05)
     hung = occupy(scheduler, model)
     time.sleep(0.1)
@@ -445,10 +446,11 @@ def test_aborted_batch_gets_time_to_end(scheduler, model):
 
 
 def test_high_estimates_are_reset_when_idle(scheduler, model):
-    """If all requests are refused, no batch can correct the estimate, so an idle scheduler resets it."""
+    """An idle scheduler resets an estimate that refuses all requests, because no batch can correct it."""
     model.seconds_per_token = 0.001
     for _ in range(200):  # other processes use the machine
         scheduler.latency_model.observe_batch(model, 40, 0.4)
+
     assert 5000 * scheduler.latency_model.seconds_per_token(model) > 10
 
     running = occupy(scheduler, model)
@@ -466,7 +468,7 @@ def test_high_estimates_are_reset_when_idle(scheduler, model):
 
 @pytest.mark.parametrize("learnt", [0.0005, 0.002])
 def test_estimates_stay_if_a_reset_would_admit_nothing(scheduler, model, learnt):
-    """A deadline too short at any speed does not reset the estimate."""
+    """A deadline that is too short at any speed does not reset the estimate."""
     model.seconds_per_token = 0.001
     for _ in range(500):
         scheduler.latency_model.observe_batch(model, 40, 40 * learnt)
@@ -492,19 +494,20 @@ def test_closing_aborts_running_batches(log, model):
 
 
 def test_run_that_cannot_start(scheduler, model):
-    """Only its own batch fails; the worker and its core are free for the next one."""
+    """A run that cannot start fails only its own batch, and the worker and its core go on."""
     new_run = model.new_run
     model.new_run = lambda: 1 // 0
     with pytest.raises(ComputeError, match="ZeroDivisionError"):
         scheduler.submit(model, [[[1]]], total).result(10)
 
     model.new_run = new_run
+
     assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
     model.gate.set()
 
 
 def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
-    """Its jobs fail, and the next ones are computed."""
+    """The jobs of a worker that ends fail, and a new worker computes the next ones."""
     monkeypatch.setattr("threading.excepthook", lambda arguments: None)
     with monkeypatch.context() as broken:
         broken.setattr(scheduler, "_fail", lambda batch, reason: 1 // 0)
@@ -521,7 +524,7 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
 
 @pytest.mark.parametrize("deadline_passes", [False, True])
 def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
-    """Nothing keeps the arrays and the request of a job after its future is gone, not even an idle worker."""
+    """An ended job frees its arrays and its request, also if a worker is idle."""
 
     class Sequence(list):
         pass

@@ -126,6 +126,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 class TestScheduler(SchedulerMachine.TestCase):
-    """No job is lost, none is computed twice, and the counts end at zero."""
+    """Each job ends once, each sequence is computed at most once, and the counts end at zero."""
 
     settings = settings(max_examples=25, stateful_step_count=30)

@@ -47,7 +47,7 @@ LOADS = {
 @example(cores=1, callers=[(0, 1, 1, 100), (0, 1, 1, 100), (0, 1, 21, 100)], is_bulk=False, timeout_s=None)
 @example(cores=1, callers=[(0, 1, 18, 130), (1, 1, 13, 107), (1, 8, 9, 171)], is_bulk=False, timeout_s=0.05)
 def test_short_queries_beside_bulk(cores, callers, is_bulk, timeout_s):
-    """Each is answered within ten times its own work plus a running batch, and bulk keeps its rate."""
+    """Short queries wait at most ten times their own work plus a running batch, and bulk keeps its rate."""
     check_short_queries(cores, callers, is_bulk, timeout_s)
 
 
@@ -55,7 +55,7 @@ def test_short_queries_beside_bulk(cores, callers, is_bulk, timeout_s):
 @settings(max_examples=100, deadline=None)
 @given(**LOADS)
 def test_short_queries_beside_bulk_at_length(cores, callers, is_bulk, timeout_s):
-    """The same for more mixes."""
+    """The same bounds hold for more mixes of callers."""
     check_short_queries(cores, callers, is_bulk, timeout_s)
 
 
@@ -84,7 +84,7 @@ def check_short_queries(cores, callers, is_bulk, timeout_s):
     [(2, 32, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 256, 1), (16, 32, 1), (16, 256, 4)])],
 )
 def test_many_raw_callers(cores, num_callers, in_flight):
-    """With more bulk callers than the queue has room for, none starves, and short queries are answered in time."""
+    """No bulk caller starves if the queue has no room for all, and short queries are answered in time."""
     simulation, model = Simulation(cores, max_queue_s=2.0), SimulatedModel()
     load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers, seconds=20)
     simulation.stream("query", model, SHORT, period_s=0.1, until_s=19.9, timeout_s=0.05)
@@ -92,6 +92,7 @@ def test_many_raw_callers(cores, num_callers, in_flight):
 
     query = simulation.records["query"]
     done = [record.done_tokens for name, record in simulation.records.items() if name.startswith("bulk")]
+
     assert (query.refused, query.late) == (0, 0)
     assert max(query.waits_s) <= most_wait_s(simulation, model)
     assert simulation.utilisation > 0.97
@@ -100,7 +101,7 @@ def test_many_raw_callers(cores, num_callers, in_flight):
 
 
 def test_a_flood_of_short_queries():
-    """It delays neither the short queries of another caller nor the bulk's fraction."""
+    """A flood of short queries delays neither those of another caller nor the bulk's fraction."""
     simulation, model = Simulation(2), SimulatedModel()
     for number in range(4):
         simulation.bulk(f"bulk {number}", model, [250] * 64, in_flight=2)
@@ -109,6 +110,7 @@ def test_a_flood_of_short_queries():
     simulation.run(1.5)
 
     query = simulation.records["query"]
+
     assert (query.refused, query.late) == (0, 0)
     assert max(query.waits_s) <= 3 * simulation.longest_batch_s
     assert all(simulation.records[f"bulk {number}"].done_tokens for number in range(4))
@@ -133,6 +135,7 @@ def test_bulk_class_beside_a_saturated_server():
     simulation.run(2)
 
     share = simulation.records["bulk"].done_tokens * model.seconds(250) / 250 / simulation.busy_s
+
     assert 0.08 < share < 0.16
 
 
@@ -146,6 +149,7 @@ def test_a_burst():
 
     users = [record for name, record in simulation.records.items() if name.startswith("user")]
     needed_s = 1000 / 32 * model.seconds(256) / 4
+
     assert sum(len(record.waits_s) for record in users) == 1000
     assert max(max(record.latencies_s) for record in users) < 2 * needed_s + simulation.longest_batch_s
 
@@ -164,6 +168,7 @@ def test_admitted_deadlines_are_met():
     late = sum(record.late + sum(s > 0.5 for s in record.latencies_s) for record in simulation.records.values())
     done = sum(len(record.latencies_s) for record in simulation.records.values())
     refused = sum(record.refused for record in simulation.records.values())
+
     assert refused > 200
     assert late <= 0.02 * done
     assert simulation.busy_s > 0.9 * 2 * 6

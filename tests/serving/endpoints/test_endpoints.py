@@ -28,7 +28,7 @@ def vectors(reply):
 
 
 def test_embed(server, references):
-    """Vectors are those that numpy computes, in the order of the texts, with the model that made them."""
+    """Vectors equal numpy's, in the order of the texts, and the reply names the model."""
     reply = server.stub.Embed(pb.EmbedRequest(texts=TEXTS))
 
     np.testing.assert_allclose(vectors(reply), references["embedder"].predict(TEXTS), rtol=1e-5)
@@ -89,6 +89,7 @@ def test_answer(server, references):
         assert result.has_answer == prediction.has_answer
         assert result.no_answer_score == pytest.approx(prediction.no_answer_score, rel=1e-5)
     windows = references["reader"].task.encode(examples)
+
     assert list(reply.num_windows) == list(map(len, windows))
     assert list(reply.num_tokens) == [sum(map(len, items)) for items in windows]
     assert reply.num_windows[0] > 1
@@ -127,6 +128,7 @@ def test_fill_mask_whole_vocabulary(server):
     reply = server.stub.FillMask(pb.FillMaskRequest(texts=["[MASK]"], top_k=2**32 - 1))
 
     scores = [item.score for item in reply.results[0].masks[0].tokens]
+
     assert len(scores) == len(VOCAB)
     assert sum(scores) == pytest.approx(1, rel=1e-5)
 
@@ -175,7 +177,7 @@ def test_large_request(server, references):
 
 
 def test_answer_out_of_several_contexts(server, references):
-    """Several contexts have common best spans and one null score; a single context is answered as in evaluation."""
+    """Several contexts have common best spans and one null score, and one context is answered as in evaluation."""
     contexts = ["the cat sees the old dog near the river . " * 2, "a bird", "the dog likes red trees"]
     item = pb.AnswerInput(question="who sees the dog ?", contexts=contexts)
 
@@ -185,6 +187,7 @@ def test_answer_out_of_several_contexts(server, references):
     singles = [reader.predict([SpanExample(item.question, context)])[0] for context in contexts]
     logits = sorted((span.logit, number) for number, single in enumerate(singles) for span in single.spans)[::-1]
     null = min(single.null_margin + single.spans[0].logit for single in singles)
+
     assert [span.context for span in result.spans] == [number for _, number in logits[:5]]
     assert all(contexts[span.context][span.start : span.end] == span.text for span in result.spans)
     assert result.has_answer == (null - logits[0][0] <= 0)
@@ -194,17 +197,18 @@ def test_answer_out_of_several_contexts(server, references):
 
 
 def test_regress(server, references):
-    """Numbers are those of evaluation, for texts and pairs."""
+    """Numbers equal those of evaluation, for texts and pairs."""
     inputs = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[2])]
 
     reply = server.stub.Regress(pb.RegressRequest(inputs=inputs))
 
     examples = [RegressionExample(TEXTS[0]), RegressionExample(TEXTS[0], TEXTS[2])]
+
     assert list(reply.values) == pytest.approx(references["scorer"].predict(examples), rel=1e-5)
 
 
 def test_choose(server, references):
-    """Probabilities come in the order of the choices, however many each input has."""
+    """Probabilities have the order of the choices, for any number of choices."""
     examples = [
         MultipleChoiceExample(("cat", "the dog", "a bird"), question="who sees"),
         MultipleChoiceExample(("cat", "dog"), "the cat sleeps", "who sleeps"),
@@ -239,6 +243,7 @@ def test_tag_words(server, references, monkeypatch, words_at_once):
     reply = server.stub.Tag(request)
 
     (prediction,), (result,) = references["tagger"].predict([example]), reply.results
+
     assert [word.tag for word in result.words] == list(prediction.tags)
     assert [word.score for word in result.words] == pytest.approx(prediction.scores.tolist(), rel=1e-5)
     assert [example.text[word.start : word.end] for word in result.words] == list(example.words)
@@ -261,6 +266,7 @@ def test_offsets_of_tags(server, parts):
     result = server.stub.Tag(pb.TagRequest(inputs=[pb.TagInput(text=text)], return_words=True)).results[0]
 
     words = [text[word.start : word.end] for word in result.words]
+
     assert words == [word for part in text.split() for word in (part if part == "中国" else [part]) if word != "\u202e"]
     assert all(text[item.start : item.end] == item.text for item in result.entities)
     assert all(word.end <= following.start for word, following in pairwise(result.words))
@@ -292,8 +298,8 @@ def test_dimensions(server, references, normalize):
     assert reply.dim == 3
 
 
-def test_truncation_is_told(server):
-    """Removed tokens are counted for each input: texts, pairs, choices and questions."""
+def test_truncated_tokens_are_counted(server):
+    """Replies count the removed tokens of each input: texts, pairs, choices and questions."""
     pair = pb.TextInput(text="cat " * 20, text_pair="dog " * 20)
     choice = pb.ChooseInput(question="who", choices=["cat " * 20, "dog"])
     question = pb.AnswerInput(question="who " * 8, contexts=["the cat " * 20, "dog"])
@@ -326,18 +332,20 @@ def test_timings(server):
     elapsed_s = time.perf_counter() - started
 
     parts = (timings.tokenize_s, timings.queue_s, timings.inference_s)
+
     assert min(timings.tokenize_s, timings.inference_s) > 0
     assert sum(parts) < elapsed_s
 
 
 def test_tokenize(server):
-    """Offsets of tokens point into the text of their type; special tokens have none. Texts may have any length."""
+    """Offsets of tokens point into the text of their type, and special tokens have none."""
     text, other = "🦉 the cat sees", "cafe\u0301 dog"
     inputs = [pb.TextInput(text=text, text_pair=other), pb.TextInput(text="cat " * 100), pb.TextInput()]
 
     reply = server.stub.Tokenize(pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=inputs))
 
     pair, _, empty = reply.results
+
     assert list(reply.num_tokens) == [9, 102, 2]
     assert list(pair.tokens) == ["[CLS]", "[UNK]", "the", "cat", "sees", "[SEP]", "[UNK]", "dog", "[SEP]"]
     assert [VOCAB[token_id] for token_id in pair.ids] == list(pair.tokens)
@@ -350,7 +358,7 @@ def test_tokenize(server):
 
 
 def test_tokenize_in_time(server, monkeypatch):
-    """Tokenize stops once nobody waits for it."""
+    """Tokenize stops when the caller has left."""
     seen = []
 
     def slowly(tokenizer, inputs):

@@ -1,4 +1,4 @@
-"""Longest allowed texts from several callers, beside short queries, on a server process."""
+"""Requests of the maximum length from several callers, beside short queries, on a server process."""
 
 import statistics
 import threading
@@ -58,8 +58,7 @@ def resident_mib(process):
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("method", REQUESTS)
 def test_three_of_the_longest_requests(models, tmp_path, method, text):
-    """Longest requests neither take much memory nor block a short query: they are refused while they are tokenised if
-    the model cannot compute them in time. The queue is set short, since the toy models are fast."""
+    """Requests of the maximum length take little memory and do not block a short query."""
     path = tmp_path / "request"
     path.write_bytes(REQUESTS[method](text).SerializeToString())
     with listening(models, "--max-queue-s", 0.05) as (process, target, _), open_channel(target) as channel:

@@ -1,4 +1,4 @@
-"""Parsing of requests: the same result as protobuf's, in little time and memory for any content."""
+"""Requests are parsed like protobuf does, in little time and memory for any content."""
 
 import itertools
 import random
@@ -135,7 +135,7 @@ def test_too_many_parts(name):
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_much_of_something_else(name):
-    """Content that takes little memory is not limited by number."""
+    """Content that takes little memory is not limited in number."""
     kind, data = HARMLESS[name]
 
     assert parse(kind, data) == kind.FromString(data)
@@ -200,7 +200,7 @@ def test_a_broken_string_among_many():
 @pytest.mark.parametrize(
     ("ended", "deadline_s"), [(True, None), (False, time.monotonic() - 1)], ids=["cancelled", "expired"]
 )
-def test_nobody_waits(ended, deadline_s):
+def test_calls_that_ended_are_not_parsed(ended, deadline_s):
     """Requests of cancelled or expired calls are not parsed."""
     call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
     request = PendingRequest(b"", deadline_s, call)
@@ -210,7 +210,7 @@ def test_nobody_waits(ended, deadline_s):
 
 
 def test_cancelled_calls_are_known(server, monkeypatch):
-    """Threads learn that a call was cancelled, and stop."""
+    """Parsing threads learn that a call was cancelled, and stop."""
     reading, cancelled, stopped = threading.Event(), threading.Event(), threading.Event()
 
     def read(kind, data, limits):

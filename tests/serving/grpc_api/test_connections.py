@@ -29,6 +29,7 @@ def test_the_connection_of_a_peer_is_closed(pair):
 
     close_connections({f"ipv4:{host}:{port}": "a test", "ipv4:192.0.2.1:1": "another"})
     client.settimeout(5)
+
     assert client.recv(1) == b""
 
 

@@ -99,6 +99,7 @@ def test_reload(guarded, tokens_file, caplog):
 
     tokens_file.write_text(f"{OTHER}\nnew\n")
     wait_until(lambda: code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
+
     assert code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
 
     tokens_file.write_text("a secret with spaces\n")
@@ -109,8 +110,8 @@ def test_reload(guarded, tokens_file, caplog):
     assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
 
 
-def test_tokens_are_not_told(guarded, caplog):
-    """Neither logs, nor metrics, nor statuses hold a token."""
+def test_tokens_stay_secret(guarded, caplog):
+    """Logs, metrics and statuses never contain a token."""
     caplog.set_level(logging.DEBUG)
     call = guarded.stub.Embed.future(CAT, metadata=bearer("almost-good"))
     assert call.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -64,7 +64,7 @@ def check_answers(server):
 
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
 def test_odd_paths(server, path):
-    """Paths that are not UTF-8 must not end the server, as they do with gRPC 1.84 and 1.85."""
+    """Paths that are not UTF-8 do not end the server, unlike with gRPC 1.84 and 1.85."""
     call = server.stub.Embed.future(CAT, timeout=10)
     speak(server.target, (path, []))
 
@@ -73,7 +73,7 @@ def test_odd_paths(server, path):
 
 
 def test_odd_metadata(server):
-    """Header fields may hold any bytes."""
+    """Header fields with any bytes do not end the server."""
     fields = [(name, value) for name in FIELDS for value in VALUES]
     with ThreadPoolExecutor(4 * len(VALUES)) as pool:
         list(pool.map(lambda field: speak(server.target, *[(path, [field]) for path in PATHS]), fields))
@@ -81,8 +81,8 @@ def test_odd_metadata(server):
     check_answers(server)
 
 
-def test_the_path_is_told_in_short(server):
-    """Statuses with long paths fit into clients' limits."""
+def test_long_paths_are_shortened(server):
+    """Statuses with long paths are shortened to fit into clients' limits."""
     with pytest.raises(grpc.RpcError) as caught:
         server.channel.unary_unary("/" + "é" * 1500)(b"", timeout=10)
 
@@ -91,7 +91,7 @@ def test_the_path_is_told_in_short(server):
 
 
 @pytest.mark.parametrize("path", [CHECK, WATCH, REFLECTION, EMBED])
-def test_a_message_that_is_none(server, path, caplog):
+def test_invalid_messages(server, path, caplog):
     """Invalid messages are INVALID_ARGUMENT, and gRPC logs nothing."""
     method = server.channel.stream_stream(path)
     with pytest.raises(grpc.RpcError) as caught:
@@ -110,10 +110,10 @@ def test_odd_calls_do_not_fill_the_log(server, caplog):
         speak(server.target, *[odd] * 20)
     time.sleep(1.1)
     speak(server.target, odd)
-    told = [record for record in caplog.records if record.name.startswith("grpc")]
+    records = [record for record in caplog.records if record.name.startswith("grpc")]
 
-    assert 2 <= len(told) <= time.monotonic() - started + 2
-    assert sum(getattr(record, "fields", {}).get("omitted", 0) for record in told) > 50
+    assert 2 <= len(records) <= time.monotonic() - started + 2
+    assert sum(getattr(record, "fields", {}).get("omitted", 0) for record in records) > 50
 
 
 def test_a_server_that_grpc_has_ended(all_tasks):
@@ -126,7 +126,7 @@ def test_a_server_that_grpc_has_ended(all_tasks):
 
 
 def test_each_connection_may_watch(server, monkeypatch):
-    """Connections with many watches do not block the first watch of another connection."""
+    """A connection with many watches does not block the first watch of another connection."""
     monkeypatch.setattr("serving.grpc_api.steps.MAX_WATCHES", 4)
     with open_channel(server.target) as greedy, open_channel(server.target) as channel:
         watches = [greedy.unary_stream(WATCH)(b"", timeout=10) for _ in range(4)]

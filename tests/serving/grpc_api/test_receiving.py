@@ -64,7 +64,7 @@ def test_messages_without_end(small, path):
 
 
 def test_connections_with_messages_without_end(small):
-    """If several connections do so, those with most messages lose some, and a new one is answered."""
+    """Among connections with endless messages, those with most lose some, and a new one is answered."""
     senders = [Sender(small.target) for _ in range(6)]
     body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
     for _ in range(8):
@@ -94,7 +94,7 @@ def test_a_message_that_takes_too_long(all_tasks):
 
 
 class Late:
-    """Call whose message comes at the moment it is given up."""
+    """Call whose message comes at the moment when the server gives up."""
 
     def __init__(self):
         self.message = asyncio.get_running_loop().create_future()
@@ -114,7 +114,7 @@ class Late:
 
 
 def test_a_message_that_comes_when_it_is_given_up():
-    """Calls given up at the moment their message comes are aborted, and not answered."""
+    """A call is aborted and not answered if its message comes when the server gives up."""
 
     async def run():
         call = Late()
@@ -194,7 +194,7 @@ def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
 
 
 def test_a_new_connection_beside_busy_and_slow_ones():
-    """Connections of each standing have their turns, however busy the others are."""
+    """New, busy and slow connections all get turns."""
     slow = [(f"slow {number}", math.inf) for number in range(60)] * 2
     prompt = [(f"prompt {number}", 0.005) for number in range(12)] * 2
 
@@ -264,7 +264,7 @@ def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
 
 
 def test_messages_that_have_come(slow_models):
-    """Connections that fill the memory for requests are refused more; others are answered."""
+    """A connection that fills the memory for requests is refused more, and others are answered."""
     with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
         request = pb.EmbedRequest(texts=["cat " * 5000] * 20, truncate=True)
         with open_channel(running.target) as channel:
@@ -361,7 +361,7 @@ def test_memory_of_refused_messages(small, text):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [EMBED, CHECK, WATCH])
 def test_many_streams_of_large_messages(all_tasks, path):
-    """With default settings, a connection that fills all its streams adds at most its windows and the budget."""
+    """A connection that fills all its streams adds at most its windows and the budget, with default settings."""
     with serve(all_tasks[0]) as running:
         before = running.total("process_resident_memory_bytes")
         never_end(running.target, MAX_STREAMS, 4_000_000, path=path, seconds=8)

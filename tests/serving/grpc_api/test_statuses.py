@@ -271,7 +271,7 @@ def test_version(versions, version, expected):
 
 
 def test_ambiguous_model(versions):
-    """Requests without a name are INVALID_ARGUMENT if several models do the task; the message lists them."""
+    """A request without a name is INVALID_ARGUMENT if several models do the task, and the message lists them."""
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest())
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -281,7 +281,7 @@ def test_ambiguous_model(versions):
 
 @pytest.mark.parametrize("name", ["", "many"])
 def test_wrong_task(versions, name):
-    """Tasks that the named model, or every model, lacks are INVALID_ARGUMENT."""
+    """A task that the named model, or every model, lacks is INVALID_ARGUMENT."""
     error, _ = refused(versions.stub.Classify, pb.ClassifyRequest(model=pb.ModelRef(name=name)))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -290,7 +290,7 @@ def test_wrong_task(versions, name):
 
 
 def test_starting(all_tasks):
-    """Until the models are loaded every call is UNAVAILABLE."""
+    """Each call is UNAVAILABLE until the models are loaded."""
     with serve(all_tasks[0], load=False) as running:
         for method in ("Embed", "ListModels"):
             error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
@@ -307,8 +307,7 @@ def test_starting(all_tasks):
     ],
 )
 def test_too_large_message(all_tasks, count, message, counted):
-    """Messages above the limit are RESOURCE_EXHAUSTED without retry. The server counts those up to twice the limit;
-    gRPC refuses larger ones while they come."""
+    """A message above the limit is RESOURCE_EXHAUSTED without retry, from the server or from gRPC."""
     with serve(all_tasks[0], max_request_bytes=1000) as running:
         error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
 
@@ -329,7 +328,7 @@ def embedded(server, *metadata):
 
 
 def test_a_reply_that_the_client_does_not_take_is_refused(server):
-    """Replies above `max-reply-bytes` are refused with both sizes; others are sent."""
+    """A reply above `max-reply-bytes` is refused with both sizes, and a smaller one is sent."""
     size = embedded(server).result().ByteSize()
 
     assert size > 100 * 8 * 4
@@ -340,8 +339,8 @@ def test_a_reply_that_the_client_does_not_take_is_refused(server):
 
 
 @pytest.mark.parametrize("value", ["", "4 MiB", "-1", "1e6", "9" * 30])
-def test_a_limit_of_replies_that_is_no_number_is_refused(server, value):
-    """Values of `max-reply-bytes` that are no number are INVALID_ARGUMENT."""
+def test_invalid_reply_limits_are_refused(server, value):
+    """A `max-reply-bytes` that is not a number is INVALID_ARGUMENT."""
     call = embedded(server, ("max-reply-bytes", value))
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -360,8 +359,8 @@ def subclasses(kind):
     return {found for child in kind.__subclasses__() for found in (child, *subclasses(child))}
 
 
-def test_an_error_that_nobody_foresaw(versions, monkeypatch, caplog):
-    """Unexpected errors are INTERNAL without details; the log has the traceback."""
+def test_unexpected_errors(versions, monkeypatch, caplog):
+    """An unexpected error is INTERNAL without details, and the log has the traceback."""
 
     def fail(*arguments):
         raise ZeroDivisionError("a secret")

@@ -80,7 +80,7 @@ def test_plain_text(tls):
 
 
 def test_client_certificate(mutual, authority):
-    """With mutual TLS, a client with a certificate of the authority is answered."""
+    """Mutual TLS answers a client with a certificate of the authority."""
     assert code(mutual, authority.sign("client").credentials(authority)) is grpc.StatusCode.OK
 
 
@@ -128,12 +128,13 @@ def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
         assert code(running, stranger.trusted()) is grpc.StatusCode.OK
 
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
     assert len(errors) == 1
     assert str(files["tls_cert"]) in errors[0]
 
 
 def test_calls_while_certificates_are_renewed(all_tasks, authority, installed, watchful):
-    """No call fails on old or new connections, and new connections get the last certificate."""
+    """No call fails during a renewal, and new connections get the last certificate."""
     files, install = installed
     codes, done = [], threading.Event()
     with serve(all_tasks[0], **files) as running:
@@ -247,5 +248,6 @@ def test_plain_text_warning(all_tasks, caplog):
             pass
 
     warnings = [record.getMessage() for record in caplog.records]
+
     assert len(warnings) == 1
     assert "0.0.0.0 without TLS" in warnings[0]

@@ -14,8 +14,8 @@ async def read(future, log):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_it_returns_what_the_coroutine_returns(steps):
-    """The result is returned for any number of futures, done before or later."""
+def test_the_result_is_returned(steps):
+    """The result of the coroutine is returned for any number of futures, done before or later."""
 
     async def several(futures):
         return [await future for future in futures]
@@ -31,8 +31,8 @@ def test_it_returns_what_the_coroutine_returns(steps):
     assert asyncio.run(run()) == list(range(steps))
 
 
-def test_errors_come_out():
-    """Errors of the coroutine are raised, and errors of what it awaits."""
+def test_errors_are_raised():
+    """Errors of the coroutine, and errors that it awaits, are raised."""
 
     async def run():
         future = asyncio.get_running_loop().create_future()
@@ -44,8 +44,8 @@ def test_errors_come_out():
 
 
 @pytest.mark.parametrize("outcome", ["result", "error"])
-def test_cancelling_leaves_it_to_end_by_itself(outcome):
-    """Cancelling does not cancel the future; the coroutine still ends, and the caller is cancelled at once."""
+def test_cancelling_does_not_cancel_the_coroutine(outcome):
+    """Cancelling ends the caller at once, while the future and the coroutine end by themselves."""
 
     async def run():
         future, log = asyncio.get_running_loop().create_future(), []
@@ -64,7 +64,7 @@ def test_cancelling_leaves_it_to_end_by_itself(outcome):
 
 
 def test_nothing_to_wait_for():
-    """Coroutines that await nothing return at once."""
+    """A coroutine that awaits nothing returns at once."""
 
     async def at_once():
         return 7

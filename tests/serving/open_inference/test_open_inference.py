@@ -33,13 +33,13 @@ REQUESTS = {
 
 
 def ids_of(reference, examples):
-    """Padded token ids of examples, with the names of the inputs, and the features that they hold."""
+    """Return padded token ids of examples with the names of the inputs, and their features."""
     features = [item for windows in reference.task.encode(examples) for item in windows]
     return collate(features, pad_id=7), features
 
 
 def test_embedding(server):
-    """Vectors are those of Embed."""
+    """Vectors equal those of Embed."""
     reply = server.stub.Embed(bertline.EmbedRequest(texts=TEXTS, normalize=True))
 
     found = infer(server, "embedder", text=TEXTS, parameters={"normalize": True})
@@ -49,7 +49,7 @@ def test_embedding(server):
 
 
 def test_classification(server):
-    """Labels and scores are those of Classify, likeliest first; top_k keeps the first of them."""
+    """Labels and scores equal those of Classify, ranked by score, and top_k keeps the first ones."""
     inputs = [bertline.TextInput(text=a, text_pair=b) for a, b in zip(TEXTS[:2], TEXTS[2:], strict=True)]
     reply = server.stub.Classify(bertline.ClassifyRequest(inputs=inputs))
 
@@ -63,7 +63,7 @@ def test_classification(server):
 
 
 def test_spans(server):
-    """Spans are those of Answer; rows with fewer spans are padded."""
+    """Spans equal those of Answer, and rows with fewer spans are padded."""
     inputs = [bertline.AnswerInput(question="who sees the dog ?", contexts=[context]) for context in CONTEXTS]
     reply = server.stub.Answer(bertline.AnswerRequest(inputs=inputs, top_k=4))
 
@@ -83,7 +83,7 @@ def test_spans(server):
 
 
 def test_masked_lm(server):
-    """Tokens are those of FillMask, a row for each [MASK]."""
+    """Tokens equal those of FillMask, with a row for each [MASK]."""
     texts = REQUESTS["filler"]["text"]
     reply = server.stub.FillMask(bertline.FillMaskRequest(texts=texts, top_k=3))
 
@@ -103,6 +103,7 @@ def test_padding_of_a_vocabulary_is_no_token(tmp_path):
         found = infer(running, "padded", text=["the [MASK] sees"], parameters={"top_k": 4})
 
     tokens = reply.results[0].masks[0].tokens
+
     assert len(tokens) == 4
     assert found["token"].tolist() == [[item.token for item in tokens]]
     np.testing.assert_allclose(found["score"], [[item.score for item in tokens]], rtol=1e-6)
@@ -180,7 +181,7 @@ def test_truncate(server):
 
 
 @pytest.mark.parametrize(("lengths", "cut"), [((30, 3), 0), ((100, 32), 72)])
-def test_cuts_are_told(server, lengths, cut):
+def test_truncated_tokens_are_counted(server, lengths, cut):
     """Responses have a parameter with the number of removed tokens, unless it is 0."""
     request = infer_request("embedder", text=["cat " * length for length in lengths], parameters={"truncate": True})
     parameters = stub(server, "ModelInfer")(request).parameters
@@ -190,7 +191,7 @@ def test_cuts_are_told(server, lengths, cut):
 
 @pytest.mark.parametrize(("model", "shape"), [("embedder", (0, 8)), ("classifier", (0, 1)), ("filler", (0, 1))])
 def test_no_texts(server, model, shape):
-    """Without texts the outputs are empty."""
+    """Without texts, the outputs are empty."""
     found = infer(server, model, text=[])
 
     assert next(iter(found.values())).shape == shape
@@ -198,7 +199,7 @@ def test_no_texts(server, model, shape):
 
 @pytest.mark.parametrize("model", REQUESTS)
 def test_metadata(server, references, model):
-    """Metadata and configuration name the tensors that come, with their shapes."""
+    """Metadata and configuration describe the tensors of responses, with their shapes."""
     metadata = call(server, "ModelMetadata", name=model)
     config = call(server, "ModelConfig", name=model).config
     ids = np.array([[2, 8, 9, 3]])
@@ -209,9 +210,9 @@ def test_metadata(server, references, model):
     assert [item.name for item in metadata.inputs][-3:] == ["input_ids", "attention_mask", "token_type_ids"]
     assert set(REQUESTS[model]) <= {item.name for item in metadata.inputs if item.datatype == "BYTES"}
     assert [item.name for item in metadata.outputs] == [item.name for item in outputs]
-    for told, came in zip(metadata.outputs, outputs, strict=True):
-        assert told.datatype == came.datatype
-        assert all(size in (-1, real) for size, real in zip(told.shape, came.shape, strict=True))
+    for described, came in zip(metadata.outputs, outputs, strict=True):
+        assert described.datatype == came.datatype
+        assert all(size in (-1, real) for size, real in zip(described.shape, came.shape, strict=True))
     assert [item.name for item in config.input] == [item.name for item in metadata.inputs]
     assert [list(item.dims) for item in config.output] == [list(item.shape) for item in metadata.outputs]
 
@@ -239,8 +240,8 @@ def test_model_ready(server, name, version, ready):
     assert call(server, "ModelReady", name=name, version=version).ready == ready
 
 
-def test_what_health_says_is_what_readiness_is(tmp_path):
-    """Versions that are being loaded are not ready; nothing is ready while workers have a problem."""
+def test_readiness_equals_health(tmp_path):
+    """Versions that are loading are not ready, and nothing is ready while workers have a problem."""
     write_model(tmp_path)
     with serve(tmp_path) as running:
         server = running.server
@@ -271,7 +272,7 @@ def test_highest_version(tmp_path):
 
 
 def test_starting(all_tasks):
-    """Until the models are loaded the server is live and not ready, and other calls are UNAVAILABLE."""
+    """Until the models are loaded the server is live but not ready, and other calls are UNAVAILABLE."""
     with serve(all_tasks[0], load=False) as running:
         assert call(running, "ServerLive").live
         assert not call(running, "ServerReady").ready
@@ -283,7 +284,7 @@ def test_starting(all_tasks):
 
 
 def test_metrics(all_tasks):
-    """Calls are counted with labels of their own, which exist from the start; computing is counted as ever."""
+    """Calls are counted with labels of their own, and computation like that of other calls."""
     with serve(all_tasks[0]) as running:
         for method in METHODS:
             labels = {"grpc_service": SERVICE, "grpc_method": method, "grpc_type": "unary"}
@@ -303,7 +304,7 @@ def test_metrics(all_tasks):
 
 
 def test_limits(slow_models, monkeypatch):
-    """Rows of ids wait in the queue of all: they are refused where it is full, and dropped at their deadline."""
+    """Rows of ids use the common queue: they are refused if it is full, and dropped at their deadline."""
     rows = np.full((8, 32), 8)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:
         monkeypatch.setattr("serving.core.latency_model.LatencyModel.seconds_per_token", lambda self, model: 1e-9)
@@ -335,49 +336,50 @@ def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread
     assert made_in[0].name.startswith("codec") == (thread == "codec")
 
 
-def test_forms_and_tasks():
-    """All tasks have tensors."""
+def test_every_task_has_tensors():
+    """Each task has tensors."""
     assert TASK_TENSORS.keys() == TASKS.keys()
 
 
-def through_form(name, settings, outputs, row, **options):
+def output_tensors(name, settings, outputs, row, **options):
     """Return the output tensors of a task for one row of texts and given outputs of the graph."""
     task = create_task(
         name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
     )
-    form = TASK_TENSORS[name]
-    example = task.complete(form.example(row, task))
+    tensors = TASK_TENSORS[name]
+    example = task.complete(tensors.example(row, task))
     windows = task.encode([example])[0]
     prediction = task.decode(example, windows, [outputs(window) for window in windows])
-    result = form.result(prediction, example, Options(**options), task)
-    return {name: array.tolist() for name, array in form.arrays([result], form.outputs(None)).items()}
+    result = tensors.result(prediction, example, Options(**options), task)
+    return {name: array.tolist() for name, array in tensors.arrays([result], tensors.outputs(None)).items()}
 
 
-def test_regression_form():
-    """Regression gives a number for each text."""
-    found = through_form("regression", {}, lambda _: {"logits": np.array([0.5])}, {"text": "cat", "text_pair": None})
+def test_regression_tensors():
+    """Regression returns a number for each text."""
+    found = output_tensors("regression", {}, lambda _: {"logits": np.array([0.5])}, {"text": "cat", "text_pair": None})
 
     assert found == {"value": [0.5]}
 
 
-def test_multiple_choice_form():
-    """Multiple choice gives the likeliest choice and the scores of all."""
+def test_multiple_choice_tensors():
+    """Multiple choice returns the most probable choice and the scores of all."""
     row = {"choices": ("cat", "the dog"), "context": None, "question": "who runs ?"}
 
-    found = through_form("multiple-choice", {}, lambda item: {"logits": np.array(float(len(item)))}, row)
+    found = output_tensors("multiple-choice", {}, lambda item: {"logits": np.array(float(len(item)))}, row)
 
     assert found["choice"] == [1]
     assert sum(found["score"][0]) == pytest.approx(1)
 
 
-def test_tagging_form():
-    """Tagging gives entities with offsets in the original text, and the tag of each word, as JSON."""
+def test_tagging_tensors():
+    """Tagging returns entities with offsets in the original text, and the tag of each word, as JSON."""
     settings = {"labels": ["O", "B-ANIMAL", "I-ANIMAL"]}
     logits = np.eye(3, dtype=np.float32)[[0, 0, 1, 2, 0, 0, 0]] * 9
 
-    found = through_form("tagging", settings, lambda _: {"logits": logits}, {"text": " the  big\tcat runs."})
+    found = output_tensors("tagging", settings, lambda _: {"logits": logits}, {"text": " the  big\tcat runs."})
 
     (entity,) = json.loads(found["entities"][0])
+
     assert entity.pop("score") > 0.99
     assert entity == {"type": "ANIMAL", "start": 6, "end": 13, "text": "big\tcat"}
     tags = json.loads(found["tags"][0])

@@ -206,7 +206,7 @@ def test_not_utf8(server, request_, field):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_not_a_message(server, method):
-    """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
+    """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""
     with pytest.raises(grpc.RpcError, match=f"not a inference.{method}Request") as caught:
         stub(server, method)(b"\x0f\xff\xff")
 

@@ -44,7 +44,7 @@ def vectors(server, texts):
 
 
 def test_inference(server):
-    """Texts and token ids give the vectors of Embed, to the synchronous client and to the one of asyncio."""
+    """Texts and token ids return the vectors of Embed, to the synchronous and the asyncio client."""
     script = """
 ids = [[2, 8, 9, 3]]
 embed = lambda result: result.as_numpy("embedding").tolist()
@@ -66,7 +66,7 @@ print(json.dumps([*map(embed, answers), raw]))
 
 
 def test_all_tasks(server):
-    """Strings, numbers and booleans come as numpy arrays, chosen and ordered as asked."""
+    """Strings, numbers and booleans become numpy arrays, in the requested selection and order."""
     script = """
 outputs = [triton.InferRequestedOutput(name) for name in ("has_answer", "answer", "start", "end")]
 context = "the cat sees the old dog near the river"
@@ -113,7 +113,7 @@ assert ("reader", "1", "READY") in [(item.name, item.version, item.state) for it
     ],
 )
 def test_errors(server, call, status, message):
-    """Errors arrive with their status and message."""
+    """Errors have their status and message."""
     script = f"""
 try:
     {call}

@@ -25,7 +25,7 @@ TEXT = pb.EmbedRequest(texts=["cat"])
 
 @pytest.mark.parametrize("allowed", [16, 64, 128, 256, 1024, 65_536, 2**30])
 def test_something_is_left(allowed):
-    """Connections and scrapes leave at least a quarter of the descriptors, or enough of them."""
+    """Connections and scrapes leave a quarter of the descriptors, or enough of them."""
     left = allowed - max_connections(allowed) - max_scrapes(allowed)
 
     assert left >= min(allowed // 4, 96)
@@ -79,8 +79,7 @@ def test_connections_of_all_addresses(monkeypatch, host, addresses):
 
 
 def test_many_connections(tmp_path, limited):
-    """With more connections to both ports than descriptors, open connections are answered, models are loaded, and other
-    connections are closed with a log line; afterwards everything is as usual."""
+    """Open connections are answered if there are too many, and excess ones are closed with a log line."""
     write_model(tmp_path)
     limited(64, 64)
     with listening(tmp_path, "--poll-s", 0.1) as (process, target, metrics), ExitStack() as stack:

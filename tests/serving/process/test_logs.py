@@ -34,7 +34,7 @@ def test_calls(all_tasks, caplog, which, codes):
 
 
 def test_line_of_a_call(all_tasks, caplog):
-    """A line has id, method, model, sizes and durations; that of a failed call also the error."""
+    """The line of a call has id, method, model, sizes and durations, and that of a failed call the error."""
     caplog.set_level(logging.INFO)
     with serve(all_tasks[0], log_calls="all") as running:
         reply = running.stub.Embed(GOOD, metadata=(("x-request-id", "job-7"),))
@@ -42,6 +42,7 @@ def test_line_of_a_call(all_tasks, caplog):
         running.wait_for("grpc_server_handled_total", 2)
 
     good, bad = call_lines(caplog)
+
     assert good | {"ms": 0, "tokenize_ms": 0, "queue_ms": 0, "inference_ms": 0} == {
         "method": "Embed",
         "code": "OK",
@@ -62,7 +63,7 @@ def test_line_of_a_call(all_tasks, caplog):
 
 
 def test_clients_that_end_their_watch_have_not_failed(caplog):
-    """A client that closes its watch is not logged; other cancelled calls are."""
+    """A client that closes its watch is not logged, and other cancelled calls are."""
     caplog.set_level(logging.INFO)
     for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
         CallLog("failed")(Call(path, "id", status="CANCELLED"))
@@ -71,12 +72,13 @@ def test_clients_that_end_their_watch_have_not_failed(caplog):
 
 
 def test_waits_of_a_call_are_added_up(caplog):
-    """A call may wait for a thread several times."""
+    """The log adds up the waits of a call for a thread."""
     caplog.set_level(logging.INFO)
     stages = [Stage("wait", 0.0, 0.5), Stage("tokenize", 0.5, 0.1), Stage("wait", 0.6, 0.25)]
     CallLog("all")(Call("/bertline.v1.Encoder/Embed", "id", stages=stages))
 
     (line,) = call_lines(caplog)
+
     assert (line["wait_ms"], line["tokenize_ms"]) == (750, 100)
 
 
@@ -92,7 +94,7 @@ def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
 
 
 def test_floods(caplog, monkeypatch):
-    """Of many failed calls, the first of each second are logged, then the number of omitted ones."""
+    """The log has the first failed calls of each second, and the number of omitted ones."""
     caplog.set_level(logging.INFO)
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
@@ -105,6 +107,7 @@ def test_floods(caplog, monkeypatch):
     log(failed)
 
     lines = call_lines(caplog)
+
     assert len(lines) == call_log.MAX_FAILED_PER_S + 2
     assert [line.get("omitted") for line in lines[-3:]] == [None, 1000 - call_log.MAX_FAILED_PER_S, None]
 
@@ -142,7 +145,7 @@ def test_json():
 
 
 def test_text():
-    """Fields follow the message; values that look like fields or lines are quoted."""
+    """Fields follow the message, and values that look like fields or lines are quoted."""
     line = formatted(TextFormatter(), code="OK", ms=1.5, error="a=b\nERROR", empty="").splitlines()[0]
 
     assert line.endswith(r'INFO serving.test: call of Embed code=OK ms=1.5 error="a=b\nERROR" empty=""')

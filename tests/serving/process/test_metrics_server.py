@@ -35,7 +35,7 @@ def models(tmp_path_factory):
 
 
 def test_healthy(models):
-    """A server with a model answers 200; /metrics is unchanged."""
+    """A server with a model answers /healthz with 200, and /metrics is unchanged."""
     with serve(models) as running:
         assert get(running) == (200, PLAIN, "ok\n")
         assert "bertline_serving" in get(running, "/metrics")[2]
@@ -48,7 +48,7 @@ def test_before_the_models_are_loaded(models):
 
 
 def test_a_hanging_worker(models, monkeypatch):
-    """While a batch hangs the answer is 503 with the reason; afterwards it is 200."""
+    """While a batch hangs /healthz answers 503 with the reason, and 200 afterwards."""
     monkeypatch.setattr("serving.server.MONITOR_S", 0.01)
     problems = ["a batch takes longer than 60 s"]
     with serve(models) as running:

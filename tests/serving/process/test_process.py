@@ -41,7 +41,7 @@ def wait_until_computing(metrics):
 
 
 def test_sigterm(slow_models):
-    """SIGTERM lets running calls finish; the exit code is 0, without warnings."""
+    """SIGTERM lets running calls finish, and the exit code is 0 without warnings."""
     with started(slow_models, "--max-batch-tokens", 32) as (process, stub, metrics):
         call = stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
         wait_until_computing(metrics)
@@ -174,6 +174,7 @@ def test_ready_line(tmp_path, log_format):
     line, at_fd = ready_lines(tmp_path, "--log-format", log_format)
 
     fields = json.loads(at_fd)
+
     assert at_fd.endswith("}\n")
     assert (fields["event"], fields["tls"], fields["models"]) == ("ready", False, ["tiny"])
     assert fields["target"] == f"127.0.0.1:{fields['port']}"
@@ -187,7 +188,7 @@ def test_ready_line(tmp_path, log_format):
 
 
 def test_nobody_reads_at_the_ready_fd(tmp_path):
-    """If the reader is gone, the server logs a warning and goes on."""
+    """If the reader of --ready-fd is gone, the server logs a warning and goes on."""
     write_model(tmp_path)
     ready_fd, write_fd = os.pipe()
     os.close(ready_fd)
@@ -215,7 +216,7 @@ def test_help():
 
 
 def test_sighup(tmp_path):
-    """SIGHUP scans for models at once, without polling, and a broken one does not stop the server."""
+    """SIGHUP scans for models at once, and a broken model does not stop the server."""
     write_model(tmp_path)
     with started(tmp_path, "--poll-s", 0) as (process, stub, _):
         write_model(tmp_path, version="2")
@@ -235,7 +236,7 @@ def test_sighup(tmp_path):
 
 
 def test_every_flag_is_a_variable_too():
-    """Each setting is a flag and a variable, and the help explains it."""
+    """Each setting is a flag and an environment variable, and the help explains it."""
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
     for name, field in Settings.model_fields.items():
         assert field.description, name
@@ -339,7 +340,7 @@ def test_systemd(tmp_path):
 
 
 def test_unusable_changed_file(tmp_path):
-    """The metrics report it without any call, until it is corrected."""
+    """The metrics report an unusable token file without any call, until it is corrected."""
     write_model(tmp_path / "models")
     path = tmp_path / "tokens"
     path.write_text("good\n")
@@ -357,7 +358,7 @@ def test_unusable_changed_file(tmp_path):
 
 
 def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
-    """If the socket is full, the server logs a warning and goes on."""
+    """If the notification socket is full, the server logs a warning and goes on."""
     monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -397,7 +398,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_exit_while_a_model_loads(tmp_path):
-    """The process ends although the thread cannot be ended."""
+    """SIGTERM ends the process while a model loads, although its thread cannot be ended."""
     write_model(tmp_path)
     command = [sys.executable, "-c", LOADING, tmp_path, "--port", "0", "--metrics-port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -427,7 +428,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_exit_while_a_request_is_decoded(tmp_path, monkeypatch):
-    """The process ends although the threads cannot be ended."""
+    """SIGTERM ends the process while requests are decoded, although their threads cannot be ended."""
     write_model(tmp_path)
     monkeypatch.setattr(
         "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", READING, *map(str, rest)]
@@ -455,7 +456,7 @@ def hanging(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("hanging")
 def test_exit_while_a_run_hangs(tmp_path):
-    """The process ends even if the hanging run was not noticed before the signal."""
+    """SIGTERM ends the process while a run hangs, even before the hang is detected."""
     with started(tmp_path, "--workers", 2, "--grace-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")
@@ -468,7 +469,7 @@ def test_exit_while_a_run_hangs(tmp_path):
 
 @pytest.mark.usefixtures("hanging")
 def test_a_run_that_hangs_for_good(tmp_path):
-    """Its call fails, others are answered, and the process ends with an error, so that it is started again."""
+    """A run that never ends fails its call, and the process exits with an error, so that it is restarted."""
     with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")  # a worker computes it, alone in its batch

@@ -72,7 +72,7 @@ def test_lines_are_written():
 
 
 def test_unread_lines_are_dropped():
-    """`put` never waits, memory is bounded, and the number of dropped lines is written when the pipe is read again."""
+    """`put` never waits, memory is bounded, and the number of dropped lines is written later."""
     count = (MAX_BYTES + 10 * PIPE_BYTES) // len(LINE)
     with pipe() as (read, write):
         output = Output(write.fileno())
@@ -87,6 +87,7 @@ def test_unread_lines_are_dropped():
         found = read_all(read).decode().splitlines()
 
     counts = [int(line.split()[0]) for line in found if line.endswith("dropped")]
+
     assert sum(counts) == num_dropped
     assert [line for line in found if line.startswith("x")] == [LINE[:-1]] * (count - num_dropped)
 
@@ -115,7 +116,7 @@ def test_failed_writes_are_counted():
 
 
 def test_a_descriptor_that_does_not_block():
-    """If another process made it non-blocking, all lines are written as soon as there is room."""
+    """All lines are written as soon as there is room, also to a non-blocking descriptor."""
     with pipe() as (read, write):
         os.set_blocking(write.fileno(), False)
         output = Output(write.fileno())
@@ -161,7 +162,7 @@ def embed(stub, count):
 
 
 def test_nobody_reads_the_log(models):
-    """The server answers, and ends on SIGTERM."""
+    """The server answers and ends on SIGTERM while nobody reads its log."""
     with unread(models) as (process, stub, *_):
         embed(stub, 100)
         process.send_signal(signal.SIGTERM)
@@ -171,7 +172,7 @@ def test_nobody_reads_the_log(models):
 
 @pytest.mark.slow
 def test_nobody_reads_the_log_for_long(models):
-    """Lines beyond the buffer are dropped and counted, and the log reports the number when it is read again."""
+    """Lines beyond the buffer are dropped, and the log reports their number when it is read again."""
     with unread(models) as (_, stub, metrics, (read, _)):
         for _ in range(60):
             embed(stub, 100)
@@ -217,7 +218,7 @@ def answers(stub):
     ],
 )
 def test_streams_that_cannot_be_written(models, redirections):
-    """A server starts, serves and ends as usual."""
+    """A server starts, serves and ends as usual with streams that cannot be written."""
     with serving(models, redirections) as (process, stub):
         fail(stub, 3)
         process.send_signal(signal.SIGTERM)
@@ -236,7 +237,7 @@ def test_streams_that_cannot_be_written(models, redirections):
     ],
 )
 def test_streams_that_nobody_reads(models, which, state):
-    """A full pipe, or one without a reader, changes nothing."""
+    """A full pipe, or one without a reader, does not affect the server."""
     with pipe() as (read, write):
         if state == "full":
             fill(write)
@@ -251,7 +252,7 @@ def test_streams_that_nobody_reads(models, which, state):
 
 
 def test_a_ready_line_that_is_lost(models):
-    """The log reports it."""
+    """The log reports that the ready line was lost."""
     with serving(models, ">/dev/full", stderr=subprocess.PIPE) as (process, _):
         process.send_signal(signal.SIGTERM)
 

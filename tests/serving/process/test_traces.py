@@ -75,6 +75,7 @@ def test_spans(all_tasks, collector, monkeypatch):
     spans = collector.spans()
     call = next(span for span in spans if span.parent_span_id.hex() == "b7ad6b7169203331")
     stages = [span for span in spans if span.parent_span_id == call.span_id]
+
     assert call.name == "bertline.v1.Encoder/Embed"
     assert call.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
     assert [stage.name for stage in stages] == ["tokenize", "queue", "inference"]
@@ -111,7 +112,7 @@ def no_collector(request):
 
 
 def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
-    """Without a collector calls are answered, and the server ends soon with the number of lost spans."""
+    """Without a collector, calls are answered and the server ends soon with the number of lost spans."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
     with serve(all_tasks[0], trace_endpoint=no_collector) as running:
@@ -139,6 +140,7 @@ def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
     traces.close()
 
     messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
+
     assert messages == ["100 spans did not reach the collector of traces"]
 
 
