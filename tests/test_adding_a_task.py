@@ -45,7 +45,6 @@ SPECIAL = {
     "classification": {
         "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
-        "training/finetune.py",  # warns about numeric labels
         "training/reports/samples.py",
     },
     "regression": {

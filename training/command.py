@@ -1,4 +1,4 @@
-"""Command lines of all packages: parsing into recipes, one-line errors, exit codes, signals."""
+"""Command lines: parsing into recipes, one-line errors, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ from training.renamed_fields import RENAMED_FIELDS
 RecipeT = TypeVar("RecipeT")
 
 PEER_DELAY_S = 2.0
-"""Seconds that one of several processes waits before it reports an error, as another one is about to report it. The
-launcher ends it meanwhile."""
+"""Seconds that a process other than the main one waits before it reports an error. The main process reports the same
+error first, and the launcher then ends the others."""
 
 MISTAKE = 2
-"""Exit code of a mistake in flags and, under `torchrun`, of any error that a restart does not cure."""
-
-
+"""Exit code of a mistake in flags and, under `torchrun`, of any error that a restart does not fix."""
 RENAMED_FLAGS = {old.replace("_", "-"): new.replace("_", "-") for old, new in RENAMED_FIELDS.items()}
 """Old -> new names of flags, without `--`."""
 
@@ -71,30 +69,38 @@ def parse(
     _check_flags(arguments, recipe_type)
     _check_first_word(arguments, recipe_type)
     recipe: RecipeT = tyro.cli(
-        _maker(recipe_type, default),
+        _parser_of(recipe_type, default),
         prog=f"python -m {module}",
         description=description,
         args=arguments,
         console_outputs=not _is_peer(),
     )
-    given = {argument.replace("_", "-") for argument in arguments}
-    for item, value in _values(recipe):
-        flag = f"--{item.name.replace('_', '-')}"
-        if value == () and (item.default is MISSING or flag in given):
-            raise ValueError(f"{flag} stands without a value; it needs at least one{_hint_on_order(recipe_type)}")
+    _check_not_empty(recipe, arguments, recipe_type)
     return recipe
 
 
-def _values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """Yield all fields with their values, nested ones, too."""
-    for item in fields(recipe):
-        yield item, (value := getattr(recipe, item.name))
+def _check_not_empty(recipe: Any, arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject a flag for one or more values that has none."""
+    given = {argument.replace("_", "-") for argument in arguments}
+    for field, value in _field_values(recipe):
+        flag = f"--{field.name.replace('_', '-')}"
+        if value == () and (field.default is MISSING or flag in given):
+            raise ValueError(f"{flag} stands without a value; it needs at least one{_hint_on_order(recipe_type)}")
+
+
+def _field_values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield each field with its value, also those of nested dataclasses."""
+    for field in fields(recipe):
+        yield field, (value := getattr(recipe, field.name))
         if is_dataclass(value):
-            yield from _values(value)
+            yield from _field_values(value)
 
 
-def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
-    """Return a function for tyro, which would draw a box with the class's name around a ValueError of a class."""
+def _parser_of(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
+    """Return a function with the flags of a recipe, for tyro.
+
+    If it got the class itself, tyro would draw a box with the class's name around a ValueError.
+    """
 
     def make(recipe: Any) -> Any:
         return recipe
@@ -105,17 +111,16 @@ def _maker(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Call
 
 
 def _recipe_hints(recipe_type: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...], Any]]:
-    """Yield name, type, marks of tyro and bare type of each field of a recipe."""
-    made = (
-        recipe_type if is_dataclass(recipe_type) or is_typeddict(recipe_type) else get_type_hints(recipe_type)["return"]
-    )
-    for name, hint in get_type_hints(made, include_extras=True).items():
+    """Yield name, type, tyro's annotations and type without annotations of each field of a recipe."""
+    is_class = is_dataclass(recipe_type) or is_typeddict(recipe_type)
+    result_type = recipe_type if is_class else get_type_hints(recipe_type)["return"]
+    for name, hint in get_type_hints(result_type, include_extras=True).items():
         if get_origin(hint) is not ClassVar:
             yield name, hint, getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
 
 
 def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Reject renamed and unknown flags. If a word is missing, too, tyro would report that alone."""
+    """Reject renamed and unknown flags. tyro would report only a missing word if there is one, too."""
     known = {"help", *_flags(recipe_type)}
     for name in (argument.partition("=")[0] for argument in arguments):
         plain = name.removeprefix("--").replace("_", "-")
@@ -129,7 +134,7 @@ def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> N
 
 
 def _flags(recipe_type: Callable[..., Any], prefix: str = "", *, omit: bool = False) -> Iterator[str]:
-    """Yield the flags of a recipe, nested ones, too, without `--`."""
+    """Yield the flags of a recipe without `--`, also those of nested dataclasses."""
     for name, _, marks, bare in _recipe_hints(recipe_type):
         flag = prefix + name.replace("_", "-")
         if tyro.conf.Suppress in marks or tyro.conf.Positional in marks:
@@ -144,7 +149,7 @@ def _flags(recipe_type: Callable[..., Any], prefix: str = "", *, omit: bool = Fa
 
 
 def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Reject a first word that is not among the choices of the recipe's first word, such as a misspelt task."""
+    """Reject a first word that is none of its choices, such as a misspelt task."""
     word = next(iter(arguments), "-")
     for name, _, marks, bare in _recipe_hints(recipe_type):
         if tyro.conf.Positional in marks and get_origin(bare) is Literal and not word.startswith("-"):
@@ -156,7 +161,7 @@ def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any])
 
 
 def _hint_on_order(recipe_type: Callable[..., Any]) -> str:
-    """Return a hint if the words after a flag may have been taken for a word that is missing before the flags."""
+    """Return a hint for recipes with words before the flags, as tyro reads a word behind a flag as its value."""
     words = [name.upper() for name, _, marks, _ in _recipe_hints(recipe_type) if tyro.conf.Positional in marks]
     return f" (give {' '.join(words)} before all flags)" if words else ""
 
@@ -169,17 +174,17 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(main)
     def wrapped() -> None:
-        if ending := _ending(main):
-            _exit(*ending)
+        if failure := _run(main):
+            _exit(*failure)
 
     return wrapped
 
 
-def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
+def _run(main: Callable[[], None]) -> tuple[int, str] | None:
     """Run a command; return exit code and last line, or None if it succeeded.
 
-    When this returns, nothing holds the frames of an error any more, so that their objects (threads of libraries, too)
-    are gone before the interpreter ends.
+    After the return, nothing refers to the frames of an error, so that their objects (also threads of libraries) are
+    freed before the interpreter ends.
     """
     try:
         with _signals_as_interrupts():
@@ -192,12 +197,12 @@ def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
         is_lost = isinstance(error, ConnectionError)
         if _is_peer() or is_lost:
             time.sleep(PEER_DELAY_S)
-        below_the_bar = "\n" if _is_peer() else ""
-        return 1 if is_lost else MISTAKE, below_the_bar + "error: " + " ".join(_message(error).split())
+        new_line = "\n" if _is_peer() else ""  # below the progress bar of the main process
+        return 1 if is_lost else MISTAKE, new_line + "error: " + " ".join(_message(error).split())
     except KeyboardInterrupt as interrupt:
         if str(interrupt) and not _is_peer():
             print(interrupt, file=sys.stderr)
-        return 128 + (interrupt.number if isinstance(interrupt, _Ended) else signal.SIGINT), ""
+        return 128 + (interrupt.number if isinstance(interrupt, _SignalInterrupt) else signal.SIGINT), ""
     except SystemExit:  # mistakes in flags
         if _is_peer():
             time.sleep(PEER_DELAY_S)
@@ -205,46 +210,48 @@ def _ending(main: Callable[[], None]) -> tuple[int, str] | None:
     return None
 
 
-class _Ended(KeyboardInterrupt):
-    """Ended by a signal other than SIGINT."""
+class _SignalInterrupt(KeyboardInterrupt):
+    """Signal other than SIGINT that ends the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Ended(number)
+def _raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise _SignalInterrupt(number)
 
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C.
 
-    One of several processes ends at once instead, as it may wait for others in a call that no exception reaches.
+    One of several processes ends at once instead: it may wait for others in a call that no exception interrupts.
     """
-    wanted = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
-    noticed = [number for number in wanted if signal.getsignal(number) == signal.SIG_DFL]  # others as under nohup
-    for number in noticed:
-        signal.signal(number, _end)
+    numbers = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
+    handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores SIGHUP
+    for number in handled:
+        signal.signal(number, _raise_interrupt)
     try:
         yield
     finally:
-        for number in noticed:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _is_peer() -> bool:
-    """Return whether this is one of several processes, and another one reports."""
+    """Return whether this is one of several processes, and another one reports errors."""
     return os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def _exit(code: int, last_line: str = "") -> NoReturn:
-    """End this process. One of several ends at once, as its network would wait for peers that are gone, or abort.
+    """End this process.
+
+    One of several processes ends without clean-up, in which its process group would wait for dead peers, or abort.
 
     Args:
-        code: exit code; 1 for a single process with a last line.
-        last_line: for standard error.
+        code: exit code; a single process with a last line exits with 1.
+        last_line: line to print on standard error.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(last_line or code)
@@ -256,17 +263,17 @@ def _exit(code: int, last_line: str = "") -> NoReturn:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory is lacking, as Python, numpy, or torch on GPU or CPU report it."""
-    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return is_named or "can't allocate memory" in str(error)
+    """Return whether memory is lacking, as reported by Python, numpy, or torch on GPU or CPU."""
+    is_typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_typed or "can't allocate memory" in str(error)  # torch on CPU has no type for it
 
 
 def _message(error: Exception) -> str:
     if _is_out_of_memory(error):
         return f"not enough memory; smaller batches, shorter sequences and smaller networks need less ({error})"
-    if isinstance(error, UnicodeEncodeError):  # a path, mostly
-        near = error.object[max(0, error.start - 60) : error.end + 60]
-        return f"cannot be written as {error.encoding}: {near!a}"
+    if isinstance(error, UnicodeEncodeError):  # usually a path
+        context = error.object[max(0, error.start - 60) : error.end + 60]
+        return f"cannot be written as {error.encoding}: {context!a}"
     if isinstance(error, OSError) and error.filename:
         return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
     return str(error)

@@ -1,13 +1,12 @@
-"""Train the vectors of texts, so that texts that mean the same are close: SimCSE (Gao et al. 2021).
+"""Train sentence embeddings, so that texts with the same meaning have similar vectors: SimCSE (Gao et al. 2021).
 
     python -m training.contrastive unsupervised --checkpoint runs/mini/checkpoint --train texts.txt --run-dir runs/a
     python -m training.contrastive supervised --checkpoint runs/a/checkpoint --train pairs.tsv --run-dir runs/b \\
         --dev dev.tsv
 
-Unsupervised, the positive of a text is the text itself, seen through other dropout; supervised, it is the text's pair.
-The other texts of the global batch are negatives, and so is the column `negative` where there is one. The result is a
-checkpoint of the task `embedding`, which `python -m export` makes a model of that is served. The same command again
-resumes.
+Unsupervised, the positive of a text is the text itself with other dropout; supervised, it is the text's pair. Negatives
+are the other texts of the global batch, and the column `negative` if there is one. The result is a checkpoint of the
+task `embedding`, which `python -m export` turns into a model to serve. The same command resumes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from training.loop.recipe import RecipeRecord
 from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
-from training.loop.types import Evaluation, LoopSettings, Phase, Stage
+from training.loop.types import Evaluation, LoopSettings, Phase, Progress, Stage
 from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
@@ -49,57 +48,57 @@ from training.task_card import TaskCard, read_task_card
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
-"""A text, its positive, and its negative where there is one."""
+"""A text, its positive, and its negative if it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveRecipe(LoopSettings):
-    """Train the vectors of texts on positives and in-batch negatives."""
+    """Train sentence embeddings on positives and in-batch negatives."""
 
     stage: ClassVar[Stage] = "contrastive training"
 
     mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
-    """unsupervised: a text's positive is the text itself, through other dropout; supervised: its pair."""
+    """unsupervised: the positive of a text is the text itself with other dropout; supervised: its pair."""
     checkpoint: Path
     """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
     train: tuple[Path, ...]
-    """Unsupervised: plain text, a text a line, or tables with a column `text`. Supervised: tables with `text`,
-    `text_pair` and perhaps `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""
+    """Unsupervised: plain text, one text a line, or tables with a column `text`. Supervised: tables with `text`,
+    `text_pair` and, optionally, `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""
     dev: tuple[Path, ...] = ()
-    """Held-out tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
+    """Held-out tables with columns `text`, `text_pair` and `label`, the similarity of both texts on any scale."""
     run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
     compile: Literal["auto", "on", "off"] = "off"
-    """torch.compile; auto is on for GPUs. Each length of batch is compiled by itself, which pays on long runs only."""
+    """torch.compile; auto: on for GPUs. It compiles each sequence length separately, so it pays only on long runs."""
     columns: Columns = field(default_factory=Columns)
     """Columns of the training data."""
     dev_columns: Columns = field(default_factory=Columns)
-    """Columns of the dev data. Those not given are as in the training data, if the dev data have them."""
+    """Columns of the dev data. By default, those of the training data that the dev data have."""
     min_label: float | None = None
-    """Supervised: only pairs whose `label` is at least this are positives; None for all pairs."""
+    """Supervised: least `label` of a pair to train on; None for all pairs."""
     split_sentences: bool = False
     """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
     pooling: Pooling = "cls"
-    """The vector of a text: the last hidden state of [CLS], or its mean over tokens."""
+    """Vector of a text. cls: the last hidden state of [CLS]; mean: the mean of the last hidden state over tokens."""
     normalize: bool = True
-    """Give vectors of length 1 (training compares directions only)."""
+    """Scale vectors to length 1. Training is the same, as it compares cosines."""
     head: Literal["auto", "on", "off"] = "auto"
-    """Train [CLS] through BERT's pooler, a tanh layer; the vectors are those below it. auto: if unsupervised."""
+    """Train [CLS] through BERT's pooler, a tanh layer that the trained model leaves out. auto: on if unsupervised."""
     temperature: Annotated[float, Bounds(above=0)] = 0.05
-    """Cosines are divided by it before the softmax."""
+    """Divisor of cosines before the softmax."""
     global_batch_size: Annotated[int, COUNT] = 64
     """Texts in a step, each with its positive, over all processes; the other texts are negatives."""
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
-    """Not a flag: a process runs its whole part of the batch at once, as every text is compared with every other."""
+    """Not a flag: a process runs its whole part of the batch at once, as each text is compared with all others."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] = 3e-5
     max_seq_length: Annotated[int, TOKENS] | None = None
-    """Longest text in tokens that the result embeds; None for what the checkpoint was trained on, or can."""
+    """Longest text of the trained model in tokens; None for that of the checkpoint."""
     train_seq_length: Annotated[int, TOKENS] = 32
-    """Training texts are cut here, in tokens."""
+    """Longest training text in tokens; longer texts are cut."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 100
-    """Steps between scores on dev; 0 for at the end only."""
+    """Steps between evaluations on dev; 0 for one at the end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,84 +132,72 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
 
 
 def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
-    world, tokenizer = run.world, load_tokenizer(recipe.checkpoint)
-    check_dropout(recipe)
-    task = Embedding(tokenizer, embedding_settings(recipe))
-    views = read_views(recipe)
-    items = contrastive_items(views, task, recipe)
-    dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
-    found = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
-    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, found)
-    if not run.begin(RecipeRecord(recipe, found, paths=PATH_FIELDS)):
+    data = _read_data(recipe)
+    digests = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
+    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
+    if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
-    model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
-    model.bert.pooler.requires_grad_(recipe.with_head)
-    objective = ContrastiveObjective(
-        pooling=recipe.pooling, with_head=recipe.with_head, temperature=recipe.temperature, world=world
-    )
-    data = FinetuningData(
-        items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=tokenizer.pad_id
-    )
-    rows = scores_before(task, dev, model, world) if dev and world.is_main else {}
-    if world.is_main:
-        print(f"{len(items):,} texts with their positives", flush=True)
-        limit = f"--train-seq-length {recipe.train_seq_length}"
-        what = "training texts"
-        cuts = {what: report_inputs(what, recipe.checkpoint, task, (item.features for item in items), limit)}
-        if dev:
-            cuts["dev texts"] = report_inputs("dev texts", recipe.checkpoint, task, task.encode(texts_of(dev)))
-        origin["cuts"] = cuts
-        _note_known(views, dev)
-    progress = train(
-        model,
-        [Phase(data=data)],
-        objective.losses,
-        num_steps=max(1, round(recipe.num_epochs * data.num_batches(0))),
-        settings=recipe,
-        run=run,
-        evaluation=Evaluation(
-            scores=lambda: _correlations(similarity_scores(task, dev, torch_run(model, task, world.device))),
-            every=recipe.eval_every,
-        )
-        if dev
-        else None,
-        label="contrastive",
-    )
-    if world.is_main:
-        _finish(
-            recipe,
-            run,
-            model,
-            task,
-            dev,
-            rows,
-            origin | training_extent(progress, data.num_batches(0)) | training_machine(world),
-        )
-    world.barrier()
+    model = _create_model(recipe)
+    baselines: dict[str, dict[str, float]] = {}
+    if run.world.is_main:
+        baselines = scores_before(data.task, data.dev, model, run.world) if data.dev else {}
+        origin["cuts"] = _report_data(recipe, data)
+    batches = _batches(recipe, data, run.world)
+    progress = _train(recipe, run, data, model, batches)
+    if run.world.is_main:
+        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
+        _write_result(recipe, run, data, model, baselines, origin)
+    run.world.barrier()
     return run.checkpoint_path
 
 
+# Data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """Texts of a run, and the task that encodes them."""
+
+    task: Embedding
+    views: Examples
+    """Views of each training text."""
+    encoded: list[LabelledFeatures]
+    """Features of the views."""
+    dev: Sequence[RegressionExample]
+    """Pairs with a similarity; empty without dev data."""
+
+
+def _read_data(recipe: ContrastiveRecipe) -> _Data:
+    tokenizer = load_tokenizer(recipe.checkpoint)
+    check_dropout(recipe)
+    task = Embedding(tokenizer, embedding_settings(recipe))
+    views = read_views(recipe)
+    encoded = encode_views(views, task, recipe)
+    dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
+    return _Data(task=task, views=views, encoded=encoded, dev=dev)
+
+
 def check_dropout(recipe: ContrastiveRecipe) -> None:
-    """Check that there is dropout: without it, both views of a text are equal.
+    """Check that unsupervised training has dropout; without it, both views of a text are equal.
 
     Raises:
-        ValueError: for unsupervised training without any dropout.
+        ValueError: if it has none.
     """
     shape = read_shape(recipe.checkpoint)
-    own = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
-    if recipe.mode == "unsupervised" and not (own if recipe.dropout is None else recipe.dropout):
-        whose = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
+    default = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
+    if recipe.mode == "unsupervised" and not (default if recipe.dropout is None else recipe.dropout):
+        problem = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
         raise ValueError(
-            f"checkpoint `{recipe.checkpoint}` {whose}, so that both views of a text were equal; give --dropout 0.1"
+            f"checkpoint `{recipe.checkpoint}` {problem}, so that both views of a text were equal; give --dropout 0.1"
         )
 
 
 def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
-    """Return the settings of the result.
+    """Return the settings of the trained model.
 
     Raises:
-        ValueError: when max_seq_length or train_seq_length is beyond the checkpoint's positions.
+        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions.
     """
     max_positions = read_shape(recipe.checkpoint).max_position_embeddings
     card = read_task_card(recipe.checkpoint)
@@ -222,10 +209,10 @@ def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
 
 
 def read_views(recipe: ContrastiveRecipe) -> Examples:
-    """Read the training texts with their positives and negatives (Views).
+    """Read the views of each training text.
 
     Raises:
-        ValueError: naming files without any, or data in which some texts have a negative and others none.
+        ValueError: if the files have no texts, or only some texts have a negative.
     """
     views = Examples(item for path in recipe.train for item in _read_views(path, recipe))
     names = ", ".join(f"`{path}`" for path in recipe.train)
@@ -240,33 +227,23 @@ def read_views(recipe: ContrastiveRecipe) -> Examples:
 
 
 def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Views]]:
-    """Yield each text's views with their location."""
+    """Yield location and views of each text."""
     if recipe.mode == "supervised":
         yield from read_positives(path, recipe.columns, recipe.min_label).located()
         return
-    for place, text in read_texts(path, recipe.columns).located():
+    for location, text in read_texts(path, recipe.columns).located():
         for part in split_sentences(text) if recipe.split_sentences else [text]:
-            yield place, (part, part)
+            yield location, (part, part)
 
 
-def _note_known(views: Examples, dev: Sequence[RegressionExample]) -> None:
-    known = {frozenset(item[:2]) for item in views}
-    if num_known := sum(frozenset((pair.text, pair.text_pair)) in known for pair in dev):
-        print(f"note: {num_known:,} of {len(dev):,} dev pairs are in the training data, too", flush=True)
-
-
-def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[LabelledFeatures]:
-    """An item for each text: its views, with the same number where they are the same to the network.
+def encode_views(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[LabelledFeatures]:
+    """Encode the views of each text. Their labels are numbers of token sequences: views with equal tokens have one.
 
     Raises:
-        ValueError: when there is nothing to tell apart.
+        ValueError: if all texts have the same tokens.
     """
-    places: dict[str, str] = {}
-    for place, item in views.located():
-        for text in item:
-            places.setdefault(text, place)
-    texts = Examples((place, text) for text, place in places.items())
     task = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=recipe.train_seq_length))
+    texts = _different_texts(views)
     features = {text: windows[0] for text, windows in zip(texts, encode_examples(task, texts), strict=True)}
     numbers: dict[bytes, int] = {}
     number_of = {text: numbers.setdefault(item.input_ids.tobytes(), len(numbers)) for text, item in features.items()}
@@ -278,10 +255,87 @@ def contrastive_items(views: Examples, task: Embedding, recipe: ContrastiveRecip
     ]
 
 
+def _different_texts(views: Examples) -> Examples:
+    """Return each text once, with its first location."""
+    locations: dict[str, str] = {}
+    for location, item in views.located():
+        for text in item:
+            locations.setdefault(text, location)
+    return Examples((location, text) for text, location in locations.items())
+
+
+def _report_data(recipe: ContrastiveRecipe, data: _Data) -> dict[str, Any]:
+    """Describe the data, with warnings and notes.
+
+    Returns:
+        Records of truncated texts, for the task card.
+    """
+    print(f"{len(data.encoded):,} texts with their positives", flush=True)
+    report = partial(report_inputs, checkpoint=recipe.checkpoint, task=data.task)
+    limit = f"--train-seq-length {recipe.train_seq_length}"
+    name = "training texts"
+    cuts = {name: report(name, examples=(item.features for item in data.encoded), limit=limit)}
+    if data.dev:
+        cuts["dev texts"] = report("dev texts", examples=data.task.encode(texts_of(data.dev)))
+    _note_overlap(data)
+    return cuts
+
+
+def _note_overlap(data: _Data) -> None:
+    """Print a note if dev pairs are in the training data."""
+    trained = {frozenset(item[:2]) for item in data.views}
+    if count := sum(frozenset((pair.text, pair.text_pair)) in trained for pair in data.dev):
+        print(f"note: {count:,} of {len(data.dev):,} dev pairs are in the training data, too", flush=True)
+
+
+# Training, scores, result
+
+
+def _create_model(recipe: ContrastiveRecipe) -> BertModel:
+    model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
+    model.bert.pooler.requires_grad_(recipe.with_head)
+    return model
+
+
+def _batches(recipe: ContrastiveRecipe, data: _Data, world: World) -> FinetuningData:
+    objective = ContrastiveObjective(
+        pooling=recipe.pooling, with_head=recipe.with_head, temperature=recipe.temperature, world=world
+    )
+    pad_id = data.task.tokenizer.pad_id
+    return FinetuningData(
+        data.encoded, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id
+    )
+
+
+def _train(
+    recipe: ContrastiveRecipe, run: RunDirectory, data: _Data, model: BertModel, batches: FinetuningData
+) -> Progress:
+    return train(
+        model,
+        [Phase(data=batches)],
+        batches.objective.losses,
+        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
+        settings=recipe,
+        run=run,
+        evaluation=_evaluation(recipe, data, model, run.world) if data.dev else None,
+        label="contrastive",
+    )
+
+
+def _evaluation(recipe: ContrastiveRecipe, data: _Data, model: BertModel, world: World) -> Evaluation:
+    """Return the evaluation for the curve: correlations on all dev pairs."""
+
+    def correlations() -> dict[str, float]:
+        scores = similarity_scores(data.task, data.dev, torch_run(model, data.task, world.device))
+        return {name: scores[name] for name in ("spearman", "pearson")}
+
+    return Evaluation(scores=correlations, every=recipe.eval_every)
+
+
 def scores_before(
     task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
 ) -> dict[str, dict[str, float]]:
-    """Return the scores of the checkpoint before training, with both poolings, and of baselines without a network."""
+    """Return scores by row: of the checkpoint before training, with each pooling, and of baselines without training."""
     rows: dict[str, dict[str, float]] = {}
     for pooling in get_args(Pooling):
         other = task.with_settings(pooling=pooling)
@@ -293,39 +347,38 @@ def scores_before(
     }
 
 
-def _correlations(scores: dict[str, float]) -> dict[str, float]:
-    return {name: scores[name] for name in ("spearman", "pearson")}
-
-
-def _finish(
+def _write_result(
     recipe: ContrastiveRecipe,
     run: RunDirectory,
+    data: _Data,
     model: BertModel,
-    task: Embedding,
-    dev: Sequence[RegressionExample],
-    rows: dict[str, dict[str, float]],
+    baselines: dict[str, dict[str, float]],
     origin: dict[str, Any],
 ) -> None:
-    """Score the weights, write the checkpoint."""
+    """Score the dev pairs, write the checkpoint, and print the scores.
+
+    Args:
+        baselines: scores by row from `scores_before`.
+        origin: provenance of the checkpoint.
+    """
+    task, rows = data.task, baselines
     scores: dict[str, Any] = {}
-    if dev:
-        rows = {"dev": similarity_scores(task, dev, torch_run(model, task, run.world.device)), **rows}
-        scores = {**rows, "num_dev_examples": len(dev)}
+    if data.dev:
+        rows = {"dev": similarity_scores(task, data.dev, torch_run(model, task, run.world.device)), **baselines}
+        scores = {**rows, "num_dev_examples": len(data.dev)}
     card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
     write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
-    if dev:
+    if data.dev:
         print(format_scores(rows))
 
 
 def recipe_from_arguments() -> ContrastiveRecipe:
-    """Parse the recipe; dev data have the columns of the training data unless flags say otherwise."""
+    """Parse the recipe; dev data have the columns of the training data unless flags name others."""
     read = partial(parse, ContrastiveRecipe, "training.contrastive", __doc__)
     recipe = read()
-    return (
-        read(default=replace(recipe, dev_columns=existing_columns(recipe.dev, recipe.columns)))
-        if recipe.dev
-        else recipe
-    )
+    if not recipe.dev:
+        return recipe
+    return read(default=replace(recipe, dev_columns=existing_columns(recipe.dev, recipe.columns)))
 
 
 @command

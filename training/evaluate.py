@@ -3,8 +3,7 @@
     python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
     python -m training.evaluate runs/vectors/checkpoint --data stsb-dev.tsv
 
-Vectors are scored on pairs of texts, by Spearman's correlation of their cosines and of numbers that say how alike they
-are.
+Embeddings are scored on pairs of texts: Spearman's correlation of their cosines with the similarities in `label`.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ class EvaluateRecipe:
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it)."""
     data: tuple[Path, ...]
-    """As `--train` of training.finetune; for masked-lm text, of which the first 1,000 passages of each file are taken;
-    for embeddings tables of `text`, `text_pair` and, in `label`, a number that says how alike they are."""
+    """Files as for `--train` of training.finetune. For masked-lm: running text, up to 1,000 passages of each file. For
+    embeddings: tables with columns `text`, `text_pair` and `label`, the similarity of both texts."""
     train: tuple[Path, ...] = ()
-    """Training data: adds the score of the baseline fitted on them."""
+    """Training data; adds the scores of a baseline that is fitted to them."""
     columns: Columns = field(default_factory=Columns)
-    """Columns of all data. Those not given are as in training, if the data have them."""
+    """Columns of all data. By default, those of the training data that the data have."""
     predictions: Path | None = None
     """Write predictions here, one JSON object a line."""
 
 
 def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
-    """Return a function that runs the network on padded arrays, as ONNX Runtime runs its graph for the task."""
+    """Return a function from padded arrays to the outputs of a network, as those of its ONNX graph for the task."""
     network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
 
@@ -73,15 +72,15 @@ def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu
 
 
 class LanguageModelError(ValueError):
-    """The checkpoint is a language model for comparison with BERT; it has no task before fine-tuning."""
+    """The checkpoint is a language model of the ablations, which predicts next tokens and fills no masks."""
 
 
 def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     """Load the task of a checkpoint and its network, ready to run.
 
     Raises:
-        ValueError: when the checkpoint has no task card, or lacks what the task needs, or what its card says.
-        LanguageModelError: when it predicts next tokens, which no task asks for.
+        ValueError: if the checkpoint has no task card, or its network does not fit the card.
+        LanguageModelError: if it predicts next tokens; no task does.
     """
     tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
     if card is None:
@@ -101,26 +100,30 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
 
 
 def check_labels(task: AnyTask, examples: Examples) -> None:
-    """Check that the checkpoint has the labels of the data; if not, the data set or column is another one.
+    """Check that the task has all labels of the data; if not, this is another data set or column.
 
     Raises:
-        ValueError: naming the first one, and where it stands.
+        ValueError: naming the first unknown label and its location.
     """
     labels = getattr(task.settings, "labels", ())
     if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
-        place, label = unknown
-        raise ValueError(f"{place}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
+        location, label = unknown
+        raise ValueError(f"{location}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
 def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
-    """`tasks.batching.predict` with a progress bar."""
+    """Predict as `tasks.batching.predict`, with a progress bar."""
     with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
         chunk_size = 32 if task.name == "masked-lm" else 256
         return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
 
 
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Format a table with a row for each name and a column for each score; all but losses and errors in percent."""
+    """Format scores as a table, in percent except for losses and errors.
+
+    Args:
+        rows: scores by row.
+    """
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
     widths = {name: max(14, len(name) + 2) for name in names}
@@ -142,41 +145,46 @@ def _cell(name: str, scores: Mapping[str, float]) -> str:
 def evaluate_predictions(
     recipe: EvaluateRecipe, task: AnyTask, run: RunModel
 ) -> tuple[int, dict[str, dict[str, float]]]:
-    """Score predictions, and write them if asked for.
+    """Score predictions, and write them to the recipe's file if it names one.
 
     Returns:
-        How many examples there are; the scores of the checkpoint, and of the baseline where there is training data.
+        The number of examples; the scores of the checkpoint and, with training data, of a baseline, by row.
     """
     if recipe.predictions and task.name == "masked-lm":
         raise ValueError(
-            "--predictions is not for masked-lm, which scores the whole vocabulary at each gap: leave it out"
+            "--predictions is not for masked-lm, which scores the whole vocabulary at each [MASK]: leave it out"
         )
-    read = partial(
-        read_examples,
-        task.name,
-        columns=recipe.columns,
-        tokenizer=task.tokenizer,
-        max_passage_tokens=min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2),
-    )
-    examples = read(recipe.data)
+    examples = _read_examples(recipe, task, recipe.data)
     check_labels(task, examples)
-    report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))  # or it says what is wrong
+    report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
-        lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
-        atomic_write(recipe.predictions, "".join(line + "\n" for line in lines).encode())
+        _write_predictions(recipe.predictions, task, examples, predictions)
     rows = {str(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:
-        name, scores = best_baseline(task.name, read(recipe.train), examples, task.tokenizer)
+        name, scores = best_baseline(task.name, _read_examples(recipe, task, recipe.train), examples, task.tokenizer)
         rows[name] = scores
     return len(examples), rows
 
 
+def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path]) -> Examples:
+    max_passage_tokens = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
+    return read_examples(
+        task.name, paths, columns=recipe.columns, tokenizer=task.tokenizer, max_passage_tokens=max_passage_tokens
+    )
+
+
+def _write_predictions(path: Path, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
+    """Write a JSON object a line for each example."""
+    lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
+    atomic_write(path, "".join(line + "\n" for line in lines).encode())
+
+
 def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:
-    """Score the cosines of pairs of texts by the numbers that say how alike they are.
+    """Score the cosines of pairs of texts against their similarities.
 
     Returns:
-        How many pairs there are; the scores of the checkpoint, and of the words that both texts share.
+        The number of pairs; the scores of the checkpoint and of the baseline "word overlap", by row.
     """
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
@@ -187,7 +195,7 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> 
 
 
 def recipe_from_arguments() -> EvaluateRecipe:
-    """Parse the recipe; columns default to those of the checkpoint's own data."""
+    """Parse the recipe; by default, columns are those of the checkpoint's data."""
     read = partial(parse, EvaluateRecipe, "training.evaluate", __doc__)
     recipe = read()
     card = read_task_card(recipe.checkpoint)

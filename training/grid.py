@@ -149,7 +149,7 @@ def _check_run_dir(run_dir: Path) -> None:
 
 
 class _Progress:
-    """Does the runs one after another, and prints which one and the time left."""
+    """Runs of a grid: starts one after the other, and prints its number and the time left."""
 
     def __init__(self, recipe: GridRecipe, recipes: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
         num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
@@ -160,21 +160,21 @@ class _Progress:
         self._epochs_done, self._seconds = 0.0, 0.0
         baselines = f" + {num_baselines} from random weights" if num_baselines else ""
         done = sum(look_up(run_recipe, self._digests) is not None for run_recipe in recipes)
-        self._say(
+        self._print(
             f"{len(recipes)} runs (settings x seeds: {len(recipe.settings())} x {len(recipe.seeds)}){baselines}, "
             f"{sum(self._epochs_left):g} epochs in all" + (f"; {done} runs are finished" if done else "")
         )
 
     def run(self, run_recipe: FinetuneRecipe, world: World) -> Outcome:
-        """Do a run."""
+        """Start or resume a run, or look up its outcome."""
         is_new, start = look_up(run_recipe, self._digests) is None, time.monotonic()
         if is_new:
             number = self._num_runs - len(self._epochs_left) + 1
-            self._say(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{self._time_left()}")
+            self._print(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{self._time_left()}")
         outcome = run_or_look_up(run_recipe, world, self._digests)
         epochs = self._epochs_left.pop(0)
         if is_new and outcome.error:
-            self._say(f"\nfailed: {outcome.error}")
+            self._print(f"\nfailed: {outcome.error}")
         elif is_new:
             self._epochs_done, self._seconds = self._epochs_done + epochs, self._seconds + time.monotonic() - start
         return outcome
@@ -185,7 +185,7 @@ class _Progress:
         seconds = self._seconds / self._epochs_done * sum(self._epochs_left)
         return f", about {timedelta(seconds=round(seconds))} left"
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._enabled:
             print(text, flush=True)
 
@@ -195,7 +195,7 @@ Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
 
 
 def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
-    """Do a run, resume it, or look up its outcome.
+    """Start or resume a run, or look up its outcome.
 
     Raises:
         ValueError: as `finetune`.
@@ -206,7 +206,7 @@ def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = 
         finetune(run_recipe, world)
     except DivergedError as diverged:
         if world.is_main:
-            _write_failure(run_recipe, str(diverged), _asked(run_recipe, digests))
+            _write_failure(run_recipe, str(diverged), _record(run_recipe, digests))
         return _outcome(run_recipe, error=str(diverged))
     if world.is_main:
         (run_recipe.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of an earlier recipe
@@ -217,19 +217,19 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
     """Return the outcome of a run; None if it is not finished, or failed with another recipe or other data.
 
     Raises:
-        RefusedError: if it finished with another recipe or other data.
+        RunMismatchError: if it finished with another recipe or other data.
         ValueError: naming a damaged file.
     """
     scores, (error, recipe) = _read_scores(run_recipe), _read_failure(run_recipe)
     if scores:
-        _asked(run_recipe, digests).check(read_json(run_recipe.run_dir / RECIPE_FILE), run_recipe.run_dir)
+        _record(run_recipe, digests).check(read_json(run_recipe.run_dir / RECIPE_FILE), run_recipe.run_dir)
         return _outcome(run_recipe, scores=scores)
-    if error and not _asked(run_recipe, digests).difference(recipe):
+    if error and not _record(run_recipe, digests).difference(recipe):
         return _outcome(run_recipe, error=error)
     return None
 
 
-def _asked(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
+def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 
@@ -261,8 +261,8 @@ def _read_failure(run_recipe: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
     return error, recipe
 
 
-def _write_failure(run_recipe: FinetuneRecipe, error: str, asked: RecipeRecord) -> None:
-    failure = {"error": error, "recipe": asked.values}
+def _write_failure(run_recipe: FinetuneRecipe, error: str, record: RecipeRecord) -> None:
+    failure = {"error": error, "recipe": record.values}
     atomic_write(run_recipe.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
     shutil.rmtree(run_recipe.run_dir / "state", ignore_errors=True)
 

@@ -62,9 +62,9 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // num_processes)))
     logging.disable(logging.ERROR)  # of this process only: the others report their errors
     torch_launcher.LocalElasticAgent = Agent  # type: ignore[misc]
-    place = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]
+    rendezvous = [] if any(flag.startswith("--nnodes") for flag in flags) else ["--standalone"]
     try:
-        run.main([*place, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
+        run.main([*rendezvous, "--nproc-per-node", str(num_processes), *flags, "-m", module, *arguments])
     except ChildFailedError as error:
         code = error.get_first_failure()[1].exitcode
         if code >= 0:  # the process has reported the error

@@ -81,18 +81,18 @@ class PretrainRecipe(LoopSettings):
     long_fraction: Annotated[float, FRACTION] = 0.1
     """Fraction of the steps with long examples, at the end of the run."""
     masking_rate: float = 0.15
-    """Fraction of tokens to predict."""
+    """Fraction of tokens to predict, special tokens included."""
     mask_fraction: float = 0.8
     """Fraction of the predicted tokens that become [MASK]."""
     random_fraction: float = 0.1
     """Fraction of the predicted tokens that become a random token; the rest stay as they are."""
     whole_words: bool = False
-    """Predict all tokens of a word together; of Chinese text, whose tokens are characters, where the corpus was
+    """Predict all tokens of a word together. In Chinese text, whose tokens are characters, this needs a corpus that was
     prepared with --words."""
     short_seq_prob: Annotated[float, FRACTION] = 0.1
     """Fraction of documents that are cut into shorter examples."""
     next_sentences: bool = True
-    """Predict whether a second sentence is the next or a random one; without, pairs are always consecutive text."""
+    """Predict whether a second sentence is the next or a random one. Otherwise all pairs are consecutive text."""
     objective: Literal["masked-lm", "replaced-tokens"] = "masked-lm"
     """masked-lm: predict masked tokens; replaced-tokens: predict which tokens a small masked LM, the generator, has
     replaced (ELECTRA)."""
@@ -104,7 +104,8 @@ class PretrainRecipe(LoopSettings):
     """replaced-tokens: weight of the corrector's loss, relative to the generator's. The corrector predicts the original
     tokens, which keeps the network a masked LM."""
     direction: Direction = "both"
-    """Direction of attention. All but `both` are for ablations: they predict the next token instead of masked ones."""
+    """Direction of attention. Other values than `both` are for ablations: language models that predict the next
+    token."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 1000
     """Steps between evaluations on dev_corpus."""
     eval_examples: Annotated[int, COUNT] = 512
@@ -112,23 +113,34 @@ class PretrainRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.masking  # which says what is wrong
-        if self.direction != "both" and self.next_sentences:
-            raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
-        if self.direction != "both" and self.objective != "masked-lm":
-            raise ValueError(f"direction `{self.direction}` is of language models: leave out --objective")
-        if self.direction != "both":
-            refuse_unused(self, "whole_words", f"masks, and direction `{self.direction}` predicts the next token")
-        if self.objective == "masked-lm":
-            for name in ("generator_layers", "discriminator_weight", "corrector_weight"):
-                refuse_unused(self, name, "is of --objective replaced-tokens")
-        if not self.long_seq_length:
-            refuse_unused(self, "long_fraction", "needs --long-seq-length")
+        _ = self.masking  # raises if its fields are wrong
+        self._check_direction()
+        self._check_unused()
         if self.init and self.initialization != "bert":
             raise ValueError(
-                f"initialization `{self.initialization}` is of new weights, and init has some: leave out one of them "
-                "(of a recipe by name: --initialization bert)"
+                f"initialization `{self.initialization}` is for new weights, but --init gives trained ones: leave out "
+                "one of them (a recipe by name may set it: --initialization bert)"
             )
+        self._check_lengths()
+
+    def _check_direction(self) -> None:
+        """Raise if a language model has fields of a masked LM."""
+        if self.direction == "both":
+            return
+        if self.next_sentences:
+            raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
+        if self.objective != "masked-lm":
+            raise ValueError(f"direction `{self.direction}` is for language models: leave out --objective")
+        refuse_unused(self, "whole_words", f"is for masks, and direction `{self.direction}` predicts the next token")
+
+    def _check_unused(self) -> None:
+        if self.objective == "masked-lm":
+            for name in ("generator_layers", "discriminator_weight", "corrector_weight"):
+                refuse_unused(self, name, "is for --objective replaced-tokens")
+        if not self.long_seq_length:
+            refuse_unused(self, "long_fraction", "needs --long-seq-length")
+
+    def _check_lengths(self) -> None:
         for name in ("max_seq_length", "long_seq_length"):
             if (getattr(self, name) or 0) > self.max_position_embeddings:
                 raise ValueError(
@@ -136,8 +148,8 @@ class PretrainRecipe(LoopSettings):
                 )
 
     @property
-    def learns(self) -> MaskedLM:
-        """Objective of the run."""
+    def training_objective(self) -> MaskedLM:
+        """Objective of the run, as `objective` names it."""
         if self.objective == "masked-lm":
             return MaskedLM(next_sentences=self.next_sentences)
         return ReplacedTokenDetection(
@@ -177,9 +189,9 @@ RECIPES = {
         *("--max-minutes", "30", "--num-steps", "1000000"),
     ],
 }
-"""The published shapes (google-research/bert README), and what pays when time is short, after Izsak et al. 2021,
-Geiping and Goldstein 2022 and docs/experiments: no dropout, more masks, no next sentences, a large learning rate
-that falls with the time left."""
+"""Flags of each recipe: the published shapes (google-research/bert README), and `modern` for short runs: no dropout,
+more masks, no next sentences, a large learning rate that falls with the time left (Izsak et al. 2021, Geiping and
+Goldstein 2022, docs/experiments)."""
 
 
 def pretrain(recipe: PretrainRecipe, world: World) -> Path:
@@ -196,24 +208,20 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
 
 
 def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
-    world, (corpus, dev_corpus) = run.world, corpora(recipe)
-    request = asked(recipe, corpus, dev_corpus)
-    if not run.begin(request):
+    corpus, dev_corpus = corpora(recipe)
+    record = recipe_record(recipe, corpus, dev_corpus)
+    if not run.begin(record):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
-    objective = recipe.learns
-    model = objective.network(_create(recipe, corpus))
-    if world.is_main:
-        print(_describe(model, corpus), flush=True)
-        if recipe.whole_words and (note := whole_words_note(corpus)):
-            print(f"note: {note}", flush=True)
-        if dev_corpus and dev_corpus.digest == corpus.digest:
-            print("note: the dev corpus is the one to learn from: its loss says nothing of other text", flush=True)
+    objective = recipe.training_objective
+    model = objective.network(_create_model(recipe, corpus))
+    if run.world.is_main:
+        _report_corpora(recipe, model, corpus, dev_corpus)
     dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
     phases = _phases(corpus, recipe, objective)
-    world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # it takes a pass of pairs
-    evaluation = _evaluation(model, recipe, dev, world)
-    before = _pretraining_before(recipe, request)
+    run.world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # takes a pass of pairs
+    evaluation = _evaluation(model, recipe, dev, run.world) if dev else None
+    origin = _starting_checkpoint(recipe, record)
     progress = train(
         model,
         phases,
@@ -226,49 +234,16 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
         monitor=LossMonitor(_plateau(corpus, recipe)),
         label="pretrain",
     )
-    if world.is_main:
-        provenance = before | {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
-        provenance |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(world)
-        card = TaskCard(
-            task="masked-lm",
-            settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
-            scores=_scores(evaluation, recipe, corpus, dev),
-            provenance={"pretraining": provenance},
-        )
-        write_result(run, objective.result(model), tokenizer_from=recipe.corpus, card=card)
-        if rows := score_rows(card.scores):
-            print(format_scores(rows), flush=True)
-    world.barrier()
+    if run.world.is_main:
+        origin |= {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
+        origin |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(run.world)
+        scores = _scores(evaluation, recipe, corpus, dev) if evaluation and dev else {}
+        _write_result(recipe, run, objective.result(model), scores, origin)
+    run.world.barrier()
     return run.checkpoint_path
 
 
-def _scores(
-    evaluation: Evaluation | None, recipe: PretrainRecipe, corpus: Corpus, dev: PretrainingExamples | None
-) -> dict[str, Any]:
-    """Return the scores on dev and those of the unigram baseline."""
-    if evaluation is None or dev is None:
-        return {}
-    count = min(recipe.eval_examples, dev.num_examples(0))
-    baseline = unigram_scores(corpus, dev.corpus, recipe.direction)
-    scores = evaluation.scores()
-    if "nsp_accuracy" in scores:
-        share = float(dev.nsp_labels(0)[:count].mean())
-        baseline["nsp_accuracy"] = max(share, 1 - share)
-    return {"dev": scores, UNIGRAM: baseline | base_rate_scores(scores), "num_dev_examples": count}
-
-
-UNIGRAM = "unigram baseline"
-"""Name of the baseline."""
-
-
-def unigram_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
-    """Masked LM loss and accuracy on dev by token frequencies and what stands in each place, masked as dev is."""
-    return masked_unigram(corpus.token_counts(), dev.token_counts(), _shown(direction, Masking()))
-
-
-def _shown(direction: Direction, masking: Masking) -> Masking:
-    """Return the masking of the baseline: a language model sees nothing of the token that it predicts."""
-    return masking if direction == "both" else Masking(mask_fraction=1.0, random_fraction=0.0)
+# Corpora
 
 
 def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
@@ -283,21 +258,75 @@ def corpora(recipe: PretrainRecipe) -> tuple[Corpus, Corpus | None]:
     return corpus, dev
 
 
-def asked(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> RecipeRecord:
+def recipe_record(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) -> RecipeRecord:
     """Return the record of a recipe, with digests of its corpora and of its starting checkpoint."""
-    found = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
+    digests = {"corpus_digest": corpus.digest, "dev_corpus_digest": dev.digest if dev else None}
     if recipe.init:
-        read_config(recipe.init)  # or it says what is wrong
-        found["init_sha256"] = checkpoint_digest(recipe.init)
-    return RecipeRecord(recipe, found, paths=("corpus", "dev_corpus", "init"))
+        read_config(recipe.init)  # raises if it is no checkpoint
+        digests["init_sha256"] = checkpoint_digest(recipe.init)
+    return RecipeRecord(recipe, digests, paths=("corpus", "dev_corpus", "init"))
 
 
-def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
-    if recipe.init:
-        model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
-        assert isinstance(model, BertForPreTraining)
-        _check_init(recipe, corpus, model.config)
-        return model
+def _report_corpora(recipe: PretrainRecipe, model: BertModel, corpus: Corpus, dev: Corpus | None) -> None:
+    """Describe network and corpus, with notes."""
+    print(_describe(model, corpus), flush=True)
+    if recipe.whole_words and (note := whole_words_note(corpus)):
+        print(f"note: {note}", flush=True)
+    if dev and dev.digest == corpus.digest:
+        print("note: the dev corpus is the training corpus, so its loss says nothing about other text", flush=True)
+
+
+def _describe(model: BertModel, corpus: Corpus) -> str:
+    config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"L{config.num_hidden_layers} H{config.hidden_size} A{config.num_attention_heads}, "
+        f"vocabulary {config.vocab_size:,}, {size / 1e6:.1f}M parameters; "
+        f"corpus of {corpus.info['num_tokens']:,} tokens in {corpus.num_documents:,} documents"
+    )
+
+
+def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
+    """Print statistics of the pairs of each phase, and warnings about the dev pairs."""
+    for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
+        assert isinstance(phase.data, PretrainingData)
+        report_pairs(phase.data.examples, flag)
+    if dev:
+        warn_about_dev_pairs(dev, recipe.eval_examples)
+
+
+# Network
+
+
+def _create_model(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
+    model = _pretrained_model(recipe, corpus) if recipe.init else _new_model(recipe, corpus)
+    assert isinstance(model, BertForPreTraining)
+    return model
+
+
+def _pretrained_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
+    assert recipe.init
+    model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
+    _check_init(recipe, corpus, model.config)
+    return model
+
+
+def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -> None:
+    """Raise if vocabulary, direction or positions of the starting checkpoint do not fit the run."""
+    assert recipe.init
+    if load_tokenizer(recipe.init).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
+        raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
+    if direction_of(config) != recipe.direction:
+        raise ValueError(
+            f"`{recipe.init}` has direction `{direction_of(config)}`, not `{recipe.direction}`: give --direction"
+        )
+    longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
+    if longest > config.max_position_embeddings:
+        raise ValueError(
+            f"`{recipe.init}` has {config.max_position_embeddings} positions, too few for {longest} tokens"
+        )
+
+
+def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
     config = make_config(
         vocab_size=corpus.tokenizer.vocab_size,
         hidden_size=recipe.hidden_size,
@@ -308,33 +337,13 @@ def _create(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
         direction=recipe.direction,
     )
     model = create_model("masked-lm", config, dropout=recipe.dropout)
-    assert isinstance(model, BertForPreTraining)
     if recipe.initialization == "local":
+        assert isinstance(model, BertForPreTraining)
         initialize_local(model, corpus.token_counts())
     return model
 
 
-def _pretraining_before(recipe: PretrainRecipe, request: RecipeRecord) -> dict[str, Any]:
-    """Return name and digest of `init`, and its own pretraining record if it has one."""
-    if not recipe.init:
-        return {}
-    init = {"name": checkpoint_name(recipe.init.resolve()), "sha256": request.values["init_sha256"]}
-    card = read_task_card(recipe.init)
-    before = card.provenance.get("pretraining") if card else None
-    return {"init": init} | ({"before": before} if before else {})
-
-
-def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -> None:
-    assert recipe.init
-    if load_tokenizer(recipe.init).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
-        raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
-    if direction_of(config) != recipe.direction:
-        raise ValueError(f"`{recipe.init}` looks in direction `{direction_of(config)}`, not `{recipe.direction}`")
-    longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
-    if longest > config.max_position_embeddings:
-        raise ValueError(
-            f"`{recipe.init}` has {config.max_position_embeddings} positions, too few for {longest} tokens"
-        )
+# Examples
 
 
 def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
@@ -346,14 +355,6 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
     long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, targets)
     fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
     return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long, micro_batch_size=fewer)]
-
-
-def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
-    for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
-        assert isinstance(phase.data, PretrainingData)
-        report_pairs(phase.data.examples, flag)
-    if dev:
-        warn_about_dev_pairs(dev, recipe.eval_examples)
 
 
 def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:
@@ -378,39 +379,92 @@ def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
     )
 
 
-def _evaluation(
-    model: nn.Module, recipe: PretrainRecipe, examples: PretrainingExamples | None, world: World
-) -> Evaluation | None:
-    if examples is None:
-        return None
-    scores = lambda: evaluate_pretraining(  # noqa: E731
-        model, examples, recipe.learns, num_examples=recipe.eval_examples, device=world.device, dtype=recipe.dtype
-    )
+# Evaluation
+
+
+def _evaluation(model: nn.Module, recipe: PretrainRecipe, examples: PretrainingExamples, world: World) -> Evaluation:
+    def scores() -> dict[str, float]:
+        return evaluate_pretraining(
+            model,
+            examples,
+            recipe.training_objective,
+            num_examples=recipe.eval_examples,
+            device=world.device,
+            dtype=recipe.dtype,
+        )
+
     return Evaluation(scores=scores, every=recipe.eval_every)
+
+
+def _scores(evaluation: Evaluation, recipe: PretrainRecipe, corpus: Corpus, dev: PretrainingExamples) -> dict[str, Any]:
+    """Return the scores on dev and those of the unigram baseline."""
+    num_examples = min(recipe.eval_examples, dev.num_examples(0))
+    baseline = unigram_scores(corpus, dev.corpus, recipe.direction)
+    scores = evaluation.scores()
+    if "nsp_accuracy" in scores:
+        random_fraction = float(dev.nsp_labels(0)[:num_examples].mean())
+        baseline["nsp_accuracy"] = max(random_fraction, 1 - random_fraction)
+    return {"dev": scores, UNIGRAM: baseline | base_rate_scores(scores), "num_dev_examples": num_examples}
+
+
+UNIGRAM = "unigram baseline"
+"""Name of the baseline in scores."""
+
+
+def unigram_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
+    """Return masked LM loss and accuracy on dev of `masked_unigram`, with the masks of the dev examples."""
+    return masked_unigram(corpus.token_counts(), dev.token_counts(), _visible(direction, Masking()))
+
+
+def _visible(direction: Direction, masking: Masking) -> Masking:
+    """Return the masking of the baseline. A language model does not see the token that it predicts."""
+    return masking if direction == "both" else Masking(mask_fraction=1.0, random_fraction=0.0)
 
 
 def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
     """Return the loss of a network that knows token frequencies only."""
-    counts, masking = corpus.token_counts(), _shown(recipe.direction, recipe.masking)
-    is_local = recipe.initialization == "local" or recipe.init
+    counts, masking = corpus.token_counts(), _visible(recipe.direction, recipe.masking)
+    has_local_start = recipe.initialization == "local" or recipe.init
+    hint = " or raise --learning-rate"
+    if not has_local_start:
+        hint = ", raise --learning-rate, or start with --initialization local"
     return Plateau(
-        loss=recipe.learns.masked_lm_loss,
+        loss=recipe.training_objective.masked_lm_loss,
         value=masked_unigram(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
-        hint="no context is used yet; train longer"
-        + (
-            " or raise --learning-rate" if is_local else ", raise --learning-rate, or start with --initialization local"
-        ),
+        hint=f"no context is used yet; train longer{hint}",
     )
 
 
-def _describe(model: BertModel, corpus: Corpus) -> str:
-    config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
-    return (
-        f"L{config.num_hidden_layers} H{config.hidden_size} A{config.num_attention_heads}, "
-        f"vocabulary {config.vocab_size:,}, {size / 1e6:.1f}M parameters; "
-        f"corpus of {corpus.info['num_tokens']:,} tokens in {corpus.num_documents:,} documents"
+# Result
+
+
+def _starting_checkpoint(recipe: PretrainRecipe, record: RecipeRecord) -> dict[str, Any]:
+    """Return provenance of a run with `init`: its name and digest, and its own pretraining if it is recorded."""
+    if not recipe.init:
+        return {}
+    init = {"name": checkpoint_name(recipe.init.resolve()), "sha256": record.values["init_sha256"]}
+    card = read_task_card(recipe.init)
+    before = card.provenance.get("pretraining") if card else None
+    return {"init": init} | ({"before": before} if before else {})
+
+
+def _write_result(
+    recipe: PretrainRecipe, run: RunDirectory, model: BertModel, scores: dict[str, Any], origin: dict[str, Any]
+) -> None:
+    """Write the checkpoint, and print the scores."""
+    card = TaskCard(
+        task="masked-lm",
+        settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
+        scores=scores,
+        provenance={"pretraining": origin},
     )
+    write_result(run, model, tokenizer_from=recipe.corpus, card=card)
+    if rows := score_rows(scores):
+        print(format_scores(rows), flush=True)
+
+
+# Command line
 
 
 def _command_line(

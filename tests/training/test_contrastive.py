@@ -21,7 +21,7 @@ from tests.toy import WORDS
 from training.checkpoint import load_model
 from training.contrastive import (
     ContrastiveRecipe,
-    contrastive_items,
+    encode_views,
     recipe_from_arguments,
     train_embedding,
 )
@@ -157,7 +157,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     texts = [pair.text for pair in pairs[:8]]
     vectors = np.stack(predict(task, texts, run))
     objective = ContrastiveObjective(pooling=pooling, with_head=False, temperature=0.05, world=alone)
-    items = contrastive_items(Examples(("here", (text, text)) for text in texts), task, recipe)
+    items = encode_views(Examples(("here", (text, text)) for text in texts), task, recipe)
     data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
     batch = data.batch(0, 0, slice(0, 8))
     model = load_model(path, "embedding").eval()
@@ -288,7 +288,7 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     task, _ = load_for_evaluation(checkpoint)
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
 
-    numbers = [item.labels for item in contrastive_items(Examples(("here", view) for view in views), task, recipe)]
+    numbers = [item.labels for item in encode_views(Examples(("here", view) for view in views), task, recipe)]
 
     assert numbers == [(0, 0), (1, 2), (2, 1)]
 

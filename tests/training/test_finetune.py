@@ -587,7 +587,7 @@ def test_a_run_warns_about_unknown_and_truncated_text(checkpoint, tmp_path, alon
 def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
     """Settings of another task are refused."""
     (name,) = changes
-    with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is of spans"):
+    with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is for spans"):
         FinetuneRecipe(task=task, checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, **changes)
 
 
@@ -600,9 +600,7 @@ def test_numeric_labels_get_a_warning(labels, is_warned, checkpoint, tmp_path, a
 
     finetune(FinetuneRecipe(task="classification", **fields), alone)
 
-    warning = (
-        f"warning: all {len(labels)} labels are numbers; if they say how much of something, the task is `regression`"
-    )
+    warning = f"warning: all {len(labels)} labels are numbers; if they measure something, use the task `regression`"
     assert (warning in capsys.readouterr().err) == is_warned
     dev = tmp_path / "dev.tsv"
     dev.write_text("text\tlabel\nthe cat\t99\n")
@@ -654,7 +652,7 @@ def test_a_classifier_for_other_labels_is_replaced(labels, is_new, checkpoint, t
 
     assert torch.allclose(one, old, atol=1e-5) != is_new
     assert torch.allclose(one, two, atol=1e-5) != is_new
-    assert ("is of other labels, or of another task; this one is new" in capsys.readouterr().out) == is_new
+    assert ("has other labels or another task; a new one is trained" in capsys.readouterr().out) == is_new
 
 
 def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_path, alone, capsys):

@@ -254,7 +254,7 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(continued, tmp_path, alone)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"direction": "left-to-right", "next_sentences": False}, "looks in direction `both`, not `left-to-right`"),
+        ({"direction": "left-to-right", "next_sentences": False}, "has direction `both`, not `left-to-right`"),
         ({"max_position_embeddings": 128, "max_seq_length": 96}, "has 64 positions, too few for 96 tokens"),
         ({"init": "other words"}, "the vocabulary of `.*` is not that of corpus"),
         (
@@ -290,7 +290,7 @@ def test_the_card_counts_tokens_of_the_selected_weights(corpus_dir, tmp_path, al
     record = read_task_card(path).provenance["pretraining"]
 
     assert (record["num_steps"], record["num_tokens"]) == (4, seen[4])
-    assert "note: the dev corpus is the one to learn from" in capsys.readouterr().out
+    assert "note: the dev corpus is the training corpus" in capsys.readouterr().out
 
 
 def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
@@ -311,9 +311,9 @@ def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
     [
         (
             {"whole_words": True, "direction": "left-to-right", "next_sentences": False},
-            "--whole-words `True` has no effect here: it masks",
+            "--whole-words `True` has no effect here: it is for masks",
         ),
-        ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is of --objective replaced-tokens"),
+        ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is for --objective replaced-tokens"),
         ({"long_fraction": 0.5}, "--long-fraction `0.5` has no effect here: it needs --long-seq-length"),
     ],
 )
@@ -398,7 +398,7 @@ def test_batches_have_one_shape(direction, corpus):
     )
     for first in range(0, 40, 8):
         chosen = [examples.example(0, index) for index in range(first, first + 8)]
-        batch = pretraining_batch(chosen, of=examples)
+        batch = pretraining_batch(chosen, source=examples)
         labels = batch.targets["mlm"]
         assert batch.inputs["input_ids"].shape == (8, 32)
         assert len(labels) == len(batch.inputs["masked_positions_N"]) == 8 * examples.max_predictions

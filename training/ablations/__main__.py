@@ -84,24 +84,24 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
     prepared = world.on_main(lambda: _prepare(recipe))
     runs = Runs(run_dir=recipe.run_dir, scale=scale, seeds=recipe.seeds or scale.seeds, prepared=prepared)
     heading = f"Ablations, scale {recipe.scale}{scale.caution}, seeds {' '.join(map(str, runs.seeds))}"
-    kept: dict[TableName, Result] = {}
+    written: dict[TableName, Result] = {}
 
-    def keep(outcomes: Mapping[Path, Outcome]) -> None:
+    def write_changed(outcomes: Mapping[Path, Outcome]) -> None:
         for table in recipe.chosen:
             result = collect(table, runs, outcomes)
-            if kept.get(table.name) != result:
-                kept[table.name] = result
+            if written.get(table.name) != result:
+                written[table.name] = result
                 _write(result, recipe.run_dir, heading)
 
-    outcomes, left_out = run_all(runs.plan(recipe.chosen), world, finished=keep)
+    outcomes, skipped = run_all(runs.plan(recipe.chosen), world, finished=write_changed)
     if world.is_main:
-        keep(outcomes)
-        for result in kept.values():
+        write_changed(outcomes)
+        for result in written.values():
             print("\n" + markdown(result, heading), end="", flush=True)
     world.barrier()
-    if left_out:
+    if skipped:
         raise ValueError(
-            f"{len(left_out)} runs were left out, for the reasons above; remove their directories in "
+            f"{len(skipped)} runs were skipped, for the reasons above; remove their directories in "
             f"`{recipe.run_dir}`, and the same command does them"
         )
     return [collect(table, runs, outcomes) for table in recipe.chosen]

@@ -24,7 +24,7 @@ from training.grid import Digests, look_up, run_or_look_up
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
-from training.pretrain import PretrainRecipe, asked, corpora, pretrain
+from training.pretrain import PretrainRecipe, corpora, pretrain, recipe_record
 from training.provenance import input_digests
 from training.reports.grid_report import Outcome, Setting
 from training.task_card import TASK_FILE, read_task_card
@@ -96,38 +96,38 @@ def run_all(
         The outcomes, and the directories of skipped runs; the reasons were printed.
     """
     outcomes: dict[Path, Outcome] = {}
-    left_out: set[Path] = set()
+    skipped: set[Path] = set()
 
     def attempt(recipe: Recipe, work: Callable[[], Outcome | None]) -> None:
         try:
-            if isinstance(recipe, FinetuneRecipe) and recipe.checkpoint.parent in left_out:
+            if isinstance(recipe, FinetuneRecipe) and recipe.checkpoint.parent in skipped:
                 raise RunMismatchError(f"`{recipe.run_dir}` builds on `{recipe.checkpoint.parent}`")
             if outcome := work():
                 outcomes[recipe.run_dir] = outcome
         except (RunMismatchError, DivergedError) as error:
-            left_out.add(recipe.run_dir)
+            skipped.add(recipe.run_dir)
             if world.is_main:
-                print(f"left out: {error}", flush=True)
+                print(f"skipped: {error}", flush=True)
 
     known = cache(input_digests)
     for recipe in runs:
         attempt(recipe, partial(_look_up, recipe, known))
-    left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *left_out}], _Clock()
+    left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *skipped}], _Clock()
     if world.is_main:
         print(f"{len(runs)} runs, {len(outcomes)} are finished", flush=True)
     world.barrier()  # all processes have seen the finished runs
     for number, recipe in enumerate(left):
         start = time.monotonic()
         if world.is_main:
-            place = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
-            print(f"\n{place} {_name(recipe)}{clock.time_left(left[number:])}", flush=True)
+            number_of_all = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
+            print(f"\n{number_of_all} {_name(recipe)}{clock.time_left(left[number:])}", flush=True)
         attempt(recipe, partial(_run, recipe, world))
         if recipe.run_dir in outcomes:
             clock.count(recipe, time.monotonic() - start)
         if world.is_main:
             finished(outcomes)
         world.barrier()
-    return outcomes, left_out
+    return outcomes, skipped
 
 
 def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
@@ -140,7 +140,7 @@ def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
         return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
     if not has_weights(recipe.run_dir / "checkpoint"):
         return None
-    asked(recipe, *corpora(recipe)).check(read_json(recipe.run_dir / RECIPE_FILE), recipe.run_dir)
+    recipe_record(recipe, *corpora(recipe)).check(read_json(recipe.run_dir / RECIPE_FILE), recipe.run_dir)
     return _outcome(recipe)
 
 
@@ -185,9 +185,9 @@ class _Clock:
         """Return the time left as text; empty until a run of each stage is done."""
         left = 0.0
         for stage, kind, work in map(_work, runs):
-            like_it = self._seconds.get((stage, kind), [])
+            same_kind = self._seconds.get((stage, kind), [])
             same_stage = [value for (other, _), values in self._seconds.items() if other == stage for value in values]
-            known = like_it or same_stage
+            known = same_kind or same_stage
             if not known:
                 return ""
             left += work * sum(known) / len(known)

@@ -158,9 +158,11 @@ class PretrainingExamples:
             return self._is_piece[input_ids]
         continues, start = np.zeros(len(input_ids), bool), 1
         for part, tokens in zip(parts, kept, strict=True):
-            of_part = self.corpus.continues_word(*part)[tokens]
-            continues[start + 1 : start + len(of_part)] = of_part[1:]  # the rest of a truncated word begins a word
-            start += len(of_part) + 1
+            part_continues = self.corpus.continues_word(*part)[tokens]
+            continues[start + 1 : start + len(part_continues)] = part_continues[
+                1:
+            ]  # the rest of a truncated word begins a word
+            start += len(part_continues) + 1
         return continues
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ class PretrainingData:
     """Global batches of pretraining examples, without the last examples of an epoch that do not fill a batch.
 
     Args:
-        targets: of the objective; None for those of the masked LM.
+        targets: targets of the objective; None for those of the masked LM.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PretrainingData:
         self.examples = examples
         self._targets = targets
         self.global_batch_size = global_batch_size
-        self._epoch_ahead = 0  # epoch
+        self._epoch_ahead = 0
         if examples.num_examples(0) < global_batch_size:
             raise ValueError(
                 f"the corpus has {examples.num_examples(0)} examples, less than one batch of {global_batch_size}; "
@@ -59,7 +59,7 @@ class PretrainingData:
     def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
         """Return some examples of an epoch as one batch."""
         examples = [self.examples.example(epoch, number) for number in numbers]
-        return pretraining_batch(examples, of=self.examples, targets=self._targets)
+        return pretraining_batch(examples, source=self.examples, targets=self._targets)
 
 
 def masked_lm_targets(
@@ -72,7 +72,7 @@ def masked_lm_targets(
 
 
 def pretraining_batch(
-    examples: Sequence[PretrainingExample], *, of: PretrainingExamples, targets: TargetsOf | None = None
+    examples: Sequence[PretrainingExample], *, source: PretrainingExamples, targets: TargetsOf | None = None
 ) -> Batch:
     """Pad examples to a batch. Masked positions are flat: row * length + column.
 
@@ -80,16 +80,16 @@ def pretraining_batch(
     kernel for each shape, so a new shape in each step would make memory grow for hours.
 
     Args:
-        of: source of the examples.
-        targets: of the objective; None for those of the masked LM.
+        source: examples of the corpus, for their length and rules.
+        targets: targets of the objective; None for those of the masked LM.
     """
     features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
-    arrays = collate(features, length=of.max_seq_length)
-    states_per_row = of.max_seq_length * (2 if of.direction == "concatenated" else 1)
+    arrays = collate(features, length=source.max_seq_length)
+    states_per_row = source.max_seq_length * (2 if source.direction == "concatenated" else 1)
     positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
-    targets_of = targets or partial(masked_lm_targets, next_sentences=of.next_sentences)
+    targets_of = targets or partial(masked_lm_targets, next_sentences=source.next_sentences)
     tensors, counts = targets_of(examples)
-    excess = len(examples) * of.max_predictions - len(positions)
+    excess = len(examples) * source.max_predictions - len(positions)
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
     tensors = tensors | {"mlm": F.pad(tensors["mlm"], (0, excess), value=IGNORED)}

@@ -17,8 +17,8 @@ from training.parent import end_with
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(days=30)
-"""Timeout for work on the main process only, such as an evaluation. Gradients have torch.distributed's own timeout. If
-a process dies, the others fail at once in both cases."""
+"""Longest work of the main process that the others wait for, such as an evaluation. Sums of gradients have
+torch.distributed's own timeout. If a process dies, the others fail at once in both cases."""
 
 LAUNCHER = "TRAINING_LAUNCHER_PID"
 """Environment variable with the process id of `training.launch`."""
@@ -31,7 +31,7 @@ class World:
     rank: int
     size: int
     device: torch.device
-    patient: Any = None
+    main_group: Any = None
     """Process group with the timeout `LONGEST_WAIT`, to wait for the main process; None for the default group."""
 
     @property
@@ -52,7 +52,7 @@ class World:
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
-            dist.barrier(self.patient)
+            dist.barrier(self.main_group)
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Run a function on the main process only.
@@ -65,7 +65,7 @@ class World:
         """
         results: list[Any] = [_attempt(work) if self.is_main else None]
         if self.size > 1:
-            dist.broadcast_object_list(results, group=self.patient)
+            dist.broadcast_object_list(results, group=self.main_group)
         result, error = results[0]
         if error is not None:
             raise error

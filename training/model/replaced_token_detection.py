@@ -65,7 +65,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
         self.register_load_state_dict_pre_hook(_rename_detector)
 
     @classmethod
-    def around(cls, model: BertForPreTraining, *, generator_layers: int) -> BertForReplacedTokenDetection:
+    def from_pretraining(cls, model: BertForPreTraining, *, generator_layers: int) -> BertForReplacedTokenDetection:
         """Return a network with the weights of another; the generator copies its lowest layers and masked LM head."""
         with torch.device("meta"):
             network = cls(model.config, generator_layers=generator_layers)
@@ -80,7 +80,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
         network.initialize()
         return network
 
-    def alone(self) -> BertForPreTraining:
+    def to_pretraining(self) -> BertForPreTraining:
         """Return BERT without generator and discriminator, with the same weights."""
         with torch.device("meta"):
             model = BertForPreTraining(self.config)

@@ -117,6 +117,10 @@ class TaskObjective(LabelledObjective):
         """Return whether an example can be trained on."""
         return True
 
+    def label_warning(self, labels: Sequence[str]) -> str:
+        """Describe a set of labels that does not fit the task; "" if it does."""
+        return ""
+
     def warnings(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
         """Describe labels that look wrong or that no prediction can have, a line each."""
         return []

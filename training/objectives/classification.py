@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +15,15 @@ from tasks.base import TaskSettings
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.features import Features
 from training.baselines import majority_label
+from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.table_examples import read_classification
 from training.loop.types import Batch
 from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, all_label_names
+
+MANY_LABELS = 50
+"""Number of different labels above which numbers look like a regression."""
 
 
 class ClassificationObjective(TaskObjective):
@@ -35,6 +40,14 @@ class ClassificationObjective(TaskObjective):
 
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
         return (example.label or "",)
+
+    def label_warning(self, labels: Sequence[str]) -> str:
+        """Describe labels that are numbers, not classes: many different ones, or fractions."""
+        numbers = [to_number(label) for label in labels]
+        is_odd = len(labels) > MANY_LABELS or any(number % 1 for number in numbers)
+        if is_odd and all(map(math.isfinite, numbers)):
+            return f"all {len(labels)} labels are numbers; if they measure something, use the task `regression`"
+        return ""
 
     def label(
         self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]

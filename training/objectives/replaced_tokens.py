@@ -44,10 +44,10 @@ class ReplacedTokenDetection(MaskedLM):
         self.weights = {"discriminator": discriminator_weight, "corrector": corrector_weight}
 
     def network(self, model: BertForPreTraining) -> BertForReplacedTokenDetection:
-        return BertForReplacedTokenDetection.around(model, generator_layers=self.generator_layers)
+        return BertForReplacedTokenDetection.from_pretraining(model, generator_layers=self.generator_layers)
 
     def result(self, network: BertForReplacedTokenDetection) -> BertForPreTraining:
-        return network.alone()
+        return network.to_pretraining()
 
     def targets(self, examples: Sequence[PretrainingExample]) -> Targets:
         """Return masked tokens for generator and corrector; the discriminator has every token as a target."""

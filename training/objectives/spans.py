@@ -56,7 +56,7 @@ class SpanObjective(TaskObjective):
         return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
 
     def warnings(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
-        return [*self._long_answers(task, examples), *self._answers_inside_words(task, examples)]
+        return [*_long_answers(task, examples), *self._answers_inside_words(task, examples)]
 
     def _answers_inside_words(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
         """Warn of answers that begin or end inside a word; most are errors, and inside a token none is predictable."""
@@ -64,27 +64,15 @@ class SpanObjective(TaskObjective):
         inside = [item for example in answered if (item := _inside_words(example))]
         if not inside:
             return []
-        words = [(text, place) for example in inside for text, place in example]
+        words = [(text, offset) for example in inside for text, offset in example]
         tokens = dict(zip(words, task.tokenizer.tokenize([text for text, _ in words]), strict=True))
-        in_tokens = sum(any(place not in tokens[text, place].offsets for text, place in item) for item in inside)
-        (text, place), *_ = inside[0]
+        in_tokens = sum(any(offset not in tokens[text, offset].offsets for text, offset in item) for item in inside)
+        (text, offset), *_ = inside[0]
         more = f"; {in_tokens:,} of them inside a token, and are trained with the whole token" if in_tokens else ""
-        where = f"as between `{text[:place][-20:]}` and `{text[place:][:20]}`"
+        where = f"as between `{text[:offset][-20:]}` and `{text[offset:][:20]}`"
         return [
             f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: check "
             "answer and answer_start"
-        ]
-
-    def _long_answers(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
-        answered = [example.answers for example in examples if example.answers]
-        lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
-        shortest = [min(next(lengths) for _ in answers) for answers in answered]
-        most = task.settings.max_answer_length
-        if not (count := sum(length > most for length in shortest)):
-            return []
-        return [
-            f"{count:,} of {len(answered):,} answers are longer than {most} tokens (up to {max(shortest):,}), and can "
-            "never be predicted: raise --max-answer-length"
         ]
 
     def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[LabelledFeatures]:
@@ -101,15 +89,29 @@ class SpanObjective(TaskObjective):
         return {"loss": torch.stack(losses).mean()}
 
 
+def _long_answers(task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
+    """Warn of answers that are longer than `max_answer_length`."""
+    answered = [example.answers for example in examples if example.answers]
+    lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
+    shortest = [min(next(lengths) for _ in answers) for answers in answered]
+    limit = task.settings.max_answer_length
+    if not (count := sum(length > limit for length in shortest)):
+        return []
+    return [
+        f"{count:,} of {len(answered):,} answers are longer than {limit} tokens (up to {max(shortest):,}), and can "
+        "never be predicted: raise --max-answer-length"
+    ]
+
+
 def _inside_words(example: SpanExample) -> list[tuple[str, int]]:
     """Return the words inside which an answer begins or ends, and the offset in each."""
     text, answer = example.context, example.answers[0]
     start = example.answer_start + len(answer) - len(answer.lstrip())
     found = []
-    for place in (start, start + len(answer.strip())):
-        first, end = word_around(text, place)
+    for offset in (start, start + len(answer.strip())):
+        first, end = word_around(text, offset)
         if end > first:
-            found.append((text[first:end], place - first))
+            found.append((text[first:end], offset - first))
     return found
 
 

@@ -175,11 +175,11 @@ def test_refused_runs_stop_no_others(finished, alone, tmp_path, capsys):
     change(recipe.run_dir / "finetune/bert/NER-seed0/recipe.json", data={"train": ["another"]})
     shutil.rmtree(recipe.run_dir / "finetune/left-to-right/NER-seed1")
 
-    with pytest.raises(ValueError, match="4 runs were left out, for the reasons above; remove their directories in"):
+    with pytest.raises(ValueError, match="4 runs were skipped, for the reasons above; remove their directories in"):
         ablations(recipe, alone)
 
     assert not list(recipe.run_dir.glob("table-*.png"))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
     for line, reason in zip(
         sorted(lines),
         (
