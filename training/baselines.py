@@ -102,8 +102,8 @@ def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
 def masked_unigram(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str, float]:
     """Predict tokens by their frequency in train and by the masked input at their own position.
 
-    [MASK] says nothing. Another token is the original (it stayed) or random; Bayes' rule gives the probability of each.
-    No prediction in pretraining is better without other tokens. Frequencies have add-one smoothing.
+    [MASK] gives no information. Another token is the original (it stayed) or random; Bayes' rule gives the probability
+    of each. No prediction in pretraining is better without other tokens. Frequencies have add-one smoothing.
 
     Args:
         train: count of each token, [vocabulary].

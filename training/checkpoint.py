@@ -51,7 +51,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
 
 
 def _not_a_checkpoint(directory: Path) -> str:
-    """Describe what is wrong with a path that should be a checkpoint."""
+    """Return an error message for a path without a checkpoint."""
     if not directory.exists():
         return (
             f"no checkpoint at `{directory}`: there is no such directory; give one with {CONFIG_FILE} and weights, "
@@ -113,8 +113,8 @@ def create_model(
     Args:
         task: key of `MODELS`.
         config: shape of the network.
-        num_labels: for classification and tagging; 2 if None.
-        dropout: of hidden states and attention; None for the config's own.
+        num_labels: number of labels of classification and tagging; 2 if None.
+        dropout: dropout of hidden states and attention; None for the config's own.
     """
     return _without_weights(task, config, num_labels, dropout).initialize()
 
@@ -122,7 +122,7 @@ def create_model(
 def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    if task == "masked-lm":  # predicts from the last layer, whatever the checkpoint's heads read
+    if task == "masked-lm":  # predicts from the last layer, also if the checkpoint's heads read others
         config = without_combination(config)
     with torch.device("meta"):
         network: Callable[..., BertModel] = MODELS[task]
@@ -142,12 +142,12 @@ def load_model(
     """Load the network of a task from a checkpoint.
 
     Args:
-        directory: the checkpoint.
+        directory: checkpoint directory.
         task: key of `MODELS`.
-        num_labels: for classification and tagging; None for the number in the checkpoint's config.
-        new_head: initialise a head that the checkpoint lacks (to fine-tune it) instead of raising.
+        num_labels: number of labels of classification and tagging; None for the number in the checkpoint's config.
+        new_head: True to initialise a head that the checkpoint lacks, for fine-tuning, instead of raising.
         without: prefixes of names; these weights are not read from the checkpoint.
-        dropout: of hidden states and attention; None for the checkpoint's own.
+        dropout: dropout of hidden states and attention; None for the checkpoint's own.
         changes: fields of the shape that replace the checkpoint's.
 
     Raises:

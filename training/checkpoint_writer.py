@@ -23,10 +23,10 @@ def save_checkpoint(
     """Write a checkpoint directory atomically. Weights keep their precision: 16 bits for a `model.half()`.
 
     Args:
-        directory: where to write.
-        model: the network.
+        directory: directory to write.
+        model: network to write.
         tokenizer_from: directory whose tokenizer files are copied.
-        card: the task card.
+        card: task card to write.
         overwrite: replace an existing directory.
 
     Raises:

@@ -54,10 +54,10 @@ def parse(
 
     Args:
         recipe_type: a dataclass, or a function that returns one.
-        module: for the usage line, as in `python -m module`.
+        module: name of the module for the usage line, as in `python -m module`.
         description: docstring of the module.
         args: arguments; None for the process's own.
-        default: defaults of the fields.
+        default: recipe with the defaults of the fields; None for those of the type.
 
     Raises:
         ValueError: for a value that the recipe rejects, a flag without its values, an unknown or renamed flag, or an

@@ -370,7 +370,7 @@ def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> Pr
 
 
 def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
-    """Return the dev examples, masked as in the paper whatever the recipe says, so that runs can be compared."""
+    """Return the dev examples, masked as in the paper for all recipes, so that runs can be compared."""
     return PretrainingExamples(
         dev,
         max_seq_length=recipe.max_seq_length,
@@ -422,7 +422,7 @@ def _visible(direction: Direction, masking: Masking) -> Masking:
 
 
 def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
-    """Return the loss of a network that knows token frequencies only."""
+    """Return the masked LM loss of token frequencies alone, where training stays until it uses context."""
     counts, masking = corpus.token_counts(), _visible(recipe.direction, recipe.masking)
     has_local_start = recipe.initialization == "local" or recipe.init
     hint = " or raise --learning-rate"

@@ -41,7 +41,7 @@ def provenance(
     Args:
         checkpoint: starting checkpoint.
         data: paths of the training data, then of the dev data.
-        recipe: of the run.
+        recipe: recipe of the run.
         digests: `input_digests` of checkpoint and data.
         text_pairs: True if each example is a pair of texts.
     """

@@ -1,4 +1,4 @@
-"""Task card of a checkpoint: `task.json`, which says how the model treats text and what it scored."""
+"""Task card of a checkpoint: `task.json`, with its task, settings, scores and provenance."""
 
 from __future__ import annotations
 

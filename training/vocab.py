@@ -196,7 +196,7 @@ class _AccentMerges:
         if self._left <= 0:
             return
         words = self._keep.normalize_str(" ".join(document)).split()
-        if len(words) == len(without):  # else an accent was a word of its own
+        if len(words) == len(without):  # else an accent was a separate word
             self._left -= len(words)
             for bare, word in zip(without, words, strict=True):
                 self.found[bare][word] += 1

@@ -16,7 +16,7 @@ from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
 from training.loop.gradients import accumulate_gradients
 from training.loop.prefetcher import Prefetcher
-from training.loop.types import LoopSettings, Phase, Place
+from training.loop.types import DataPosition, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.objectives.masked_lm import MaskedLM
 
@@ -32,7 +32,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
         network = DistributedDataParallel(model) if peers.size > 1 else model
         data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
         with Prefetcher([Phase(data=data)], settings, peers) as prefetcher:
-            _, batches, _ = prefetcher.take(Place())
+            _, batches, _ = prefetcher.take(DataPosition())
             accumulate_gradients(network, batches, MaskedLM().losses, settings, peers)
         del network  # free DDP before its process group ends, else it waits for the peers
         if peers.is_main:

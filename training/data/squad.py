@@ -18,7 +18,7 @@ def read_spans(path: Path, columns: Columns | None = None) -> Examples:
     """Read questions from SQuAD's JSON, or from a table with SQuAD's columns as on the Hugging Face hub.
 
     Raises:
-        ValueError: naming the file, the question and what is wrong with it.
+        ValueError: naming the file, the question and the wrong value.
     """
     columns = columns or Columns()
     if kind_of(path) in WITH_LISTS:
@@ -43,7 +43,7 @@ def _row_example(location: str, row: Mapping[str, Any], columns: Columns) -> Spa
         found = _NO_ANSWERS if _is_impossible(row) else _value(row, "answers", dict)
         texts, starts = (_value(found, name, list) for name in ("text", "answer_start"))
         if len(texts) != len(starts):
-            raise ValueError(f"{len(texts)} answers, but {len(starts)} 'answer_start'")
+            raise ValueError(f"{len(texts)} answers, but {len(starts)} `answer_start`")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
         context, question = (_value(row, name, str) for name in (columns.context, columns.question))
         return _example({"context": context}, {**row, "question": question, "answers": answers})
@@ -75,14 +75,14 @@ def _answers(question: Any) -> list[Any]:
     answers = _value(question, "answers", list)
     answers = [answer for answer in answers if _value(answer, "text", str).strip() or answer.get("answer_start") != -1]
     if not answers and question.get("is_impossible") is not None:
-        raise ValueError("'is_impossible' is false, but there is no answer")
+        raise ValueError("`is_impossible` is false, but there is no answer")
     return answers
 
 
 def _is_impossible(question: Any) -> bool:
     value = question.get("is_impossible") if isinstance(question, Mapping) else None
     if value not in (None, True, False):
-        raise ValueError(f"'is_impossible' must be true or false: `{str(value)[:60]}`")
+        raise ValueError(f"`is_impossible` must be true or false: `{str(value)[:60]}`")
     return bool(value)
 
 
@@ -91,9 +91,9 @@ _KINDS = {list: "a list", dict: "an object", str: "a string", int: "a whole numb
 
 def _value(record: Any, key: str, kind: type) -> Any:
     if not isinstance(record, dict):
-        raise ValueError(f"expected an object with {key!r}: `{str(record)[:60]}`")
+        raise ValueError(f"expected an object with `{key}`: `{str(record)[:60]}`")
     if key not in record:
-        raise ValueError(f"it lacks {key!r}")
+        raise ValueError(f"it lacks `{key}`")
     if not isinstance(record[key], kind):
-        raise ValueError(f"{key!r} must be {_KINDS[kind]}: `{str(record[key])[:60]}`")
+        raise ValueError(f"`{key}` must be {_KINDS[kind]}: `{str(record[key])[:60]}`")
     return record[key]

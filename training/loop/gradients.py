@@ -45,13 +45,13 @@ def accumulate_gradients(
     micro-batches changes nothing. DDP averages gradients over processes; the factor `world.size` undoes that.
 
     Args:
-        network: the model, perhaps compiled or in DDP.
+        network: network, possibly compiled or in DDP.
         batches: micro-batches of this process.
-        losses_of: computes the losses of a micro-batch.
-        settings: for the precision.
+        losses_of: function from network and micro-batch to losses by name, each summed over its targets.
+        settings: settings of the loop, for the precision.
         world: all processes.
-        weights: of losses in their sum; 1 for those not named.
-        elapsed_s: seconds of training by this process's clock, 0 but for the main process.
+        weights: weight of each loss in their sum; 1 for losses without an entry.
+        elapsed_s: seconds of training by the clock of the main process; 0 on other processes.
         is_interrupted: True if this process was interrupted.
     """
     names = sorted({name for batch in batches for name in batch.counts})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.loop.types import Place, Progress
+from training.loop.types import DataPosition, Progress
 from training.renamed_fields import with_new_names
 
 
@@ -21,16 +21,16 @@ class DivergedError(ValueError):
 
 @dataclass(frozen=True)
 class Plateau:
-    """Loss at which training is known to stay for long."""
+    """Loss at which training may stay for a long time."""
 
     loss: str
     """Name of the loss."""
     value: float
-    """Nats."""
+    """Value of the loss, in nats."""
     meaning: str
-    """What predicts equally well."""
+    """Name of a predictor with the same loss."""
     hint: str
-    """What to do about it."""
+    """Advice for the warning."""
 
 
 class LossMonitor:
@@ -45,7 +45,7 @@ class LossMonitor:
 
     def __init__(self, plateau: Plateau | None = None) -> None:
         self._plateau = plateau
-        self._unchecked: deque[tuple[int, Place]] = deque()  # (step, place) of the batches
+        self._unchecked: deque[tuple[int, DataPosition]] = deque()  # (step, position) of the batches
         self._smoothed: dict[str, float] = {}
         self._num_smoothed = 0.0
         self._lowest = float("inf")
@@ -73,9 +73,9 @@ class LossMonitor:
         """Check a step on the device.
 
         Args:
-            progress: before the step is counted.
+            progress: progress before the step.
             losses: mean losses of the global batch.
-            norm: of the gradient.
+            norm: norm of the gradient.
 
         Returns:
             1.0 if loss or gradient is NaN or infinite, so that the optimizer skips the update; else 0.0.
@@ -84,7 +84,7 @@ class LossMonitor:
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         found = torch.stack([torch.full_like(loss, progress.step + 1), loss, norm.to(loss)])
         self._bad = torch.where(finite | self._bad[0].isfinite(), self._bad, found)
-        self._unchecked.append((progress.step + 1, progress.place))
+        self._unchecked.append((progress.step + 1, progress.data_position))
         return (~finite).float()
 
     def check_finite(self) -> None:
@@ -94,12 +94,12 @@ class LossMonitor:
             DivergedError: names the first step whose loss or gradient is NaN or infinite, and its batch.
         """
         bad_step, loss, norm = self._bad.tolist()
-        for step, place in self._unchecked:
+        for step, position in self._unchecked:
             if step == bad_step:
                 raise DivergedError(
-                    f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at step {step} (epoch {place.epoch}, "
-                    f"batch {place.index}); the weights are those before it: lower --learning-rate or raise "
-                    "--warmup-ratio"
+                    f"the loss is {loss:.4g} and the gradient's norm {norm:.4g} at step {step} "
+                    f"(epoch {position.epoch}, batch {position.index}); the weights are those before it: lower "
+                    "--learning-rate or raise --warmup-ratio"
                 )
         self._unchecked.clear()
 
@@ -107,7 +107,7 @@ class LossMonitor:
         """Return a warning about the losses of a step, "" if there is none; each kind of warning comes once.
 
         Args:
-            step: of the schedule, which follows the time if that is limited.
+            step: step of the schedule, which runs faster than the optimizer if the time is limited.
             losses: mean losses of the global batch.
         """
         self._num_smoothed += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from training.loop.distributed import World
-from training.loop.types import Batch, LoopSettings, Phase, Place
+from training.loop.types import Batch, DataPosition, LoopSettings, Phase
 
 
 class Prefetcher:
@@ -18,33 +18,33 @@ class Prefetcher:
         self._settings = settings
         self._world = world
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
-        self._ahead: tuple[Place, Future[tuple[Place, list[Batch]]]] | None = None
+        self._ahead: tuple[DataPosition, Future[tuple[DataPosition, list[Batch]]]] | None = None
 
-    def take(self, place: Place) -> tuple[Place, list[Batch], float]:
-        """Return the batches of a place, and start to make those of the next one.
+    def take(self, position: DataPosition) -> tuple[DataPosition, list[Batch], float]:
+        """Return the batches of a position, and start to make those of the next one.
 
         Returns:
-            The place of the batches, which is in a later epoch if the index was beyond the last batch; the
+            The position of the batches, which is in a later epoch if the index was beyond the last batch; the
             micro-batches; and the seconds spent waiting.
         """
         start = time.perf_counter()
-        if self._ahead is None or self._ahead[0] != place:
-            self._begin(place)
+        if self._ahead is None or self._ahead[0] != position:
+            self._begin(position)
         assert self._ahead is not None
         found, batches = self._ahead[1].result()
         moved = [batch.to(self._world.device) for batch in batches]
-        self._begin(Place(found.phase, found.epoch, found.index + 1))
+        self._begin(DataPosition(found.phase, found.epoch, found.index + 1))
         return found, moved, time.perf_counter() - start
 
-    def _begin(self, place: Place) -> None:
-        self._ahead = (place, self._pool.submit(self._make, place))
+    def _begin(self, position: DataPosition) -> None:
+        self._ahead = (position, self._pool.submit(self._make, position))
 
-    def _make(self, place: Place) -> tuple[Place, list[Batch]]:
-        data, epoch, index = self._phases[place.phase].data, place.epoch, place.index
+    def _make(self, position: DataPosition) -> tuple[DataPosition, list[Batch]]:
+        data, epoch, index = self._phases[position.phase].data, position.epoch, position.index
         while index >= data.num_batches(epoch):  # some epochs have no whole batch
             epoch, index = epoch + 1, 0
-        batches = [data.batch(epoch, index, part) for part in self._micro_batches(place.phase)]
-        return Place(place.phase, epoch, index), batches
+        batches = [data.batch(epoch, index, part) for part in self._micro_batches(position.phase)]
+        return DataPosition(position.phase, epoch, index), batches
 
     def _micro_batches(self, phase: int) -> Iterator[slice]:
         """Yield the sequences of each of this process's micro-batches in the global batch."""

@@ -132,12 +132,12 @@ class RunDirectory:
         """Write a state in the background, unless it exists, then remove states that are no longer needed.
 
         Args:
-            model: the network.
-            optimizer: of the network.
-            progress: of the run.
-            monitor: of the losses.
+            model: network to save.
+            optimizer: optimizer of the network.
+            progress: progress of the run.
+            monitor: monitor of the losses.
             keep: number of step states to keep.
-            kind: `step` for a resume, `best` for the best score.
+            kind: `step` for a state to resume from, `best` for the one with the best score.
         """
         self.finish_writing()
         path = self.path / "state" / f"{kind}-{progress.step:08d}"
@@ -195,8 +195,8 @@ class RunDirectory:
         for best in self.states("best"):
             if _step_of(best) > step:  # from another attempt, perhaps with other settings
                 shutil.rmtree(best)
-        kept = [line for line in read_metrics(self.path) if line["step"] <= step]
-        atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        lines = [line for line in read_metrics(self.path) if line["step"] <= step]
+        atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
         self._open_events(step)
 
     def load_best(self, model: nn.Module) -> Progress:
@@ -334,7 +334,7 @@ def _broken_state(directory: Path, reason: object) -> ValueError:
 
 
 def _save(state: Mapping[str, Any], path: Path) -> None:
-    """Write a state through a file opened here, because torch's own error does not say what went wrong."""
+    """Write a state to a file opened here, as errors of torch.save lack the reason."""
     with name_in_errors(path), open(path, "wb") as file:
         try:
             torch.save(state, file)

@@ -20,11 +20,11 @@ class ThroughputMeter:
     """Measures throughput between two reports, without evaluations. Padding does not count.
 
     Args:
-        model: the network, for its FLOPs.
-        progress: of the run at its start.
-        label: of the progress bar.
-        schedule: gives the unit and position of the progress bar.
-        dtype: of matrix products.
+        model: network, for its FLOPs.
+        progress: progress of the run at the start of this process.
+        label: label of the progress bar.
+        schedule: schedule of the run, for unit and position of the progress bar.
+        dtype: dtype of matrix products.
         world: all processes.
     """
 

@@ -51,16 +51,16 @@ def train(
     """Train for `num_steps` optimizer steps or until the time is up; resume if the run has a state.
 
     Args:
-        model: the network; its weights are changed in place.
+        model: network, trained in place.
         phases: data of each part of the run, in order.
-        losses_of: computes the losses of a batch, each summed over its targets.
+        losses_of: function from network and batch to losses by name, each summed over its targets.
         num_steps: optimizer steps, at most.
-        settings: of the loop.
-        run: the run directory, begun.
-        weights: of losses in their sum; 1 for those not named.
+        settings: learning rate, batch sizes, seed, intervals of logs and states.
+        run: run directory after `begin`.
+        weights: weight of each loss in their sum; 1 for losses without an entry.
         evaluation: scores during training, computed on the main process.
-        monitor: watches the losses.
-        label: of the progress bar.
+        monitor: monitor of the losses; None for one without a plateau.
+        label: label of the progress bar.
 
     Returns:
         Progress of the run at the weights that it leaves. With `--select best`, the weights are selected on the main
@@ -107,8 +107,8 @@ def train(
 
             # Batches
             torch.manual_seed((settings.seed * 1_000_003 + progress.step) * 4096 + world.rank)
-            place, batches, wait_s = prefetcher.take(progress.place)
-            progress.epoch, progress.index = place.epoch, place.index
+            position, batches, wait_s = prefetcher.take(progress.data_position)
+            progress.epoch, progress.index = position.epoch, position.index
 
             # Forward and backward
             network.train()
@@ -180,7 +180,7 @@ def train(
 
 
 def _wrap(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:
-    """Compile the model if asked for, and wrap it in DDP if there are several processes."""
+    """Compile the model if the settings say so, and wrap it in DDP if there are several processes."""
     network = model
     if settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda"):
         torch._dynamo.config.recompile_limit = MAX_SHAPES

@@ -18,7 +18,7 @@ Stage = Literal["pretraining", "fine-tuning", "contrastive training"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """Settings that all kinds of training share."""
+    """Settings of the training loop, the same for all stages."""
 
     stage: ClassVar[Stage] = "pretraining"
 
@@ -103,13 +103,13 @@ class Data(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Part of a run with data of its own."""
+    """Part of a run with its own data."""
 
     data: Data
     end: float = 1.0
     """Fraction of the run after which the phase ends."""
     micro_batch_size: int | None = None
-    """Replaces the settings' micro-batch size (longer sequences need more memory)."""
+    """Replaces the settings' micro-batch size, as longer sequences need more memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,8 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of a global batch in the data."""
+class DataPosition:
+    """Position of a global batch in the data."""
 
     phase: int = 0
     epoch: int = 0
@@ -152,6 +152,6 @@ class Progress:
     """Best score so far; higher is better."""
 
     @property
-    def place(self) -> Place:
-        """Place of the next global batch."""
-        return Place(self.phase, self.epoch, self.index)
+    def data_position(self) -> DataPosition:
+        """Position of the next global batch."""
+        return DataPosition(self.phase, self.epoch, self.index)

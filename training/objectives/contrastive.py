@@ -17,7 +17,7 @@ class ContrastiveObjective(LabelledObjective):
     """Cross entropy of a text's positive among the positives of the global batch and all negatives.
 
     Args:
-        pooling: of the vectors.
+        pooling: pooling of the vectors.
         with_head: True to train [CLS] through BERT's pooler.
         temperature: divides the cosines.
         world: all processes; their texts are negatives, too.

@@ -100,19 +100,20 @@ class GridReport:
         return asdict(self)
 
 
-def metric_of(scores: Mapping[str, float], wanted: str | None) -> str:
-    """Return the metric to choose by: `wanted`, or the first of the task.
+def metric_of(scores: Mapping[str, float], name: str | None) -> str:
+    """Return the metric that chooses the best run.
 
     Args:
         scores: scores on dev.
+        name: name of the metric; None for the first of the task.
 
     Raises:
         ValueError: if the task has no such score.
     """
-    names = [name for name in scores if not is_loss(name)]
-    if wanted is not None and wanted not in names:
-        raise ValueError(f"no score `{wanted}` on dev; --metric is one of: {', '.join(names)}")
-    return wanted or names[0]
+    names = [score for score in scores if not is_loss(score)]
+    if name is not None and name not in names:
+        raise ValueError(f"no score `{name}` on dev; --metric is one of: {', '.join(names)}")
+    return name or names[0]
 
 
 def best_outcome(outcomes: Sequence[Outcome], metric: str) -> Outcome:

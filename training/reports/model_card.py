@@ -1,7 +1,7 @@
 """Model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
-`training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states what is known of the
-model, and what is not.
+`training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states the
+facts that are recorded about the model, and what is unknown.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read_notes(directory: Path) -> str:
 
 
 def training_record(task: str, provenance: Mapping[str, Any], direction: str = "both") -> dict[str, Any]:
-    """Return what a card says about the training, as far as it is recorded.
+    """Return the facts about the training that a card shows, as far as they are recorded.
 
     Args:
         provenance: provenance of the task card.

@@ -57,7 +57,7 @@ class FileRange:
 
 
 def file_ranges(blocks: Sequence[Block]) -> list[FileRange]:
-    """Return the ranges of some blocks; blocks that follow each other in a file share one."""
+    """Return the ranges of some blocks; consecutive blocks of a file become one range."""
     ranges: list[FileRange] = []
     for block in blocks:
         last = ranges[-1] if ranges else None

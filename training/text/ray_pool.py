@@ -51,7 +51,7 @@ def map_on_ray(
     Raises:
         ChildProcessError: if Ray is not installed, no cluster answers or it failed, or an item killed its worker
             repeatedly.
-        Exception: whatever the function raises.
+        Exception: any error of the function.
     """
     rows = [{"number": number, "item": pickle.dumps(items)} for number, items in enumerate(arguments)]
     with _connected(address) as ray:

@@ -31,7 +31,7 @@ def map_in_order(
 
     Raises:
         ChildProcessError: if a worker was killed.
-        Exception: whatever the function raises.
+        Exception: any error of the function.
     """
     num_workers = num_workers or available_cpus()
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))

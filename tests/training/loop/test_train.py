@@ -32,7 +32,7 @@ from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
 from training.loop.train import train
-from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Place, Progress
+from training.loop.types import Batch, DataPosition, Evaluation, LoopSettings, Phase, Progress
 from training.model.encoder import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
@@ -245,9 +245,9 @@ def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
     data = NumberedData()
     data.num_batches = lambda epoch: (2, 0, 3)[epoch]
     with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as prefetcher:
-        place, _, _ = prefetcher.take(Place(index=2))
+        position, _, _ = prefetcher.take(DataPosition(index=2))
 
-    assert place == Place(epoch=2)
+    assert position == DataPosition(epoch=2)
 
 
 @pytest.mark.parametrize(
@@ -497,13 +497,13 @@ def test_prefetcher_makes_the_next_batch_ahead(alone):
     data = NumberedData()
     settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
     with Prefetcher([Phase(data=data)], settings, alone) as prefetcher:
-        prefetcher.take(Place())
+        prefetcher.take(DataPosition())
         deadline = time.monotonic() + 5
         while len(data.asked) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert data.asked == [(0, 0, 0, 2), (0, 1, 0, 2)]
-        place, _, _ = prefetcher.take(Place(epoch=3, index=8))
-        assert place == Place(epoch=4)
+        position, _, _ = prefetcher.take(DataPosition(epoch=3, index=8))
+        assert position == DataPosition(epoch=4)
 
 
 def test_line_cut_short_by_a_kill_is_left_out(tmp_path):
