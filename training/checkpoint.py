@@ -161,48 +161,74 @@ def load_model(
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
-    weights, num_layers = read_weights(directory), len(model.bert.layers)
-    if any(f".layer.{num_layers}." in f".{name}" for name in weights):
-        raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
-    weights = from_hugging_face(weights, num_layers)
-    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    weights = _read_our_weights(directory, len(model.bert.layers))
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {
         name: weights[name]
-        for name, shape in wanted.items()
+        for name, shape in shapes.items()
         if name in weights and weights[name].shape == shape and not name.startswith(without)
     }
     optional = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
-    for name in [name for name in wanted if name not in fitting]:
-        if name.startswith(optional):
-            continue
-        if name in weights:
-            shapes = f"{list(weights[name].shape)} where its config makes it {list(wanted[name])}"
-            if name.startswith("classifier.") and len(weights[name]) != wanted[name][0]:
-                shapes = _label_counts(task, len(weights[name]), num_labels, values)
-                if num_labels and MODELS[task].has_labels:
-                    raise LabelCountError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
-            raise ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
-        raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first")
+    for name, shape in shapes.items():
+        if name not in fitting and not name.startswith(optional):
+            if name in weights:
+                raise _shape_error(directory, task, name, weights[name], shape, num_labels, values)
+            raise ValueError(
+                f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first"
+            )
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
         raise ValueError(f"checkpoint `{directory}` is broken: `{broken}` has NaN or infinite values; train it again")
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()
 
 
+def _read_our_weights(directory: str | Path, num_layers: int) -> dict[str, torch.Tensor]:
+    """Read the weights of a checkpoint under our names."""
+    weights = read_weights(directory)
+    if any(f".layer.{num_layers}." in f".{name}" for name in weights):
+        raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
+    return from_hugging_face(weights, num_layers)
+
+
 class LabelCountError(ValueError):
     """The number of given labels differs from the number of the classifier's outputs."""
 
 
+def _shape_error(
+    directory: str | Path,
+    task: str,
+    name: str,
+    weight: torch.Tensor,
+    shape: torch.Size,
+    num_labels: int | None,
+    config: Mapping[str, Any],
+) -> ValueError:
+    """Return the error for a weight whose shape differs from the network's.
+
+    Args:
+        name: name of the weight.
+        shape: shape in the network.
+        num_labels: number of given labels; None for those of the config.
+        config: values of `config.json`.
+    """
+    if not (name.startswith("classifier.") and len(weight) != shape[0]):
+        shapes = f"{list(weight.shape)} where its config makes it {list(shape)}"
+        return ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
+    error_type = LabelCountError if num_labels and MODELS[task].has_labels else ValueError
+    counts = _label_counts(task, len(weight), num_labels, config)
+    return error_type(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {counts}")
+
+
 def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: Mapping[str, Any]) -> str:
     """Describe the outputs of a classifier and the labels that its files name."""
-    said = ", ".join(
+    named = ", ".join(
         f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
     )
     if not MODELS[task].has_labels:
-        return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {said or 'no id2label'})"
+        return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {named or 'no id2label'})"
     if num_labels:
         return f"of {num_outputs} labels, and {num_labels} are named"
-    return f"of {num_outputs} labels, and {CONFIG_FILE} has {said or 'no id2label'}"
+    return f"of {num_outputs} labels, and {CONFIG_FILE} has {named or 'no id2label'}"
 
 
 _HEADS = ("bert.pooler.", "bert.states.", "mlm.", "nsp.", "classifier.", "qa_outputs.")

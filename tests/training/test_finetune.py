@@ -303,7 +303,7 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
     ("name", "content", "message"),
     [
         ("a.json", "{", "a.json`, which should be in SQuAD's format: broken JSON ("),
-        ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks 'qas'"),
+        ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks `qas`"),
         ("a.json", '{"data": []}', "no examples in"),
         ("a.json", "[]", "is not in SQuAD's format"),
     ],

@@ -438,7 +438,7 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--masking-rate", "2"], "masking_rate must be above 0"),
         (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
         (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
-        (["--init", "c", "--initialization", "local"], "(of a recipe by name: --initialization bert)"),
+        (["--init", "c", "--initialization", "local"], "(a recipe by name may set it: --initialization bert)"),
         (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "above max_position_embeddings"),
