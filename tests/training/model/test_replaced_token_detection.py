@@ -26,7 +26,7 @@ MASK = 3
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return BertForReplacedTokenDetection.around(create_model("masked-lm", CONFIG), generator_layers=1)
+    return BertForReplacedTokenDetection.from_pretraining(create_model("masked-lm", CONFIG), generator_layers=1)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_generator_learns_nothing_from_the_discriminator(network, batch):
 def test_generator_starts_as_the_lowest_layers(network, batch):
     """The generator starts as a copy of the network's lowest layers, with the same outputs."""
     _, inputs = batch
-    plain = network.alone()
+    plain = network.to_pretraining()
     plain.bert.layers = plain.bert.layers[:1]
     arguments = [inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids", "masked_positions_N")]
 
@@ -128,7 +128,7 @@ def test_plain_network_gives_the_same_outputs(network, batch):
     _, inputs = batch
     arguments = {name: value for name, value in inputs.items() if name != "masked_labels_N"}
 
-    alone = network.alone()
+    alone = network.to_pretraining()
 
     torch.testing.assert_close(alone(**arguments), network(**arguments))
 
@@ -146,7 +146,7 @@ def test_discriminator_equals_transformers(network, batch):
             embedding_size=32,
         )
     ).eval()
-    weights = to_hugging_face(network.alone().state_dict())
+    weights = to_hugging_face(network.to_pretraining().state_dict())
     named = {name.replace("bert.", "electra.", 1): value for name, value in weights.items() if name[:5] == "bert."}
     for part, name in (("dense", "dense"), ("output", "dense_prediction")):
         for kind in ("weight", "bias"):
@@ -171,7 +171,7 @@ def test_discriminator_equals_transformers(network, batch):
 def test_generator_of_more_layers_than_the_network_is_refused():
     """A generator with more layers than the network is refused."""
     with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
-        BertForReplacedTokenDetection.around(create_model("masked-lm", CONFIG), generator_layers=3)
+        BertForReplacedTokenDetection.from_pretraining(create_model("masked-lm", CONFIG), generator_layers=3)
 
 
 def test_states_with_the_old_name_of_the_discriminator_load(network):
