@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertline.jobs.engine import HERE, server_process
+from bertline.jobs.engine import LOCAL_FLAGS, server_process
 from tasks.model_directory import model_versions, read_model_directory
 
 
@@ -56,7 +56,7 @@ def running_server(models: Path, flags: Sequence[str] = (), *, module: str = "se
     Raises:
         ValueError: if the server does not start.
     """
-    command = [sys.executable, "-m", module, str(models), *HERE, *flags]
+    command = [sys.executable, "-m", module, str(models), *LOCAL_FLAGS, *flags]
     started_s = time.perf_counter()
     with server_process(command) as (process, ready):
         if ready is None:

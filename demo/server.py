@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertline import BertlineError
-from bertline.jobs.engine import HERE, server_process
+from bertline.jobs.engine import LOCAL_FLAGS, server_process
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def serve(models: Path) -> Iterator[str]:
     Raises:
         ValueError: if it does not start.
     """
-    command = [sys.executable, "-m", "serving", str(models), *HERE]
+    command = [sys.executable, "-m", "serving", str(models), *LOCAL_FLAGS]
     print(f"$ python {' '.join(command[1:])}", flush=True)
     with server_process(command) as (_, ready):
         if ready is None:

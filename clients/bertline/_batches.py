@@ -12,10 +12,10 @@ def batches(items: Iterable[T], num_bytes: Callable[[T], int], *, max_items: int
     """Split items into consecutive batches.
 
     Args:
-        items: to split.
+        items: items to split.
         num_bytes: returns the size of an item.
-        max_items: most items in a batch.
-        max_bytes: most bytes in a batch. A larger item is a batch of its own.
+        max_items: maximum number of items in a batch.
+        max_bytes: maximum size of a batch. A larger item is a batch of its own.
     """
     batch: list[T] = []
     batch_bytes = 0

@@ -41,20 +41,20 @@ _SERVICE_CONFIG = {
 }
 _HEALTH_CONFIG = {"healthCheckConfig": {"serviceName": ""}}
 KEEPALIVE_S = 30.0
-"""Seconds of silence after which a connection is pinged. Servers must allow this: Bertline's do, down to 25 s."""
+"""Idle time after which a connection is pinged. Servers must allow this interval; Bertline's allow 25 s and more."""
 KEEPALIVE_TIMEOUT_S = 10.0
-"""Seconds without any answer to a ping after which a connection is closed and its calls fail."""
+"""Timeout of a ping. After it, the connection is closed and its calls fail."""
 PLAIN_S = 30.0
-"""Seconds for which calls are sent without health checks to a server that refuses them."""
+"""Time without health checks after a server refused one."""
 HEALTH_TIMEOUT_S, FIRST_HEALTH_TIMEOUT_S = 5.0, 0.5
-"""Most seconds to ask a server for its health after a call failed, and before it has ever replied."""
+"""Timeouts of the health check after a failed call; the second one applies until the server has replied once."""
 
 
 def channel_options(*, check_health: bool) -> dict[str, Any]:
     """Return the options of a channel.
 
     Args:
-        check_health: send no calls to a server that reports that it does not serve.
+        check_health: send no calls to a server that reports NOT_SERVING.
     """
     config = _SERVICE_CONFIG | (_HEALTH_CONFIG if check_health else {})
     return {
@@ -62,7 +62,7 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
         "grpc.service_config": json.dumps(config),
         "grpc.per_rpc_retry_buffer_size": 4 * 2**20,  # as large as a request may be by default
         # Give up an address that does not reply after 1 s, and try again at least every second: a server that comes up
-        # is found, and one that is not there is reported at once.
+        # is found, and a missing server is reported at once.
         "grpc.min_reconnect_backoff_ms": 1000,
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 1000,
@@ -111,7 +111,7 @@ class Connection:
 
     @property
     def checks_health(self) -> bool:
-        """True if servers that report that they do not serve get no calls. gRPC sends health checks without token."""
+        """True if servers that report NOT_SERVING get no calls. gRPC sends health checks without token."""
         return self.token is None if self.check_health is None else self.check_health
 
     def open(self, library: Any, *, check_health: bool, more_options: Mapping[str, Any] | None = None) -> Any:
@@ -119,8 +119,8 @@ class Connection:
 
         Args:
             library: `grpc` or `grpc.aio`.
-            check_health: send no calls to a server that reports that it does not serve.
-            more_options: channel options, which override the common ones.
+            check_health: send no calls to a server that reports NOT_SERVING.
+            more_options: channel options that override the common ones.
         """
         options = tuple({**channel_options(check_health=check_health), **(more_options or {})}.items())
         if self.credentials is None:
@@ -161,19 +161,19 @@ class Health(Enum):
     SERVING = auto()
     NOT_SERVING = auto()
     REFUSED = auto()
-    """Reachable, but refuses health checks, mostly because they carry no token."""
+    """Reachable, but refuses health checks, usually because they carry no token."""
     UNREACHABLE = auto()
 
 
 def health_of_reply(reply: Any) -> Health:
-    """Return what a HealthReply says; None stands for no reply."""
+    """Return the health in a HealthReply; None means that no reply came."""
     if reply is None:
         return Health.UNREACHABLE
     return Health.SERVING if reply.status == SERVING else Health.NOT_SERVING
 
 
 def health_of_error(error: grpc.RpcError) -> Health:
-    """Return what the error of a health check says."""
+    """Return the health that the error of a health check stands for."""
     is_absent = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     return Health.UNREACHABLE if is_absent else Health.REFUSED
 
@@ -182,7 +182,7 @@ class Stubs:
     """Channels of a client: one that checks the server's health, and a plain one.
 
     gRPC checks health by a stream of its own. If the server refuses that stream, gRPC fails all calls with UNAVAILABLE,
-    as if the server was not there. `watch_health` tells the two apart.
+    as if the server did not exist. `watch_health` finds out which it is.
     """
 
     def __init__(self, connection: Connection, library: Any) -> None:
@@ -197,7 +197,7 @@ class Stubs:
         """True if a reply came."""
 
     def is_checked(self, name: str) -> bool:
-        """Return whether an RPC is sent with health checks now. The health service itself never is."""
+        """Return whether an RPC is sent with health checks now. Calls of the health service are not."""
         return self._checking is not self._plain and name != "Check" and time.monotonic() >= self._plain_until
 
     def method(self, name: str, *, is_checked: bool = False) -> Any:
@@ -226,9 +226,9 @@ class Stubs:
         """Return the client's error for a request that failed.
 
         Args:
-            error: of the RPC.
-            request: that failed.
-            timeout: seconds that it was given.
+            error: error of the RPC.
+            request: request that failed.
+            timeout: timeout of the request, in seconds.
             health: answer to a health check after the failure; None for no check.
         """
         call = FailedCall(

@@ -15,8 +15,8 @@ from bertline.errors import InvalidItem, ServerError, TextsCut
 from bertline.results import Timings, Usage
 
 MAX_REQUEST_BYTES = 192 * 1024
-"""Most bytes of text in one request: enough for 64 long texts or some thousand short ones. Servers accept messages of
-4 MiB by default, and of 256 KiB with deploy/kubernetes.yaml."""
+"""Maximum bytes of text in one request: enough for 64 long texts or some thousand short ones. Servers accept messages
+of 4 MiB by default, and of 256 KiB with deploy/kubernetes.yaml."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -42,19 +42,19 @@ class Call(Generic[ResultT]):
     method: str
     """Name of the RPC."""
     requests: Callable[[int], Iterable[Request]]
-    """Returns the requests, given the most inputs in one request."""
+    """Returns the requests, given the maximum number of inputs in one."""
     read: Callable[[Any], Any]
     """Reads a reply. For a request with inputs, the result has one item per input."""
     join: Callable[[list[Any]], ResultT]
-    """Joins what was read, in the order of the requests, to the result."""
+    """Joins the read replies, in the order of the requests, to the result."""
 
 
 class ReplyCollector(Generic[ResultT]):
     """Collector of the replies to a call. Checks each one, and that all are of one model version.
 
     Args:
-        call: that the replies belong to.
-        usage: to add tokens, truncation and timings to, unless the call fails.
+        call: call of the replies.
+        usage: receives tokens, truncation and timings, unless the call fails.
     """
 
     def __init__(self, call: Call[ResultT], usage: Usage | None) -> None:
@@ -63,7 +63,7 @@ class ReplyCollector(Generic[ResultT]):
         self._first_model = ""
         self._usage = usage
         self._call_usage = Usage()
-        self._num_cut = 0
+        self._num_truncated = 0
 
     def add(self, request: Request, reply: Any) -> None:
         """Add the next reply, in the order of the requests.
@@ -81,23 +81,23 @@ class ReplyCollector(Generic[ResultT]):
             self._check(request, reply, len(part))
         if self._usage is not None:
             _add_usage(self._call_usage, reply)
-        elif (num_cut := sum(map(bool, getattr(reply, "num_truncated", ())))) and not request.message.HasField(
+        elif (num_truncated := sum(map(bool, getattr(reply, "num_truncated", ())))) and not request.message.HasField(
             "truncate"
         ):
-            self._num_cut += num_cut
+            self._num_truncated += num_truncated
         self._parts.append(part)
 
     def result(self) -> ResultT:
-        """Return the result after all replies were added. Warn of truncated texts that nobody asked for."""
+        """Return the result after all replies were added. Warn if texts were truncated without `truncate=True`."""
         result = self._call.join(self._parts)
         if self._usage is not None:
             self._usage.num_tokens += self._call_usage.num_tokens
             self._usage.num_truncated += self._call_usage.num_truncated
             self._usage.timings += self._call_usage.timings
-        if self._num_cut:
+        if self._num_truncated:
             warnings.warn(
-                f"`{self._first_model}` truncated {self._num_cut} inputs, as in its evaluation; truncate=True accepts "
-                "this, truncate=False raises InvalidInput, usage=Usage() reports which",
+                f"`{self._first_model}` truncated {self._num_truncated} inputs, as in its evaluation; truncate=True "
+                "accepts this, truncate=False raises InvalidInput, usage=Usage() reports which",
                 TextsCut,
                 stacklevel=4,
             )
@@ -128,8 +128,8 @@ def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Ca
 
     Args:
         items: inputs.
-        field: of the request that holds them.
-        request: makes the message.
+        field: field of the request that holds them.
+        request: returns the message.
     """
 
     def requests(batch_size: int) -> Iterator[Request]:

@@ -12,9 +12,9 @@ from bertline.errors import InvalidInput, InvalidItem
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_COUNT = (1 << 32) - 1
-"""Largest count that the messages hold. Larger counts mean the same."""
+"""Maximum count in a message. Larger counts are sent as this one."""
 MAX_TIMEOUT_S = 1e9
-"""Longest timeout: 30 years. gRPC's deadlines overflow not far above."""
+"""Maximum timeout: 30 years. gRPC's deadlines overflow slightly above."""
 _NOT_UNICODE = "contains a lone surrogate, which UTF-8 cannot express"
 
 ItemT = TypeVar("ItemT")
@@ -158,7 +158,7 @@ def read_model(model: str, version: str) -> pb.ModelRef:
 
 
 def read_timeout(value: float) -> float:
-    """Check the seconds that a request may take."""
+    """Check a timeout in seconds."""
     if not isinstance(value, Real):
         raise TypeError(f"`timeout` must be a number of seconds: `{value!r}`")
     if not 0 < value <= MAX_TIMEOUT_S:

@@ -12,10 +12,10 @@ def model_of_task(models: Iterable[Model], task: str, name: str = "", version: s
     """Return the model of a task that the server would choose.
 
     Args:
-        models: of the server.
+        models: models of the server.
         task: `embedding`, `classification` or another, see `Model.task`.
-        name: of the model; empty for the only loaded model of the task.
-        version: of the model; empty for the highest loaded version.
+        name: name of the model; empty for the only loaded model of the task.
+        version: model version; empty for the highest loaded version.
 
     Raises:
         ModelNotFound: if there is none, or if there are several and no name is given.

@@ -19,7 +19,7 @@ def _message(name: str, **fields: tuple[int, str]) -> descriptor_pb2.DescriptorP
     """Return a message type.
 
     Args:
-        name: of the message.
+        name: name of the message.
         **fields: field name -> (number, type). The type is a scalar type, or the name of a message, which makes the
             field repeated.
     """

@@ -30,8 +30,8 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False) -> np.ndarra
     """Return the vectors, [n, dim] float32, as a view of the reply's bytes.
 
     Args:
-        reply: of Embed.
-        normalized: vectors of length 1 were requested.
+        reply: reply of Embed.
+        normalized: True if vectors of length 1 were requested.
 
     Raises:
         ServerError: for a wrong number of bytes, and for vectors that are not finite or have no direction.

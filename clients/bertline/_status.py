@@ -65,11 +65,11 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
-    """Facts about a failed call that the client knows."""
+    """Facts about a failed call, known to the client."""
 
     target: str
     timeout: float
-    """Seconds that the request was given."""
+    """Timeout of the request, in seconds."""
     first: int = 0
     """Position of the request's first input in the caller's list."""
     num_inputs: int = 0
@@ -125,8 +125,8 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
 def may_be_unhealthy(error: grpc.RpcError) -> bool:
     """Return whether gRPC may have failed a call because of the server's health.
 
-    gRPC reports a server that does not serve, one that refuses health checks and one that is not there as the same
-    status. Only a server that answered the call itself is certain to be healthy.
+    gRPC uses the same status for three cases: the server is NOT_SERVING, refuses health checks, or is absent. If the
+    server sent the status itself, the cause is none of them.
     """
     return error.code() is grpc.StatusCode.UNAVAILABLE and not _details(error).is_from_server
 
@@ -147,17 +147,17 @@ def _is_too_large(code: grpc.StatusCode, details: _Details) -> bool:
 
 
 def _hint(details: _Details, call: FailedCall) -> str:
-    """Return what to do about UNAVAILABLE, by what the client knows."""
+    """Return what to do about UNAVAILABLE."""
     if details.is_from_server:
         return "try again"
     if call.is_not_serving:
-        return "it says that it does not serve, as a server does that starts, drains or hangs; try again"
+        return "its health is NOT_SERVING, because it starts, drains or hangs; try again"
     if call.was_connected:
         return "the connection was lost; try again, or check that the server still runs"
     if call.has_credentials:
         hint = (
             "check that a server runs there and speaks TLS, that `credentials` (the command: --tls-ca, --tls-cert, "
-            "--tls-key) are PEM and trust who signed its certificate, and that the certificate names this host"
+            "--tls-key) are PEM and trust the signer of its certificate, and that the certificate names this host"
         )
     else:
         hint = (
@@ -181,8 +181,8 @@ def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[Inva
 def _details(error: grpc.RpcError) -> _Details:
     """Read the status details and metadata of an error.
 
-    A status without any metadata comes from gRPC itself: Bertline servers send a request id with every status, and
-    proxies send headers of their own.
+    A status without metadata comes from gRPC itself: Bertline servers send a request id with every status, and proxies
+    send headers of their own.
     """
     metadata = list(error.trailing_metadata() or ())
     info, violations = ErrorInfo(), []

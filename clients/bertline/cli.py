@@ -185,7 +185,7 @@ def main() -> None:
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "bertline"
         message = error.format_message().replace("Value error, ", "").rstrip(".")  # pydantic's prefix, in newer typer
-        _fail(f"{message}{_place(error)}; see `{command} --help`", 2)
+        _fail(f"{message}{_position_hint(error)}; see `{command} --help`", 2)
     except (BertlineError, FileError, RayFailed) as error:
         _fail(str(error), 1)
     except typer.Abort:  # Ctrl-C, with older versions of typer
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for closed standard streams: else the next file that opens gets their number, and their text."""
+    """Open /dev/null in place of closed standard streams: else the next opened file gets their number and output."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -206,8 +206,8 @@ def _open_closed_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
-def _place(error: Any) -> str:
-    """Return a hint where an unknown option belongs: before or after the command."""
+def _position_hint(error: Any) -> str:
+    """Return a hint about the position of an option that stands on the wrong side of the command."""
     option, context = getattr(error, "option_name", None), error.ctx
     if not option or not context:
         return ""

@@ -50,15 +50,14 @@ class Client:
 
     Args:
         target: `host:port`, or another address that gRPC understands (`unix:/path`).
-        timeout: seconds that each request may take.
-        batch_size: most inputs in one request.
-        num_in_flight: most concurrent requests of one call.
+        timeout: maximum seconds for each request.
+        batch_size: maximum number of inputs in one request.
+        num_in_flight: maximum number of concurrent requests of one call.
         credentials: for a server that speaks TLS, see `grpc.ssl_channel_credentials`.
         token: for a server that requires one. Without `credentials` it is sent unencrypted.
-        check_health: send nothing to a server that reports that it does not serve, because it starts, drains or hangs.
-            Other servers of the target get the requests; if there are none, the call fails. None stands for True
-            without `token`, and False with one: gRPC checks health without token, which only servers with
-            `--open-health` allow.
+        check_health: send nothing to a server that reports NOT_SERVING because it starts, drains or hangs. Other servers
+            of the target get the requests; without any, the call fails. None means True without `token` and False with
+            one: gRPC sends no token with health checks, and only servers with `--open-health` allow that.
         priority: `bulk` for calls that can wait: a busy server computes them after the others.
 
     Raises:
@@ -116,11 +115,11 @@ class Client:
             windows: split texts that are too long into windows, and average their vectors weighted by tokens.
             window_stride: tokens from the start of one window to the start of the next; None for no overlap.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
                 None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             [texts, dim] float32; [0, 0] for no texts.
@@ -153,13 +152,13 @@ class Client:
 
         Args:
             inputs: list of texts, pairs of texts, or both.
-            top_k: most labels per input; None for all.
+            top_k: maximum number of labels per input; None for all.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
                 InvalidInput; None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             One classification per input; `.label` and `.score` are those of the most likely label.
@@ -182,11 +181,11 @@ class Client:
         Args:
             inputs: list of texts, pairs of texts, or both.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
                 InvalidInput; None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             One number per input, on the scale of the training data.
@@ -209,11 +208,11 @@ class Client:
         Args:
             inputs: list of (question, choices) or (context, question, choices). Question and context may be empty.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
                 InvalidInput; None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             One result per input; `.choice` is the index of the most likely choice.
@@ -236,13 +235,13 @@ class Client:
 
         Args:
             inputs: list of (question, context) or (question, contexts). Contexts may have any length.
-            top_k: most spans per input.
+            top_k: maximum number of spans per input.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate questions that are too long instead of raising InvalidInput;
                 None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             One answer per input; `.text` is the best one, empty for "no answer".
@@ -267,11 +266,11 @@ class Client:
             inputs: list of texts of any length, lists of words, or both.
             return_words: also return every word with its tag.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate words that are too long for the model instead of raising InvalidInput;
                 None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             One tagging per input.
@@ -295,14 +294,14 @@ class Client:
 
         Args:
             texts: list of texts, each with at least one [MASK].
-            top_k: most tokens per [MASK].
+            top_k: maximum number of tokens per [MASK].
             targets: tokens of the vocabulary to score in any case.
             model: name of the model; empty for the only loaded model of this task.
-            version: of the model; empty for the highest loaded version.
+            version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
                 None for the setting that the model was evaluated with.
-            timeout: seconds that each request may take; None for the client's timeout.
-            usage: to add tokens, truncation and timings to.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
 
         Returns:
             For each text, one MaskFill per [MASK], in the order of the text.
@@ -323,8 +322,8 @@ class Client:
         Args:
             inputs: list of texts, pairs of texts, or both.
             model: name of the model; empty for the only loaded model.
-            version: of the model; empty for the highest loaded version.
-            timeout: seconds that each request may take; None for the client's timeout.
+            version: model version; empty for the highest loaded version.
+            timeout: maximum seconds for each request; None for the client's timeout.
 
         Returns:
             One result per input. `Model.max_seq_length` is the number of tokens that the model reads.
@@ -339,19 +338,19 @@ class Client:
         """Return one loaded model.
 
         Args:
-            name: of the model; empty for the only loaded model.
-            version: of the model; empty for the highest loaded version.
-            timeout: seconds that the request may take; None for the client's timeout.
+            name: name of the model; empty for the only loaded model.
+            version: model version; empty for the highest loaded version.
+            timeout: maximum seconds for the request; None for the client's timeout.
         """
         return self._run(model_call(name, version), timeout)
 
     def health(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
-        """Return whether the server, a model, or a version of it is ready. Of several servers, one is asked.
+        """Return whether the server, a model, or a version of it is ready. One of several servers replies.
 
         Args:
             model: name of the model; empty for the server as a whole.
-            version: of the model; empty for any.
-            timeout: seconds that the request may take; None for the client's timeout.
+            version: model version; empty for any.
+            timeout: maximum seconds for the request; None for the client's timeout.
 
         Returns:
             False while the server starts, drains or hangs, and for a model that is not loaded.
@@ -383,8 +382,8 @@ class Client:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
         replies = ReplyCollector(call, usage)
-        with closing(self._replies(call, limit)) as answered:
-            for request, reply in answered:
+        with closing(self._replies(call, limit)) as pairs:
+            for request, reply in pairs:
                 replies.add(request, reply)
         return replies.result()
 

@@ -54,8 +54,8 @@ class InvalidInput(BertlineError):
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Invalid inputs and fields of the first request that was refused. The server names only the first ones of very
-        many. Empty if it names none."""
+        """Invalid inputs and fields of the first request that was refused; only the first ones if there are very many.
+        Empty if the server names none."""
 
     @classmethod
     def of(cls, items: Sequence[InvalidItem], num_items: int = 0) -> InvalidInput:
@@ -63,7 +63,7 @@ class InvalidInput(BertlineError):
 
         Args:
             items: invalid inputs or fields.
-            num_items: number of all, if `items` are only the first ones.
+            num_items: total number, if `items` are only the first ones.
         """
         return cls(_listed(items, num_items), items)
 
@@ -99,8 +99,8 @@ class ServerError(BertlineError):
     def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Inputs for which the model returns no finite numbers, of the first request that has any. Without them, the
-        other inputs can be answered. Empty for other errors."""
+        """Inputs for which the model returns no finite numbers, of the first request with such inputs. The call
+        succeeds without them. Empty for other errors."""
 
     @classmethod
     def of(cls, items: Sequence[InvalidItem]) -> ServerError:

@@ -154,13 +154,13 @@ class Timings:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens, truncation and timings of calls. Give one to a method, which adds to it unless the call fails."""
+    """Tokens, truncation and timings of calls. A method adds to the `usage` that it gets, unless the call fails."""
 
     num_tokens: list[int] = field(default_factory=list)
-    """Tokens of each input that the model read."""
+    """Number of tokens of each input that the model read."""
     num_truncated: list[int] = field(default_factory=list)
-    """Tokens of each input that were cut, see `truncate`. The end of a very long text is cut before tokenisation and
-    counts as one token."""
+    """Number of tokens truncated from each input. The end of a very long text is cut before tokenisation and counts as
+    one token."""
     timings: list[Timings] = field(default_factory=list)
     """Timings of each request that was sent."""
 

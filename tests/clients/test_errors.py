@@ -291,7 +291,7 @@ def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, b
     [
         ([REQUEST_ID], {}, r"\); try again$"),
         ([packed("NOT_READY")], {}, r"\); try again$"),
-        ([], {"is_not_serving": True}, "it says that it does not serve"),
+        ([], {"is_not_serving": True}, "its health is NOT_SERVING"),
         ([], {"was_connected": True}, "the connection was lost; try again"),
         ([], {"has_credentials": True}, "speaks TLS, that `credentials`"),
         ([], {}, "start one with `python -m serving`"),

@@ -59,7 +59,7 @@ def test_health_of_a_server_that_starts(models: Path) -> None:
     """A server that does not serve yet reports it, and gets no calls."""
     with serve(models, load=False) as running, Client(running.target) as client:
         assert not client.health()
-        with pytest.raises(ConnectionFailed, match="it says that it does not serve"):
+        with pytest.raises(ConnectionFailed, match="its health is NOT_SERVING"):
             client.embed(["cat"])
         assert running.total("grpc_server_handled_total", grpc_method="Embed") == 0
 
@@ -132,7 +132,7 @@ def test_health_checks_that_failed_once_are_tried_again(server: FakeServer, monk
         client.embed(["text"])
         server._health._admit = lambda context: None
         server.serving = False
-        with pytest.raises(ConnectionFailed, match="it says that it does not serve"):
+        with pytest.raises(ConnectionFailed, match="its health is NOT_SERVING"):
             embed_for_a_minute(client)
 
 

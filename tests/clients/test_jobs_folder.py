@@ -298,5 +298,5 @@ def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
 
     assert list(layout.parts_in(reversed(parts))) == keys
     assert layout.rejects_in(reversed(rejects)) == rejects
-    assert all(layout.is_ours(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
-    assert not any(map(layout.is_ours, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))
+    assert all(layout.is_job_file(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
+    assert not any(map(layout.is_job_file, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))

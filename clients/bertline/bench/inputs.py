@@ -27,9 +27,9 @@ from bertline.jobs.storage import FileError, find_files
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_INPUTS, MAX_BYTES = 100_000, 64 << 20
-"""Most inputs and bytes that are read of a file. The rest is never sent."""
+"""Maximum number of inputs and bytes to read from a file. The rest is not sent."""
 _MIN_CALLS = 64
-"""Least number of different calls. Inputs that fit into fewer are combined anew."""
+"""Minimum number of different calls. Few inputs are repeated in other combinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
     """Return inputs for a task's RPC.
 
     Args:
-        task: of the model.
+        task: task of the model.
         path: file of texts, or of rows with the columns of the task, or a pattern of files; `-` for standard input,
             None for the built-in texts. Empty lines are skipped.
         chosen: format of the file; None to infer it from the name.
@@ -135,8 +135,8 @@ def make_payloads(
 ) -> Payloads:
     """Make the calls to send in turn, each with `batch_size` inputs.
 
-    Inputs are taken in order, and again from the first after the last. All occur equally often, except for those that
-    fill up the last call.
+    Inputs are taken in order; after the last one, the first one follows again. All occur equally often, except
+    for those that fill the last call.
     """
     num_rounds = min(batch_size // math.gcd(len(inputs), batch_size), -(-_MIN_CALLS * batch_size // len(inputs)))
     num_calls = -(-num_rounds * len(inputs) // batch_size)

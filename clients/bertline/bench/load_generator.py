@@ -22,7 +22,7 @@ from bertline.bench.inputs import Payload, Payloads, rpc
 
 Arrivals = Literal["poisson", "constant"]
 _MAX_LATE_S = 0.1
-"""Seconds after the end of a run for which calls that were due before it are still sent."""
+"""Time after the end of a run in which overdue calls are still sent, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class LoadProfile:
     """Calls that are due per second, even if earlier ones have not ended (open loop)."""
     arrivals: Arrivals = "poisson"
     max_in_flight: int = 1000
-    """Most calls in flight in an open loop. Later calls wait in the client, and their wait counts."""
+    """Maximum number of calls in flight in an open loop. Later calls wait in the client, and their wait counts."""
     duration_s: float | None = None
     num_calls: int | None = None
     timeout_s: float = 30.0
@@ -55,7 +55,7 @@ class CallResults:
     service_s: array[float] = field(default_factory=lambda: array("d"))
     """Seconds from sending to the reply."""
     tokenize_s: array[float] = field(default_factory=lambda: array("f"))
-    """Timings of the server, of replies that carry them."""
+    """Server timings of the replies that carry them."""
     queue_s: array[float] = field(default_factory=lambda: array("f"))
     inference_s: array[float] = field(default_factory=lambda: array("f"))
     rest_s: array[float] = field(default_factory=lambda: array("f"))
@@ -67,7 +67,7 @@ class CallResults:
     """Calls in flight when Ctrl-C ended the run."""
     num_texts: int = 0
     num_tokens: int = 0
-    num_cut: int = 0
+    num_truncated: int = 0
     """Texts that were truncated."""
     bytes_sent: int = 0
     """Bytes of the requests of answered calls."""
@@ -102,7 +102,7 @@ class CallResults:
         self.bytes_sent += len(payload.body)
         self.num_texts += payload.num_texts
         self.num_tokens += sum(reply.num_tokens)
-        self.num_cut += sum(map(bool, reply.num_truncated))
+        self.num_truncated += sum(map(bool, reply.num_truncated))
         self.bytes_received += num_bytes
         self.models[f"{reply.model.name}/{reply.model.version}"] += 1
         if reply.HasField("timings"):
@@ -122,7 +122,7 @@ class ProcessUsage:
     cpu_s: float = 0.0
     """CPU time of all threads."""
     busy_s: float = 0.0
-    """Seconds in which the event loop did not wait."""
+    """Seconds in which the event loop was busy."""
 
 
 class IdleTimeSelector(selectors.SelectSelector):
@@ -151,8 +151,8 @@ class LoadGenerator:
     Args:
         channels: open channels, used in turn.
         payloads: calls to send in turn.
-        metadata: of every call.
-        selector: of the running event loop.
+        metadata: metadata of every call.
+        selector: selector of the running event loop.
     """
 
     def __init__(
@@ -184,21 +184,23 @@ class LoadGenerator:
         self._started = time.perf_counter()
         cpu_s, idle_s = time.process_time(), self._selector.idle_s
         try:
-            await (self._closed(profile) if profile.rate is None else self._open(profile, profile.rate))
+            await (
+                self._run_closed_loop(profile) if profile.rate is None else self._run_open_loop(profile, profile.rate)
+            )
         finally:
             seconds = self.elapsed_s
             self.usage = ProcessUsage(seconds, time.process_time() - cpu_s, seconds - (self._selector.idle_s - idle_s))
 
-    async def _closed(self, profile: LoadProfile) -> None:
+    async def _run_closed_loop(self, profile: LoadProfile) -> None:
         turns = self._turns(profile)
 
-        async def one_by_one() -> None:
+        async def call_in_turn() -> None:
             for _ in turns:
                 await self._call(profile)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(profile.concurrency or 1, profile.num_calls or sys.maxsize)):
-                group.create_task(one_by_one())
+                group.create_task(call_in_turn())
 
     def _turns(self, profile: LoadProfile) -> Iterator[int]:
         end = self._end(profile)
@@ -207,11 +209,11 @@ class LoadGenerator:
                 return
             yield turn
 
-    async def _open(self, profile: LoadProfile, rate: float) -> None:
+    async def _run_open_loop(self, profile: LoadProfile, rate: float) -> None:
         end, free = self._end(profile), asyncio.Semaphore(profile.max_in_flight)
         next_due = float("inf")
 
-        async def one(due: float) -> None:
+        async def call_and_release(due: float) -> None:
             try:
                 await self._call(profile, due)
             finally:
@@ -224,7 +226,7 @@ class LoadGenerator:
                     await free.acquire()
                     if time.perf_counter() >= end + _MAX_LATE_S:
                         return
-                    group.create_task(one(next_due))
+                    group.create_task(call_and_release(next_due))
                 next_due = float("inf")
                 if profile.duration_s is not None:
                     await asyncio.sleep(max(0.0, end - time.perf_counter()))
@@ -251,7 +253,7 @@ class LoadGenerator:
         except grpc.aio.AioRpcError as error:
             results.add_failure(error.code().name, error.details() or "")
         except DecodeError:
-            results.add_failure("INTERNAL", f"the reply is no {self._reply_class.DESCRIPTOR.full_name}")
+            results.add_failure("INTERNAL", f"the reply is not a valid `{self._reply_class.DESCRIPTOR.full_name}`")
         except asyncio.CancelledError:
             results.num_abandoned += 1
             raise
@@ -266,8 +268,8 @@ def measured_s(profile: LoadProfile, results: CallResults, elapsed_s: float) -> 
     Calls that fail after that do not extend it.
 
     Args:
-        profile: of the run.
-        results: of the run.
+        profile: profile of the run.
+        results: results of the run.
         elapsed_s: seconds until all calls had ended.
     """
     if profile.duration_s is not None:
@@ -278,7 +280,7 @@ def measured_s(profile: LoadProfile, results: CallResults, elapsed_s: float) -> 
 
 
 def due_times(profile: LoadProfile, rate: float, started: float) -> Iterator[float]:
-    """Yield when the calls of an open loop are due, the first at once."""
+    """Yield the times at which the calls of an open loop are due; the first one is due at once."""
     draw = random.Random(profile.seed).expovariate
     gaps = (draw(rate) for _ in count()) if profile.arrivals == "poisson" else repeat(1 / rate)
     return islice(accumulate(gaps, initial=started), profile.num_calls)

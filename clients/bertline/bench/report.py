@@ -145,7 +145,7 @@ class BenchRun:
     client_busy: float
     """Fraction of the time in which its event loop was busy."""
     warnings: list[str]
-    """Reasons to doubt the figures."""
+    """Reasons why the figures may be wrong."""
 
     @classmethod
     def of(cls, profile: LoadProfile, results: CallResults, usage: ProcessUsage, *, interrupted: bool) -> BenchRun:
@@ -170,7 +170,7 @@ class BenchRun:
             num_unsent=results.num_unsent,
             num_texts=results.num_texts,
             num_tokens=results.num_tokens,
-            num_cut=results.num_cut,
+            num_cut=results.num_truncated,
             num_timed=len(results.tokenize_s),
             calls_per_s=num_ok * per_s,
             texts_per_s=results.num_texts * per_s,
@@ -191,7 +191,7 @@ class BenchRun:
 
 
 def _warnings(profile: LoadProfile, results: CallResults, usage: ProcessUsage) -> Iterator[str]:
-    """Yield reasons to doubt the figures, and what to do."""
+    """Yield reasons why the figures may be wrong, and what to do."""
     busy, num_ok, num_timed = usage.busy_s / usage.seconds, results.statuses["OK"], len(results.tokenize_s)
     if busy > MAX_BUSY:
         yield (
@@ -256,7 +256,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return what `--json` prints: the fields of this class and of its parts, by name.
 
-        Times are in seconds. null means that there was nothing to compute from.
+        Times are in seconds. null means that no call gave a value.
         """
         return asdict(self)
 

@@ -35,7 +35,7 @@ _CHANNEL_OPTIONS = {
 }
 _TICK_S = 0.5
 _SET_UP_S = 30.0
-"""Most seconds to find the model and to connect. --timeout does not count here."""
+"""Timeout for connecting and finding the model. --timeout applies only to the measured calls."""
 
 
 class Progress(Protocol):
@@ -52,7 +52,7 @@ def bench(settings: BenchSettings, progress: Progress | None = None) -> Report:
     """Load a server and measure. Ctrl-C ends the measurement early and keeps its results.
 
     Args:
-        settings: of the measurement.
+        settings: settings of the measurement.
         progress: display; None shows nothing.
 
     Raises:

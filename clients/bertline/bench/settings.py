@@ -44,15 +44,15 @@ class BenchSettings:
     arrivals: Arrivals = "poisson"
     """Gaps between calls with --rate: `poisson`, as of many independent callers, or `constant`."""
     max_in_flight: int = 1000
-    """Most calls in flight with --rate. Later calls wait in the client, and their wait counts as latency."""
+    """Maximum number of calls in flight with --rate. Later calls wait in the client; the wait counts as latency."""
     duration_s: float | None = None
     """`--duration`: seconds of each run. Calls in flight at its end are awaited. Default: 10."""
     num_requests: int | None = None
     """`--requests`: calls of each run, instead of --duration."""
     warm_up_s: float = 1.0
-    """`--warm-up`: seconds of the same load before each run, which do not count."""
+    """`--warm-up`: seconds of the same load before each run; not measured."""
     timeout_s: float = 30.0
-    """`--timeout`: seconds that a call may take. The server knows this deadline, too."""
+    """`--timeout`: time limit of a call, in seconds; the server gets it as the deadline."""
     channels: int = 1
     """Connections, used in turn."""
     priority: Priority = "bulk"
@@ -105,7 +105,7 @@ def read_numbers(option: str, text: str, kind: type[NumberT]) -> tuple[NumberT, 
 
     Args:
         option: name of the option, for the error message.
-        text: to parse.
+        text: numbers to parse.
         kind: int or float.
 
     Raises:

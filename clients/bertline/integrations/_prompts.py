@@ -12,11 +12,11 @@ def with_prompt(prompt: str, texts: Iterable[str]) -> list[str]:
     """Return the texts with a prompt before each.
 
     Args:
-        prompt: may be empty.
-        texts: to put it before.
+        prompt: text to put before each; may be empty.
+        texts: texts of any number.
 
     Raises:
-        InvalidInput: for blank texts, which the server cannot recognise after a prompt.
+        InvalidInput: for blank texts: after a prompt, the server cannot recognise them.
     """
     checked = read_texts(texts)
     reason = "empty text; it needs at least one word"

@@ -22,10 +22,10 @@ def embed_in_steps(
     """Embed texts like `client.embed`, `step` texts per call, all with one version of the model.
 
     Args:
-        client: of the server.
+        client: client of the server.
         texts: list of any length.
         step: texts per call; None for all in one call, or 1024 with a progress bar.
-        options: of `Client.embed`, including `model` and `version`.
+        options: arguments of `Client.embed`, including `model` and `version`.
         show_progress: show a progress bar.
 
     Returns:

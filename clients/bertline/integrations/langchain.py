@@ -24,14 +24,14 @@ class BertlineEmbeddings(Embeddings):
     The caller closes the clients.
 
     Args:
-        client: for the blocking methods. Without `async_client`, the coroutines use it in a thread.
-        async_client: for the coroutines, in their event loop.
+        client: client for the blocking methods. Without `async_client`, the coroutines use it in a thread.
+        async_client: client for the coroutines, in their event loop.
         model: name of the model; empty for the only loaded model of task `embedding`.
-        version: of the model; empty for the highest loaded version.
+        version: model version; empty for the highest loaded version.
         query_prompt: text to put before queries, for models that were trained with one.
         document_prompt: text to put before documents.
-        **options: of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`. Without
-            `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on truncated
+        **options: arguments of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`.
+            Without `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on truncated
             texts, they are truncated with the warning TextsCut.
 
     Raises:

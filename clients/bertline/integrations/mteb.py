@@ -31,9 +31,9 @@ class BertlineEncoder(AbsEncoder):
     """Model of a server for MTEB: one version, even if others are loaded meanwhile.
 
     Args:
-        client: of the server. The caller closes it.
+        client: client of the server; the caller closes it.
         model: name of the model; empty for the only loaded model of task `embedding`.
-        version: of the model; empty for the highest loaded version.
+        version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, by MTEB's names: a task, a type of task, `query`, `document`, `task-query`.
         truncate_dim: keep only the first numbers of each vector.
         truncate: truncate texts that are too long. False raises InvalidInput for them.
@@ -94,11 +94,11 @@ class BertlineEncoder(AbsEncoder):
 
         Args:
             inputs: batches, each with a list of texts as `text`.
-            task_metadata: of the task; selects the prompt.
+            task_metadata: metadata of the task; selects the prompt.
             hf_split: ignored.
             hf_subset: ignored.
             prompt_type: query or document; selects the prompt.
-            **kwargs: of `Encoder.encode`: `batch_size`, `show_progress_bar` and the like.
+            **kwargs: arguments of `Encoder.encode`: `batch_size`, `show_progress_bar` and the like.
 
         Returns:
             [texts, dim] float32.

@@ -25,8 +25,8 @@ _UNSUPPORTED = {
     "output_value": ("sentence_embedding", "the server returns one vector for a text"),
     "precision": ("float32", "pass the vectors to sentence_transformers.quantize_embeddings"),
     "device": (None, "the server computes; its flags select the device"),
-    "pool": (None, "the server computes; the client's `num_in_flight` says how much at one time"),
-    "chunk_size": (None, "the client's `batch_size` says how many texts are in a request"),
+    "pool": (None, "the server computes; the client's `num_in_flight` limits concurrent requests"),
+    "chunk_size": (None, "the client's `batch_size` limits the texts in a request"),
 }
 """Arguments of SentenceTransformer that a client does not support: the allowed value, and what to do instead."""
 
@@ -38,9 +38,9 @@ class Encoder:
     has no vector for them. Training, devices and token embeddings are not supported.
 
     Args:
-        client: of the server. The caller closes it.
+        client: client of the server; the caller closes it.
         model: name of the model; empty for the only loaded model of task `embedding`.
-        version: of the model; empty for the highest loaded version.
+        version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, by name. `query` and `document` are empty by default.
         default_prompt_name: prompt to use if `encode` names none.
         truncate_dim: keep only the first numbers of each vector, unless a call gives another dimension.

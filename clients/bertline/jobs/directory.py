@@ -30,7 +30,7 @@ from bertline.jobs.layout import (
     SCHEMA,
     SUCCESS,
     WHOLE,
-    is_ours,
+    is_job_file,
     is_unfinished,
     job_directory_of,
     part_name,
@@ -47,7 +47,7 @@ from bertline.jobs.storage import File, FileError, absolute, already_exists, fil
 from bertline.jobs.write import ParquetWriter, Writer, copy, json_line
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks, such as some cluster file systems."""
+"""Errors of file systems without locks, such as those of some clusters."""
 
 
 class StaleParts(FileError):
@@ -62,7 +62,7 @@ class State(Enum):
     OTHER_JOB = "parts or joined results of another job"
     JOINED = "all results joined in one file, not moved to the output yet"
     MOVED = "output written; only the clean-up is missing"
-    OTHER_MOVED = "the same, left by another job"
+    OTHER_MOVED = "output of another job written; only the clean-up is missing"
     COMPLETE = "output folder with all parts"
     FOREIGN = "files that no job wrote"
 
@@ -128,7 +128,7 @@ class JobDirectory:
     rejects: File
     """File for the rejected rows of all chunks, written at the end."""
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Rows of each (file, chunk) that this run has come across; with a cluster, those of all workers at the end."""
+    """Number of rows of each (file, chunk) that this run has read; on a cluster, at the end, of all workers."""
     _digests: dict[tuple[int, int], str] = field(default_factory=dict)
     """Digests of the chunks that have parts, by (file, chunk)."""
     _leftovers: frozenset[str] = frozenset()
@@ -163,7 +163,7 @@ class JobDirectory:
 
     @cached_property
     def _metadata(self) -> dict[str, Any]:
-        """Identity for the metadata of files; a digest stands for the names of the inputs, which may be thousands."""
+        """Identity for the metadata of files. A digest replaces the names of the inputs, which may be thousands."""
         metadata = dict(self.identity)
         inputs = metadata.pop("inputs")
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
@@ -174,7 +174,7 @@ class JobDirectory:
     def state(self) -> State:
         """Read the state from the files in the directory."""
         names = set(self.folder.names())
-        if not all(map(is_ours, names)):
+        if not all(map(is_job_file, names)):
             return State.FOREIGN
         if SUCCESS in names:
             return self._finished_state(names)
@@ -252,7 +252,7 @@ class JobDirectory:
                 "run that job again to resume it, or start this one with --restart"
             )
         if action is Action.REFUSE_FOREIGN:
-            foreign = min(name for name in self.folder.names() if not is_ours(name))
+            foreign = min(name for name in self.folder.names() if not is_job_file(name))
             raise FileError(
                 f"`{self.folder.url}` holds files that no job wrote (`{foreign}`, for example); choose another output"
             )
@@ -416,7 +416,7 @@ class JobDirectory:
         parts = {name: 1 for name, _ in parts_in(names).values()}
         order = {SUCCESS: 4 if is_moved else 0, **parts, JOB: 3}
         for name in sorted(names, key=lambda name: order.get(name, 2)):
-            if is_ours(name) and name != LOCK:
+            if is_job_file(name) and name != LOCK:
                 self.folder.within(name).remove()
 
     def _remove(self) -> None:

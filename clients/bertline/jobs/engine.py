@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from bertline.jobs.storage import FileError
 
-HERE = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
+LOCAL_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
 """Flags of a server that only this machine can reach."""
 _START = """
 import ctypes, os, runpy, signal, sys
@@ -35,7 +35,7 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
-    command = [sys.executable, "-c", _START.format(job=os.getpid()), models, *HERE, "--log-level", "error"]
+    command = [sys.executable, "-c", _START.format(job=os.getpid()), models, *LOCAL_FLAGS, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log, server_process(command, stderr=log) as (_, ready):
         if ready is None:
             raise FileError(f"cannot serve `{models}`: {_reason(log)}")

@@ -1,4 +1,4 @@
-"""Names and places of a job's files.
+"""Names and paths of a job's files.
 
     vectors.parquet                            output
     vectors.parquet.rejects.jsonl              rejected rows
@@ -75,7 +75,7 @@ def is_unfinished(name: str) -> bool:
     return bool(_UNFINISHED.fullmatch(name))
 
 
-def is_ours(name: str) -> bool:
+def is_job_file(name: str) -> bool:
     """Return True if a job wrote this file."""
     patterns = (_PART, _REJECTS, _TRUNCATED, _UNFINISHED)
     return name in _SINGLE or any(pattern.fullmatch(name) for pattern in patterns)
@@ -103,21 +103,21 @@ def refuse_conflicts(inputs: Sequence[File], output: File | None, rejects: File 
 
 
 def _refuse_replaced_inputs(inputs: Iterable[File], output: File | None) -> None:
-    replaced = [_place(output), _place(job_directory_of(output))] if output else []
+    replaced = [_resolved(output), _resolved(job_directory_of(output))] if output else []
     for file in inputs:
-        if any(_is_in(_place(file), place) for place in replaced):
+        if any(_is_in(_resolved(file), place) for place in replaced):
             raise FileError(f"the output would replace an input: `{file.url}`; choose another output")
 
 
 def _refuse_rejects(inputs: Iterable[File], output: File | None, rejects: File) -> None:
     hint = f"`{rejects.url}`; name another file with --rejects"
-    place = _place(rejects)
-    if place in map(_place, inputs):
+    place = _resolved(rejects)
+    if place in map(_resolved, inputs):
         raise FileError(f"the rejected rows would replace an input: {hint}")
-    if output and place == _place(output):
+    if output and place == _resolved(output):
         raise FileError(f"--rejects and --output are the same: `{rejects.url}`; name two files")
-    is_named = not output or place != _place(rejects_of(output))
-    if output and is_named and _is_in(place, _place(job_directory_of(output))):
+    is_named = not output or place != _resolved(rejects_of(output))
+    if output and is_named and _is_in(place, _resolved(job_directory_of(output))):
         raise FileError(f"--rejects lies in the job directory of `{output.url}`: {hint}")
     if is_named and rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
         raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
@@ -126,11 +126,11 @@ def _refuse_rejects(inputs: Iterable[File], output: File | None, rejects: File) 
 
 
 def _is_in(place: tuple[str, str], folder: tuple[str, str]) -> bool:
-    """Return True if a place is the folder, or lies in it."""
+    """Return True if a path is the folder, or lies in it."""
     return place[0] == folder[0] and f"{place[1]}/".startswith(f"{folder[1]}/")
 
 
-def _place(file: File) -> tuple[str, str]:
+def _resolved(file: File) -> tuple[str, str]:
     """Return file system and path without links, to compare files."""
     path = os.path.realpath(file.path) if file.is_local else file.path.rstrip("/")
     return str(file.system.protocol), path

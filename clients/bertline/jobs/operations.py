@@ -25,7 +25,7 @@ class Operation:
     method: str
     """Name of the client's method."""
     task: str
-    """Task of the models that do it."""
+    """Task of the models that can do the operation."""
     needed: Mapping[str, str]
     """Required columns and their types."""
     optional: Mapping[str, str]

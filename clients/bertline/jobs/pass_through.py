@@ -20,11 +20,11 @@ class PassThrough:
     result_names: Collection[str]
     """Columns of the results. An input column of the same name is renamed to `input_...`."""
     position_names: Sequence[str] = ()
-    """ROW_NUMBER and FILE, as far as they are written. They take their names like the results."""
+    """ROW_NUMBER and FILE, if they are written. An input column of the same name is renamed, too."""
 
-    def names(self, there: Iterable[str]) -> dict[str, str]:
+    def names(self, columns: Iterable[str]) -> dict[str, str]:
         """Map selected input columns to their names in the output."""
-        selected = self.selection.of(there)
+        selected = self.selection.of(columns)
         return {name: self._free(name, selected) if self._is_taken(name) else name for name in selected}
 
     def _free(self, name: str, taken: Collection[str]) -> str:
@@ -50,10 +50,10 @@ class PassThrough:
         return {name: position[name] for name in self.position_names}
 
     def _row(self, fields: dict[str, Any], known: dict[tuple[str, ...], dict[str, str]]) -> dict[str, Any]:
-        there = tuple(fields)
-        if there not in known:
-            known[there] = self.names(there)
-        return {output_name: fields[name] for name, output_name in known[there].items()}
+        columns = tuple(fields)
+        if columns not in known:
+            known[columns] = self.names(columns)
+        return {output_name: fields[name] for name, output_name in known[columns].items()}
 
     def table(self, chunk: Chunk, indices: Sequence[int]) -> Any:
         """Return these columns of some rows of a Parquet chunk, as a pyarrow.Table with the types of the file."""

@@ -74,7 +74,7 @@ def map_partitions(
     with _connected(address) as ray:
         if not partitions:
             return
-        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_here(ray)).remote()
+        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_this_node(ray)).remote()
         rows = [{"index": index, "partition": pickle.dumps(item)} for index, item in enumerate(partitions)]
         data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Actor,
@@ -85,11 +85,11 @@ def map_partitions(
         )
         data.context.enable_progress_bars = False
         for row in data.iter_rows():
-            progress(int(row["index"]), _value(pickle.loads(row["outcome"])))
+            progress(int(row["index"]), _unwrap(pickle.loads(row["outcome"])))
 
 
 class _Attempts:
-    """Counter of attempts, on the node of the driver."""
+    """Counter of the attempts of each partition, on the driver's node."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -137,14 +137,14 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _value(outcome: tuple[bool, Any]) -> Any:
+def _unwrap(outcome: tuple[bool, Any]) -> Any:
     is_done, value = outcome
     if not is_done:
         raise value
     return value
 
 
-def _here(ray: Any) -> Any:
+def _this_node(ray: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -159,7 +159,7 @@ def _connected(address: str) -> Iterator[Any]:
         importlib.import_module("ray.data")
     except ImportError as error:
         raise RayFailed(f"Ray is not installed ({error}): pip install 'bertline[ray]'") from error
-    with redirect_stdout(_WithoutRay()):  # type: ignore[type-var]
+    with redirect_stdout(_StdoutWithoutRayLogs()):  # type: ignore[type-var]
         _connect(ray, address)
         try:
             yield ray
@@ -173,9 +173,9 @@ def _connect(ray: Any, address: str) -> None:
     if address not in ("auto", "local"):
         _check_reachable(address)
     on_signal = signal.getsignal(signal.SIGTERM)
-    here = {"include_dashboard": False} if address == "local" else {}
+    options = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL", **here)
+        ray.init(address=address, log_to_driver=False, logging_level="CRITICAL", **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RayFailed(f"cannot join the Ray cluster `{address}`: {_one_line(error)}") from error
     finally:
@@ -184,7 +184,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Connect once, as Ray tries for minutes."""
+    """Connect once: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise RayFailed(f"address of a Ray cluster must be `auto`, `local` or host:port: `{address}`")
@@ -200,8 +200,8 @@ def _one_line(error: BaseException) -> str:
     return next(line for line in reversed(f"the Ray cluster failed\n{error}".splitlines()) if line.strip()).strip()
 
 
-class _WithoutRay(TextIOBase):
-    """Standard output that ignores Ray's threads: they print the log of each node that dies."""
+class _StdoutWithoutRayLogs(TextIOBase):
+    """Standard output that ignores Ray's threads, which print the log of each dead node."""
 
     def __init__(self) -> None:
         self._file: TextIO = sys.stdout

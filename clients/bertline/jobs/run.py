@@ -34,8 +34,8 @@ def run(spec: JobSpec, progress: Progress, *, force: bool = False, restart: bool
     """Run a job in this process, or the rest of it after an interruption.
 
     Args:
-        spec: the job.
-        progress: shows how far the run is.
+        spec: job to run.
+        progress: display of the progress.
         force: replace an output, or a file of rejected rows, that exists.
         restart: discard the parts of an interrupted run.
 
@@ -74,8 +74,8 @@ def run_on_ray(
     """Run a job on a Ray cluster, one file a partition. All nodes must see input and output under the same paths.
 
     Args:
-        spec: the job; its input are files, and it has an output.
-        progress: shows how far the run is.
+        spec: job that reads files and has an output.
+        progress: display of the progress.
         address: address of the cluster, see `map_partitions`.
         num_workers: number of workers, each with one file at a time.
         force: replace an output, or a file of rejected rows, that exists.
@@ -204,8 +204,10 @@ class _NotPinned(BertlineError):
 
 
 def _send_unpinned(method: _Method) -> _Method:
-    """Wrap a method of the client: one request needs no pinned model, which saves two calls. Where no model answers,
-    `pin_model` finds out whether to wait."""
+    """Wrap a method of the client to raise _NotPinned if no model answers; `pin_model` then finds out whether to wait.
+
+    A job of one request needs no pinned model, which saves two calls.
+    """
 
     def send(*arguments: Any, **options: Any) -> Sequence[Any]:
         try:
@@ -282,7 +284,7 @@ def _decide_columns(pipeline: Pipeline, directory: JobDirectory) -> None:
 
 
 class _FileCounter:
-    """Adds the counts of finished files to progress and job directory."""
+    """Callback that adds the counts of finished files to progress and job directory."""
 
     def __init__(self, progress: Progress, num_files: int, seen: dict[tuple[int, int], int]) -> None:
         self._progress, self._num_files, self._num_done, self._seen = progress, num_files, 0, seen
@@ -295,7 +297,7 @@ class _FileCounter:
 
 
 class _Worker:
-    """Does one file after the other, on any node."""
+    """Processor of files, one after the other, on any node."""
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec

@@ -1,4 +1,4 @@
-"""Chunks -> requests -> results, with several requests in flight. Rows that the server cannot use are set apart."""
+"""Chunks -> requests -> results, with several requests in flight. Rows that the server refuses are rejected."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ OnBatch = Callable[[int, Usage, ChunkResults], None]
 
 @dataclass(frozen=True)
 class BatchSender:
-    """Sends requests, and retries while the server is overloaded or unreachable, up to `patience_s`."""
+    """Sender of requests. Retries while the server is overloaded or unreachable, up to `patience_s`."""
 
     send: Send
     batch_size: int
@@ -242,7 +242,7 @@ def _settle(batch: Batch, future: Future[list[Any]], on_batch: OnBatch) -> Itera
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Rows of the sources -> chunks -> inputs -> requests -> results."""
+    """Pipeline: rows of the sources -> chunks -> inputs -> requests -> results."""
 
     operation: Operation
     column_names: Mapping[str, str]

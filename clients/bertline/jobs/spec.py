@@ -153,7 +153,7 @@ class JobSpec:
         return replace(self, model=model, model_name=model.name, model_version=model.version) if model else self
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that the output depends on, as `_job.json` stores it. Runs with another identity must not
+        """Return everything that the output depends on, as stored in `_job.json`. Only a run with the same identity may
         resume the job."""
         return {
             "command": self.method,
@@ -162,7 +162,7 @@ class JobSpec:
             "keep": list(self.selection.keep),
             "drop": list(self.selection.drop),
             "inputs": [source.name.strip("`") for source in self.sources],
-            "format": sorted({source.how for source in self.sources}),
+            "format": sorted({source.format_key for source in self.sources}),
             "model": f"{self.model_name}/{self.model_version}",
             "digest": self.model.digest if self.model else "",
             "manifest": hashlib.sha256(self.model.manifest_json.encode()).hexdigest() if self.model else "",

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from bertline.errors import BertlineError
 
-_MAGIC = set("*?[")
+_PATTERN_CHARS = set("*?[")
 
 
 class FileError(Exception):
@@ -110,7 +110,7 @@ def file_of(url: str) -> File:
     Raises:
         FileError: when fsspec does not know this kind of URL, its library is missing, or the store refuses.
     """
-    system, path = _placed(url)
+    system, path = _system_and_path(url)
     if isinstance(system, LocalFileSystem):
         path = os.path.realpath(path)  # a write replaces the file that a link points to, not the link
     return File(system, path, url)
@@ -119,16 +119,16 @@ def file_of(url: str) -> File:
 def absolute(url: str) -> str:
     """Return an absolute path, for a process in another folder. Links stay, as they may differ on another machine; URLs
     stay as they are."""
-    system, path = _placed(url)
+    system, path = _system_and_path(url)
     return path.rstrip("/") + "/" * url.endswith("/") if isinstance(system, LocalFileSystem) else url
 
 
-def _placed(url: str) -> tuple[Any, str]:
+def _system_and_path(url: str) -> tuple[Any, str]:
     """Return file system and path of a URL."""
     try:
         system, path = fsspec.core.url_to_fs(url)
     except Exception as error:  # of any library: some stores connect here
-        raise FileError(f"cannot use `{url}`: {_why(error)}") from error
+        raise FileError(f"cannot use `{url}`: {_reason_of(error)}") from error
     return system, path
 
 
@@ -144,7 +144,7 @@ def find_files(patterns: Sequence[str]) -> list[File]:
 def _matching(pattern: str) -> list[File]:
     file = file_of(pattern)
     with file_errors(f"cannot read `{pattern}`", file):
-        if not _MAGIC & set(pattern) or file.exists():
+        if not _PATTERN_CHARS & set(pattern) or file.exists():
             file.system.info(file.path)  # raises with the reason if it does not exist
             return [file]
         paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
@@ -178,10 +178,10 @@ def file_errors(what: str, file: File) -> Iterator[None]:
     except Exception as error:
         if file.is_local and not isinstance(error, (OSError, EOFError, zlib.error, lzma.LZMAError)):
             raise
-        raise FileError(f"{what}: {_why(error)}") from error
+        raise FileError(f"{what}: {_reason_of(error)}") from error
 
 
-def _why(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     missing = (
         os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""
     )  # some stores give only the path

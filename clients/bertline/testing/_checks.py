@@ -18,12 +18,12 @@ Texts = dict[str, str]
 
 
 def check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str]) -> tuple[list[int], list[int]]:
-    """Check a request as a real server does, and for texts that tests want refused.
+    """Check a request as a real server does, and refuse the texts that a test names.
 
     Args:
         method: name of the RPC.
-        request: its message.
-        model: that reads it.
+        request: message of the call.
+        model: model that reads it.
         refused: texts to refuse, with the reason.
 
     Returns:

@@ -13,7 +13,7 @@ from bertline._protos import Any_, BadRequest, ErrorInfo, Status
 from bertline._status import DOMAIN, NUM_VIOLATIONS
 
 _MAX_DETAILS_BYTES = 4096
-"""Most bytes of status details, as in a real server: trailing metadata are bounded."""
+"""Maximum bytes of status details, as in a real server: trailing metadata are bounded."""
 _REASONS = {
     "INVALID_ARGUMENT": "INVALID_REQUEST",
     "NOT_FOUND": "MODEL_NOT_FOUND",
@@ -83,20 +83,20 @@ class Refusal(Exception):
 
 @dataclass
 class Fault:
-    """Fault that calls of a method meet before they are answered: a refusal, a delay or a lost connection."""
+    """Fault of calls before they are answered: a refusal, a delay or a lost connection."""
 
     method: str
     """Name of the RPC; empty for every one."""
     times: int | None
-    """Calls that meet it; None for all until `reset`."""
+    """Number of calls that fail; None for all until `reset`."""
     after: int = 0
-    """Calls that pass first."""
+    """Number of calls that pass first."""
     refusal: Refusal | None = None
     delay_s: float = 0.0
     drops: bool = False
 
     def happens(self) -> bool:
-        """Count a call, and return whether it meets this fault."""
+        """Count a call, and return whether it gets this fault."""
         if self.after:
             self.after -= 1
             return False
@@ -106,7 +106,7 @@ class Fault:
 
 @dataclass
 class Faults:
-    """Faults that are still to come. Thread-safe."""
+    """Queue of faults. Thread-safe."""
 
     _waiting: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)

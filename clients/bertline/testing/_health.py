@@ -32,7 +32,7 @@ class FakeHealth:
 
     @property
     def serving(self) -> bool:
-        """Health that is reported of all services."""
+        """True if all services report SERVING."""
         return self._serving
 
     @serving.setter

@@ -11,8 +11,8 @@ class Relay:
     """Relay from a port of 127.0.0.1 to another port. Runs in its own thread until it is closed.
 
     Args:
-        upstream_port: to connect to.
-        port: to listen on; 0 for a free one.
+        upstream_port: port to connect to.
+        port: port to listen on; 0 for a free one.
     """
 
     def __init__(self, upstream_port: int, port: int = 0) -> None:
@@ -77,7 +77,7 @@ class Relay:
 
 
 class Side(asyncio.Protocol):
-    """End of a connection: the client's, or the server's, which the former opens."""
+    """End of a relayed connection: to the client, or to the server. The former opens the latter."""
 
     transport: Any
 

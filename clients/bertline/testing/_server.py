@@ -31,7 +31,7 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 _MAX_THREADS = 1000
-"""Each call and each health watch holds one."""
+"""Maximum number of threads: each call and each health watch holds one."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class FakeServer:
     texts that are too long and unknown models are refused with the statuses of a real server.
 
     Args:
-        models: that the server has; by default one that answers every RPC.
-        token: that calls must carry; None for none.
+        models: models of the server; by default one that answers every RPC.
+        token: token that calls must carry; None for none.
         open_health: answer health checks without token.
         port: 0 for a free one.
 
@@ -79,7 +79,7 @@ class FakeServer:
         self.calls: list[FakeCall] = []
         """Calls in the order they came, without health checks."""
         self.max_in_flight = 0
-        """Most calls that were under way at once."""
+        """Maximum number of simultaneous calls."""
         self._token = token
         self._open_health = open_health
         self._in_flight = 0
@@ -109,7 +109,7 @@ class FakeServer:
 
     @property
     def serving(self) -> bool:
-        """Health that is reported of the server and its models. Calls are answered anyway."""
+        """True if health checks report SERVING, for the server and its models. Calls are answered in any case."""
         return self._health.serving
 
     @serving.setter
@@ -176,7 +176,7 @@ class FakeServer:
 
     def reply(self, method: str, make: Callable[[Any], Any]) -> None:
         """Answer an RPC with a function of the request. Messages are those of `bertline.v1.encoder_pb2`."""
-        self._replies[_known(method)] = make
+        self._replies[_checked_method(method)] = make
 
     def reset(self) -> None:
         """Remove all recorded calls, faults, refusals and replies, and serve again."""
@@ -204,7 +204,7 @@ class FakeServer:
 
     def _add(self, fault: Fault) -> None:
         if fault.method:
-            _known(fault.method)
+            _checked_method(fault.method)
         if fault.times is not None and fault.times < 1:
             raise ValueError(f"`times` must be at least 1: `{fault.times}`")
         if fault.after < 0:
@@ -272,7 +272,7 @@ class FakeServer:
         return reply
 
     def _services(self) -> list[str]:
-        """Return the names of the services whose health can be asked, as a real server names them."""
+        """Return the service names of the health service, as a real server has them."""
         serving = [model for model in self.models if model.serves]
         names = {f"{SERVICE.full_name}/{name}" for model in serving for name in (model.name, model)}
         return ["", SERVICE.full_name, *sorted(names)]
@@ -292,8 +292,8 @@ def _set_request_id(context: grpc.ServicerContext) -> None:
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
 
 
-def _known(method: str) -> str:
-    """Return the name of an RPC. Raise ValueError if there is none of that name."""
+def _checked_method(method: str) -> str:
+    """Return the name of an RPC. Raise ValueError if no RPC has it."""
     if method not in METHODS:
         raise ValueError(f"no RPC of that name: `{method}` (one of: {', '.join(METHODS)})")
     return method

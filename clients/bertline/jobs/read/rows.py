@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Selection:
-    """Choice of the input columns to copy into the output: those to keep (or all), without those to drop.
+    """Input columns to copy into the output: the ones to keep (or all), without the ones to drop.
 
     Raises:
         ValueError: when a column is both kept and dropped.

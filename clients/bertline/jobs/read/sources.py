@@ -59,7 +59,7 @@ class Source:
         return self.file.url.encode("utf-8", "backslashreplace").decode()
 
     @property
-    def how(self) -> str:
+    def format_key(self) -> str:
         """Format and treatment of empty lines, for the identity of a job."""
         return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
 
@@ -133,7 +133,7 @@ class CommandLineRows:
     rows: Sequence[dict[str, Any]]
     name: str = "command line"
     path: str = ""
-    how: str = "as it is"
+    format_key: str = "as it is"
 
     def blocks(
         self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
