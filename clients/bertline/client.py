@@ -55,9 +55,9 @@ class Client:
         num_in_flight: maximum number of concurrent requests of one call.
         credentials: for a server that speaks TLS, see `grpc.ssl_channel_credentials`.
         token: for a server that requires one. Without `credentials` it is sent unencrypted.
-        check_health: send nothing to a server that reports NOT_SERVING because it starts, drains or hangs. Other servers
-            of the target get the requests; without any, the call fails. None means True without `token` and False with
-            one: gRPC sends no token with health checks, and only servers with `--open-health` allow that.
+        check_health: send nothing to a server that reports NOT_SERVING because it starts, drains or hangs. Other
+            servers of the target get the requests; without any, the call fails. None means True without `token` and
+            False with one: gRPC sends no token with health checks, and only servers with `--open-health` allow that.
         priority: `bulk` for calls that can wait: a busy server computes them after the others.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Helpers that run the command, in this process or in one of its own."""
+"""Helpers that run the command, in this process or in a process of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def label_as(server: FakeServer, scores: dict[str, float]) -> None:
     server.reply("Classify", lambda request: pb.ClassifyReply(results=[result] * len(request.inputs)))
 
 
-def asked(server: FakeServer, method: str = "Embed") -> list[Any]:
+def received(server: FakeServer, method: str = "Embed") -> list[Any]:
     """Return the requests of an RPC that the server received."""
     return [call.request for call in server.calls if call.method == method]
 
@@ -67,7 +67,7 @@ def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run the command as a process of its own."""
+    """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
     )

@@ -87,6 +87,7 @@ def test_bad_token():
     """An invalid token is refused before the first call, and no error or repr contains a token."""
     with pytest.raises(ValueError, match="`token` must be") as caught:
         Client("127.0.0.1:1", token="two words")
+
     assert "two" not in str(caught.value)
     with Client("127.0.0.1:1", token=TOKEN) as client:
         assert TOKEN not in repr(client._connection)
@@ -109,6 +110,7 @@ def test_command(run, authority, mine, monkeypatch):
     """The command reads the token from the environment, and certificates from flags before the subcommand."""
     tls = ("--tls-ca", authority.path, "--tls-cert", mine.path, "--tls-key", mine.key)
     code, _, error = run(*tls, "models")
+
     assert (code, "the call has no token" in error) == (1, True)
 
     monkeypatch.setenv("BERTLINE_TOKEN", TOKEN)

@@ -32,7 +32,7 @@ from bertline.errors import ConnectionFailed, ModelNotFound
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import tokens
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import asked
+from tests.clients.command import received
 
 METHODS = {
     "embedding": "Embed",
@@ -92,9 +92,9 @@ def test_calls_texts_and_tokens_are_counted(server: FakeServer) -> None:
     server.models = [FakeModel(max_seq_length=12)]
     report = bench(settings_for(server, num_requests=50, concurrency=(4,), batch_size=3))
     run = only(report)
-    texts = [text for request in asked(server) for text in request.texts]
+    texts = [text for request in received(server) for text in request.texts]
 
-    assert len(asked(server)) == run.num_calls == run.num_ok == 50
+    assert len(received(server)) == run.num_calls == run.num_ok == 50
     assert len(texts) == run.num_texts == 150
     num_tokens = [2 + len(tokens(text)) for text in texts]  # with [CLS] and [SEP]
     assert run.num_tokens == sum(min(12, number) for number in num_tokens)
@@ -115,7 +115,7 @@ def test_failed_calls_are_counted_by_status(server: FakeServer, status: str) -> 
     by_status = {item.status: (item.num_calls, item.message) for item in run.statuses}
 
     assert by_status == {"OK": (40, ""), status: (20, "the queue [of 3] is full")}
-    assert (len(asked(server)), run.num_calls, run.num_ok, run.num_failed) == (60, 60, 40, 20)
+    assert (len(received(server)), run.num_calls, run.num_ok, run.num_failed) == (60, 60, 40, 20)
     assert (report.exit_code(), report.exit_code(allow_failures=True)) == (1, 0)
     assert f"20 of 60 calls failed with {status}, the first: the queue [of 3] is full" in printed(report)
 
@@ -124,12 +124,12 @@ def test_bytes_of_failed_calls_do_not_count(server: FakeServer) -> None:
     """All rates, bytes included, count only answered calls."""
     server.fail("INTERNAL", method="Embed", times=4)
     run = only(bench(settings_for(server, num_requests=6, concurrency=(1,))))
-    answered = asked(server)[4:]
+    answered = received(server)[4:]
 
     assert run.sent_bytes_per_s * run.seconds == pytest.approx(sum(request.ByteSize() for request in answered))
 
 
-def test_a_server_that_answers_nothing_is_no_success(server: FakeServer) -> None:
+def test_a_run_without_answers_fails(server: FakeServer) -> None:
     """The report of a run without an answered call is complete, and the exit code is 1 even if failures are allowed."""
     server.fail("INTERNAL", method="Embed", times=None)
     report = bench(settings_for(server, num_requests=5))
@@ -156,7 +156,7 @@ def test_the_warm_up_is_left_out(server: FakeServer) -> None:
     took_s = time.monotonic() - started
 
     assert run.num_calls == run.num_ok == 10
-    assert len(asked(server)) == 11
+    assert len(received(server)) == 11
     assert run.seconds < took_s - 0.8
 
 
@@ -165,7 +165,7 @@ def test_a_duration_ends_a_run(server: FakeServer) -> None:
     server.delay(0.05, method="Embed")
     run = only(bench(settings_for(server, duration_s=0.2, concurrency=(2,))))
 
-    assert run.num_calls == run.num_ok == len(asked(server))
+    assert run.num_calls == run.num_ok == len(received(server))
     assert 2 <= run.num_calls <= 8
     assert run.seconds >= 0.2
 
@@ -257,7 +257,7 @@ def test_an_unknown_task_is_one_line(server: FakeServer) -> None:
         bench(settings_for(server))
 
 
-def test_a_named_model_is_asked(server: FakeServer) -> None:
+def test_a_named_model_is_called(server: FakeServer) -> None:
     """Calls name the given model and version, and a missing model is an error before any call."""
     settings = settings_for(server, num_requests=2, model="fake", version="1")
     bench(settings)
@@ -302,11 +302,11 @@ def test_an_open_loop_keeps_its_rate(server: FakeServer, monkeypatch: pytest.Mon
     monkeypatch.setattr("bertline.bench.load_generator._MAX_LATE_S", 30.0)  # allows a busy machine
     run = only(bench(settings_for(server, rate=(50.0,), arrivals="constant", duration_s=0.99)))
 
-    assert (run.num_calls, run.num_ok, len(asked(server)), run.num_unsent) == (50, 50, 50, 0)
+    assert (run.num_calls, run.num_ok, len(received(server)), run.num_unsent) == (50, 50, 50, 0)
     assert run.seconds >= 0.99
 
 
-def test_what_was_not_sent_is_told(server: FakeServer) -> None:
+def test_unsent_calls_are_reported(server: FakeServer) -> None:
     """An open loop that cannot keep its rate reports the number of calls it did not send."""
     server.delay(0.1, method="Embed")
     report = bench(settings_for(server, rate=(500.0,), arrivals="constant", duration_s=0.3, max_in_flight=2))
@@ -322,15 +322,13 @@ def test_what_was_not_sent_is_told(server: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("length", "least", "most"), [({"duration_s": 60.0}, 91, 10**6), ({"num_requests": 10, "duration_s": None}, 9, 9)]
 )
-def test_ctrl_c_tells_what_was_not_sent_until_then(
-    server: FakeServer, length: dict[str, Any], least: int, most: int
-) -> None:
+def test_ctrl_c_reports_unsent_calls(server: FakeServer, length: dict[str, Any], least: int, most: int) -> None:
     """After Ctrl-C the report counts calls that were due but not sent."""
     server.delay(60.0, method="Embed")
     options = {"rate": (1000.0,), "arrivals": "constant", "max_in_flight": 1, **length}
 
     def interrupt() -> None:
-        while not asked(server):
+        while not received(server):
             time.sleep(0.01)
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
@@ -402,25 +400,25 @@ def test_histograms_hold_every_call(values: list[float]) -> None:
         assert bar.num_calls == sum(bar.from_s < value <= bar.to_s for value in values)
 
 
-def test_the_servers_timings_are_told(server: FakeServer) -> None:
+def test_server_timings_are_reported(server: FakeServer) -> None:
     """The report has medians of the server's timings, and a warning counts replies without timings."""
     answer_with(server, TIMINGS)
-    told = only(bench(settings_for(server, num_requests=6)))
+    run = only(bench(settings_for(server, num_requests=6)))
     answer_with(server, None)
-    untold = only(bench(settings_for(server, num_requests=6)))
+    untimed = only(bench(settings_for(server, num_requests=6)))
 
-    assert isinstance(told.server_medians, TimingMedians)
-    assert (told.server_medians.tokenize_s, told.server_medians.queue_s, told.server_medians.inference_s) == (
+    assert isinstance(run.server_medians, TimingMedians)
+    assert (run.server_medians.tokenize_s, run.server_medians.queue_s, run.server_medians.inference_s) == (
         0.25,
         0.5,
         1.0,
     )
-    assert told.warnings == []
-    assert untold.server_medians is None
-    assert "6 of 6 replies carry no timings" in untold.warnings[0]
+    assert run.warnings == []
+    assert untimed.server_medians is None
+    assert "6 of 6 replies carry no timings" in untimed.warnings[0]
 
 
-def test_a_busy_client_is_told() -> None:
+def test_a_busy_client_is_reported() -> None:
     """A warning reports that the client was the bottleneck."""
     samples = CallResults()
     busy = BenchRun.of(
@@ -435,7 +433,7 @@ def test_a_busy_client_is_told() -> None:
     assert idle.warnings == []
 
 
-def test_the_event_loop_is_watched(server: FakeServer) -> None:
+def test_idle_time_of_the_event_loop_is_measured(server: FakeServer) -> None:
     """The event loop of a client that waits for a slow server is mostly idle."""
     server.delay(0.5, method="Embed")
     run = only(bench(settings_for(server, num_requests=2, concurrency=(1,))))
@@ -445,13 +443,13 @@ def test_the_event_loop_is_watched(server: FakeServer) -> None:
 
 
 @pytest.mark.usefixtures("harmless_ctrl_c")
-def test_ctrl_c_tells_what_was_measured(server: FakeServer) -> None:
+def test_ctrl_c_reports_what_was_measured(server: FakeServer) -> None:
     """Ctrl-C, once or more often, ends the runs, and the report has all answered calls."""
     server.delay(0.02, method="Embed")
     settings = settings_for(server, concurrency=(4, 8), duration_s=60.0)
 
     def interrupt() -> None:
-        while len(asked(server)) < 20:
+        while len(received(server)) < 20:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -480,7 +478,7 @@ def test_ctrl_c_in_the_warm_up(server: FakeServer) -> None:
     settings = settings_for(server, warm_up_s=60.0)
 
     def interrupt() -> None:
-        while len(asked(server)) < 3:
+        while len(received(server)) < 3:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -524,7 +522,7 @@ def test_the_page_names_every_option_and_key() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_full_disk_is_told_in_one_line(
+def test_a_full_disk_is_reported_in_one_line(
     server: FakeServer, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk is an error of one line with exit code 1."""

@@ -17,7 +17,7 @@ from bertline.jobs.read.sources import Format
 from bertline.jobs.storage import FileError
 from bertline.testing import FakeServer
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import asked
+from tests.clients.command import received
 
 
 def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_inputs_of_a_file_are_sent_in_turn(server: FakeServer, tmp_path: Path) -
     options = {"input_path": str(path), "batch_size": 2, "num_requests": 4, "concurrency": (1,), "warm_up_s": 0.0}
     report = bench(BenchSettings(target=server.target, **options))  # type: ignore[arg-type]
 
-    sent = [list(request.texts) for request in asked(server)]
+    sent = [list(request.texts) for request in received(server)]
     assert sent == [["one", "two"], ["three", "one"], ["two", "three"], ["one", "two"]]
     assert (report.input_path, report.num_inputs) == (str(path), 3)
 

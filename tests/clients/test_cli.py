@@ -17,7 +17,7 @@ from bertline.jobs import progress
 from bertline.jobs.progress import Progress, ProgressBar
 from bertline.testing import FakeModel, FakeServer
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Result, Run, asked, command, fails, label_as, numbers, succeeds
+from tests.clients.command import Result, Run, command, fails, label_as, numbers, received, succeeds
 
 
 def test_the_process_answers(target: str, server: FakeServer) -> None:
@@ -56,7 +56,7 @@ def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str
     assert fails(run(*arguments), message, 2)
 
 
-def test_a_reader_that_leaves_is_no_error(target: str, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(target: str, tmp_path: Path) -> None:
     """The command ends quietly if its reader closes the pipe."""
     texts = tmp_path / "texts.txt"
     texts.write_text("text\n" * 5000)
@@ -85,7 +85,7 @@ def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Pat
     server.delay(60, method="Embed")
     arguments = [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target, "-o", str(tmp_path / "out")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while not asked(server) and process.poll() is None:
+        while not received(server) and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         output = process.communicate()
@@ -166,7 +166,7 @@ def test_jsonl_keeps_ids_and_knows_pairs(run: Run, server: FakeServer, tmp_path:
     result = run("classify", "-i", str(tmp_path / "in.jsonl"))
 
     assert [row.get("id", "none") for row in result.rows] == ["a\ud800", 7, "none"]
-    assert [item.text_pair for item in asked(server, "Classify")[0].inputs] == ["", "y", ""]
+    assert [item.text_pair for item in received(server, "Classify")[0].inputs] == ["", "y", ""]
 
 
 def test_standard_input_of_either_format(run: Run) -> None:
@@ -284,7 +284,7 @@ def test_output_files_are_replaced_only_by_force(run: Run, server: FakeServer, t
     (tmp_path / "link").symlink_to(output)
 
     assert fails(run("embed", "one", "-o", str(output)), f"already exists: `{output}`")
-    assert (output.read_text(), asked(server)) == ("precious", [])
+    assert (output.read_text(), received(server)) == ("precious", [])
     assert run("embed", "one", "-m", "other", "-o", str(output), "--force").code == 1
     assert output.read_text() == "precious"
     assert run("embed", "one", "-o", str(tmp_path / "link"), "--force").code == 0
@@ -329,7 +329,7 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
     assert "--help`" in result.err
 
 
-def test_what_the_server_says_is_reported_in_one_line(run: Run, server: FakeServer) -> None:
+def test_server_errors_are_reported_in_one_line(run: Run, server: FakeServer) -> None:
     """An unknown model or a status of the server is an error of one line with exit code 1."""
     assert fails(run("embed", "text", "--model", "other"), "no model of that name: `other` (loaded: fake/1)")
     server.fail("RESOURCE_EXHAUSTED", "the queue\nis full", method="Embed", times=None)
@@ -341,7 +341,7 @@ def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer
     server.models.append(FakeModel(version="3"))
     run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate")
 
-    (request,) = asked(server)
+    (request,) = received(server)
     assert (request.model.name, request.model.version) == ("fake", "3")
     assert (request.pooling, request.normalize, request.HasField("normalize"), request.truncate) == (
         2,
@@ -424,11 +424,11 @@ def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch
 def test_bench(run: Run, server: FakeServer) -> None:
     """The bench prints figures as a table or JSON, and exits with 1 if calls failed."""
     options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
-    shown, told = run("bench", *options), json.loads(run("bench", *options, "--json").out)
+    shown, figures = run("bench", *options), json.loads(run("bench", *options, "--json").out)
 
     assert (shown.code, shown.err) == (0, "")
     assert "in flight" in shown.out
-    assert [item["num_ok"] for item in told["runs"]] == [20, 20]
+    assert [item["num_ok"] for item in figures["runs"]] == [20, 20]
     server.fail("INTERNAL", "broken", method="Embed", times=None)
     assert run("bench", *options).code == 1
 
@@ -451,6 +451,7 @@ def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatc
     """The bar appears if stderr is a terminal and results go elsewhere."""
     path = tmp_path / "texts.txt"
     path.write_text("text\n" * 10)
+
     assert run("embed", "-i", str(path)).err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -483,10 +484,10 @@ def test_progress_fits_into_narrow_terminals(
         bar.add(12_000, 500_000, 0.5)
         bar.wait("the server is away")
 
-    told = capfd.readouterr().err
-    assert re.search(r"50% 12,000 rows, [\d,]+ rows/s, 0:00:00 left", told)
-    assert "tokens" not in told
-    assert "bertline: waiting: the server is away" in told
+    printed = capfd.readouterr().err
+    assert re.search(r"50% 12,000 rows, [\d,]+ rows/s, 0:00:00 left", printed)
+    assert "tokens" not in printed
+    assert "bertline: waiting: the server is away" in printed
 
 
 SUMMARY = r"bertline: {rows}, {rejected} rejected{more} in 0:00:\d\d \([\d,]+ rows/s, [\d,]+ tokens/s\)"
@@ -542,6 +543,7 @@ def test_the_summary_counts_the_whole_job(
     path.write_text(("refuse\n" + "a text of more words than eight\n" + "text\n" * 98) * 8)
     arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/{output}", "--in-flight", "1")
     server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
+
     assert run(*arguments).code == 1
     server.reset()
     server.refuse("refuse", "refused")
@@ -565,7 +567,7 @@ def test_the_summary_counts_the_whole_job(
         ("choose", ["q", "in.txt", "other"]),
     ],
 )
-def test_a_text_that_names_a_file_is_asked_about(
+def test_a_text_that_names_a_file_gives_a_hint(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str]
 ) -> None:
     """A text that names a file is an error that suggests -i, except after `--`."""

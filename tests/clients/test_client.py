@@ -72,9 +72,9 @@ def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
     client.classify(["a"], top_k=2)
     client.embed(["a"])
 
-    asked, more, labels, plain = server.requests
+    full, more, labels, plain = server.requests
     model = pb.ModelRef(name="fake", version="7")
-    assert asked == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
+    assert full == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
     assert more == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"], dimensions=3, windows=True, window_stride=8)
     assert labels.top_k == 2
     assert plain == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"])
@@ -102,7 +102,7 @@ def test_answer_returns_spans_of_the_context(client: Client) -> None:
     assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", 0.875)
 
 
-def test_any_number_of_spans_may_be_asked_for() -> None:
+def test_top_k_may_be_of_any_size() -> None:
     """A top_k above the message's range is sent as its maximum."""
     call = answer_call([("Where?", "here")], "", "", False, top_k=MAX_COUNT + 1)
 
@@ -184,7 +184,7 @@ def test_tokenize_returns_tokens(client: Client) -> None:
     assert found.offsets == ((0, 0), (0, 1), (2, 6), (0, 0))
 
 
-def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
+def test_usage_counts_truncated_tokens(client: Client, server: FakeServer) -> None:
     """A usage counts tokens and truncated inputs over all requests of a call."""
     server.models = [FakeModel(max_seq_length=8)]
     usage = Usage()
@@ -196,7 +196,7 @@ def test_usage_counts_what_was_cut(client: Client, server: FakeServer) -> None:
     assert usage.timings == [Timings(2**-10, 2**-9, 2**-8)] * 2
 
 
-def test_cuts_that_nobody_asked_for_are_told(client: Client, server: FakeServer, recwarn: Any) -> None:
+def test_unrequested_truncation_gives_a_warning(client: Client, server: FakeServer, recwarn: Any) -> None:
     """A warning counts inputs that the model truncates by default, unless the call sets `truncate` or a usage."""
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     texts = ["short", "a text of more words than eight", "another text of more words than eight"]
@@ -204,11 +204,12 @@ def test_cuts_that_nobody_asked_for_are_told(client: Client, server: FakeServer,
     client.embed(texts, usage=Usage())
     client.embed(texts[:1])
     client.tokenize(texts)
+
     assert not recwarn.list
-    with pytest.warns(TextsCut, match="`fake/1` truncated 2 inputs, as in its evaluation") as told:
+    with pytest.warns(TextsCut, match="`fake/1` truncated 2 inputs, as in its evaluation") as warned:
         client.embed(texts)
 
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with pytest.raises(InvalidInput, match="too long"):
         client.embed(texts, truncate=False)
 
@@ -369,7 +370,7 @@ def test_everything_public_can_be_imported() -> None:
         _ = bertline.nonsense
 
 
-def test_bulk_calls_say_so(server: FakeServer) -> None:
+def test_bulk_calls_carry_their_priority(server: FakeServer) -> None:
     """Bulk calls carry their priority in the metadata, and others carry none."""
     with Client(server.target) as client, Client(server.target, priority="bulk") as bulk:
         client.embed(["a"])
@@ -429,7 +430,7 @@ def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, float("inf"), float("nan"), "5"])
-def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: Any) -> None:
+def test_invalid_timeouts_are_refused(server: FakeServer, timeout: Any) -> None:
     """An invalid timeout is refused by the constructor, and by a call before it sends anything."""
     error = TypeError if isinstance(timeout, str) else ValueError
 
@@ -448,7 +449,7 @@ def test_a_timeout_that_cannot_be_kept_is_refused(server: FakeServer, timeout: A
     assert server.calls == []
 
 
-def test_a_long_timeout_is_kept(client: Client) -> None:
+def test_long_timeouts_are_valid(client: Client) -> None:
     """A timeout of decades is valid."""
     assert client.embed(["text"], timeout=MAX_TIMEOUT_S).shape == (1, 8)
 
@@ -468,7 +469,7 @@ def test_a_long_timeout_is_kept(client: Client) -> None:
         "unix-abstract:bertline:70000",
     ],
 )
-def test_targets_that_grpc_understands_are_taken(target: str) -> None:
+def test_targets_of_grpc_are_accepted(target: str) -> None:
     """Hosts with ports, lists of hosts, and sockets are valid targets."""
     Client(target).close()
 
@@ -517,7 +518,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
         (7, "must be a list, not int"),
     ],
 )
-def test_only_lists_are_taken_as_lists(server: FakeServer, name: str, values: Any, message: str) -> None:
+def test_inputs_must_be_lists(server: FakeServer, name: str, values: Any, message: str) -> None:
     """Both clients refuse mappings, sets, strings and bytes as lists, before any call."""
 
     async def ask() -> None:
@@ -544,7 +545,7 @@ def test_items_are_strings(client: Client, values: Any) -> None:
 @pytest.mark.parametrize(
     "values", [("a", "b"), iter(["a", "b"]), np.array(["a", "b"]), {"a": 1, "b": 2}.keys(), {1: "a", 2: "b"}.values()]
 )
-def test_whatever_has_an_order_is_a_list(client: Client, values: Any) -> None:
+def test_ordered_iterables_are_lists(client: Client, values: Any) -> None:
     """Any ordered iterable of strings is a list, also the keys of a mapping."""
     assert client.embed(values).shape == (2, 8)
 
@@ -583,7 +584,7 @@ def test_whatever_has_an_order_is_a_list(client: Client, values: Any) -> None:
         (lambda client: client.tag(["a"], return_words="no"), TypeError, "`return_words` must be True or False"),
     ],
 )
-def test_misuse_is_told_before_anything_is_sent(
+def test_misuse_raises_before_anything_is_sent(
     client: Client, server: FakeServer, use: Callable[[Client], Any], error: type[Exception], message: str
 ) -> None:
     """A wrong call raises an error that says what to write, before any request."""

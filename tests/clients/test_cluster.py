@@ -26,7 +26,7 @@ from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import File, file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run, asked, fails, numbers, parsed, succeeds
+from tests.clients.command import Run, fails, numbers, parsed, received, succeeds
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from tests.serving.models import write_model
 
@@ -36,7 +36,7 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 @pytest.mark.parametrize(
     "arguments", [["text"], ["-i", "-", "-o", "out/"], ["-i", "in.txt"]], ids=["texts", "standard input", "no output"]
 )
-def test_what_a_cluster_cannot_do(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+def test_options_without_a_cluster(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     """--ray requires input files and an output."""
     assert fails(run("embed", *arguments, "--ray", "local"), "--ray needs --input with files, and --output", code=2)
 
@@ -114,17 +114,17 @@ def test_parts_that_others_wrote_are_found(run: Run, tmp_path: Path, pool: None,
 def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, files: list[str], output: str) -> None:
     """The first rows with results set the columns, in any order of the files."""
     write_files(tmp_path, files)
-    found, told = [], []
+    found, rejects = [], []
     for folder, options in (("one", []), ("many", ["--ray", "local"])):
         (tmp_path / folder).mkdir()
         place = f"{tmp_path}/{folder}/{output}"
         assert run("classify", "-i", f"{tmp_path}/in*.jsonl", "-o", place, *options).code == 3
         found.append(pq.read_table(place))
-        told.append(Path(f"{place}_rejects.jsonl" if output == "out/" else f"{place}.rejects.jsonl").read_text())
+        rejects.append(Path(f"{place}_rejects.jsonl" if output == "out/" else f"{place}.rejects.jsonl").read_text())
 
     assert found[0].schema.field("id").type == pa.int64()
     assert found[1].equals(found[0])
-    assert told[1] == told[0]
+    assert rejects[1] == rejects[0]
 
 
 @pytest.mark.parametrize("rows", [256, 0])
@@ -172,7 +172,7 @@ def test_a_worker_with_another_model(
         monkeypatch.setattr(JobSpec, "connected", lambda self: connected(replace(self, target=next(targets))))
 
         assert fails(run(*arguments), message)
-        assert asked(other) == []
+        assert received(other) == []
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -191,7 +191,7 @@ def test_a_model_that_is_replaced_meanwhile(run: Run, server: FakeServer, tmp_pa
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_workers_stand_elsewhere(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_run_in_other_folders(run: Run, tmp_path: Path, pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers resolve paths against the folder of the command, not their own."""
     write_files(tmp_path, ['{"text": "a"}\n', '{"text": ""}\n'])
     (tmp_path / "ca.pem").write_text("mine")
@@ -234,6 +234,7 @@ def test_a_node_may_die(tmp_path: Path, output: str) -> None:
     arguments = ["embed", "-i", f"{tmp_path}/in*.jsonl", "--engine", str(tmp_path / "models")]
     command: Any = [sys.executable, "-m", "bertline.cli", *arguments]
     wanted = output.replace("out", "wanted")
+
     assert subprocess.run([*command, "-o", f"{tmp_path}/{wanted}"], check=False).returncode == 3
     parts = tmp_path / "out" if output == "out/" else tmp_path / "out.parquet.job"
     with two_nodes() as cluster:
@@ -249,11 +250,11 @@ def test_a_node_may_die(tmp_path: Path, output: str) -> None:
     assert first["id"].equals(second["id"])
     vectors = [np.stack(table["vector"].to_numpy()) for table in (first, second)]
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5  # other batches, other rounding
-    told = [
+    rejects = [
         tmp_path / (f"{name}_rejects.jsonl" if output == "out/" else f"{name}.rejects.jsonl")
         for name in (wanted, output)
     ]
-    assert told[0].read_bytes() == told[1].read_bytes()
+    assert rejects[0].read_bytes() == rejects[1].read_bytes()
 
 
 def read(path: Path) -> pa.Table:

@@ -48,7 +48,7 @@ def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> 
     assert servers_of(models) == 0
 
 
-def test_settings_of_other_servers_are_not_for_it(
+def test_settings_of_other_servers_are_ignored(
     run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job's server ignores BERTLINE_ variables for other servers."""

@@ -109,7 +109,7 @@ def test_a_port_of_another_protocol(embed: Embed) -> None:
         other.shutdown()
 
 
-def test_a_proxy_that_does_not_let_through(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_blocks_the_call(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC uses the proxy of the environment also for local addresses, and the error names `no_proxy`."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -145,7 +145,7 @@ def test_a_server_that_comes_up_is_found(dead_target: str) -> None:
 
 
 @both_clients
-def test_bad_inputs_are_named_by_their_place_in_the_list(server: FakeServer, embed: Embed) -> None:
+def test_bad_inputs_are_named_by_position(server: FakeServer, embed: Embed) -> None:
     """The error gives positions in the caller's list, for any split."""
     texts = [f"text {number}" for number in range(10)]
     texts[6], texts[7] = " ", "refuse this"
@@ -259,7 +259,7 @@ def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.Bertl
         ([("server", "envoy")], 1, errors.Overloaded, False),
     ],
 )
-def test_what_is_too_large_is_known_by_typed_fields(
+def test_typed_fields_identify_requests_that_are_too_large(
     metadata: list[tuple[str, Any]], num_inputs: int, kind: type[errors.BertlineError], is_final: bool | None
 ) -> None:
     """The error depends on typed fields and metadata, not on the text of the message."""
@@ -331,7 +331,7 @@ def test_every_status_has_its_error(client: Client, server: FakeServer, status: 
     assert "the server's words" in str(caught.value)
 
 
-def test_every_error_stands_for_a_status_and_in_the_tree() -> None:
+def test_every_error_has_a_status_and_a_place_in_the_tree() -> None:
     """The table and the tree in the module's docstring contain every error."""
     kinds = {kind for kind in errors.BertlineError.__subclasses__() if kind.__module__ == errors.__name__}
 
@@ -366,9 +366,7 @@ def vectors_of(version: str, count: int) -> pb.EmbedReply:
         (pb.EmbedReply(), "length 0"),
     ],
 )
-def test_a_reply_that_cannot_be_right_is_refused(
-    client: Client, server: FakeServer, reply: pb.EmbedReply, message: str
-) -> None:
+def test_impossible_replies_are_refused(client: Client, server: FakeServer, reply: pb.EmbedReply, message: str) -> None:
     """A reply with the wrong number or size of vectors is refused."""
     server.reply("Embed", lambda request: reply)
     with pytest.raises(errors.ServerError, match=message):
@@ -391,7 +389,7 @@ def babbling() -> Iterator[str]:
 
 
 @both_clients
-def test_a_reply_that_cannot_be_read_is_a_fault_of_the_server(embed: Embed) -> None:
+def test_unreadable_replies_are_server_errors(embed: Embed) -> None:
     """An unreadable reply raises ServerError, for one request and for several."""
     with babbling() as target:
         for texts in (["a"], ["a", "b"]):
@@ -408,7 +406,7 @@ def test_a_reply_that_cannot_be_read_is_a_fault_of_the_server(embed: Embed) -> N
         ("tokenize", pb.TokenizeReply(results=[pb.TokenizedInput(starts=[0])]), "lists of different lengths"),
     ],
 )
-def test_a_result_that_cannot_be_right_is_refused(
+def test_impossible_results_are_refused(
     client: Client, server: FakeServer, method: str, reply: Any, message: str
 ) -> None:
     """An invalid result raises an error when it arrives, not when it is read."""
@@ -426,7 +424,7 @@ def spoilt(request: pb.EmbedRequest) -> pb.EmbedReply:
 
 
 @both_clients
-def test_vectors_that_are_no_numbers_are_refused(server: FakeServer, embed: Embed) -> None:
+def test_vectors_with_nan_are_refused(server: FakeServer, embed: Embed) -> None:
     """The error gives the position of each vector that is not finite in the caller's list."""
     server.reply("Embed", spoilt)
     with pytest.raises(errors.ServerError) as caught:
@@ -462,7 +460,7 @@ NAN = float("nan")
         ("regress", [NAN]),
     ],
 )
-def test_scores_that_are_no_numbers_are_refused(
+def test_scores_that_are_not_finite_are_refused(
     client: Client, server: FakeServer, method: str, results: list[Any]
 ) -> None:
     """A score that is not finite is refused, for every task and field."""
@@ -488,7 +486,7 @@ def test_inputs_that_a_model_fails_on_are_named(client: Client, server: FakeServ
     assert [item.index for item in caught.value.items] == [1]
 
 
-def test_a_closed_client_says_so(server: FakeServer) -> None:
+def test_a_closed_client_raises(server: FakeServer) -> None:
     """A closed client refuses calls."""
     with Client(server.target) as client:
         pass
@@ -663,6 +661,7 @@ def test_closing_a_client_between_two_requests_fails_the_call(server: FakeServer
         pytest.raises(errors.ServerError, match="the client was closed before the reply came"),
     ):
         client.embed(["a", "b"])
+
     assert len(server.calls) == 2
 
 

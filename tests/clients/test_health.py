@@ -64,7 +64,7 @@ def test_health_of_a_server_that_starts(models: Path) -> None:
         assert running.total("grpc_server_handled_total", grpc_method="Embed") == 0
 
 
-def test_health_of_nobody(dead_target: str) -> None:
+def test_health_without_a_server(dead_target: str) -> None:
     """A missing server is an error, not an unhealthy server."""
     with Client(dead_target) as client, pytest.raises(ConnectionFailed):
         client.health()
@@ -78,7 +78,7 @@ def test_a_version_needs_its_model(client: Client) -> None:
 
 @pytest.mark.parametrize("open_health", [False, True])
 @pytest.mark.parametrize(("token", "check_health"), [(TOKEN, None), (TOKEN, True), (TOKEN, False)])
-def test_servers_that_ask_for_a_token(
+def test_servers_that_require_a_token(
     models: Path, tokens: Path, open_health: bool, token: str, check_health: bool | None
 ) -> None:
     """Every call with the token succeeds, whether health needs the token or not."""
@@ -92,7 +92,7 @@ def test_servers_that_ask_for_a_token(
 
 
 @pytest.mark.parametrize("open_health", [False, True])
-def test_a_missing_token_is_told_of(models: Path, tokens: Path, open_health: bool) -> None:
+def test_a_missing_token_is_reported(models: Path, tokens: Path, open_health: bool) -> None:
     """A call without the token fails soon with an error that says so, whether health needs the token or not."""
     with serve(models, tokens_file=tokens, open_health=open_health) as running:
 
@@ -116,7 +116,7 @@ def refuse_health(server: FakeServer) -> None:
     server._health._admit = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
 
 
-def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeServer) -> None:
+def test_refused_health_checks_are_left_out(server: FakeServer) -> None:
     """A client whose health checks are refused makes its calls without them."""
     refuse_health(server)
     with Client(server.target) as client:
@@ -124,7 +124,7 @@ def test_a_server_that_keeps_its_health_to_itself_is_asked_plainly(server: FakeS
         assert not client._stubs.is_checked("Embed")
 
 
-def test_health_checks_that_failed_once_are_tried_again(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_health_checks_are_tried_again(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused health checks are tried again, and then stop calls to a server that does not serve."""
     monkeypatch.setattr(connection, "PLAIN_S", 0.0)
     refuse_health(server)
@@ -144,9 +144,7 @@ def embed_for_a_minute(client: Client) -> None:
 
 
 @pytest.mark.parametrize("target", ["localhost:{port}", "ipv4:{alive},{dead}", "ipv4:{dead},{alive}"])
-def test_a_server_that_does_not_serve_beside_one_that_is_gone(
-    server: FakeServer, dead_target: str, target: str
-) -> None:
+def test_a_server_that_is_not_serving_beside_an_absent_one(server: FakeServer, dead_target: str, target: str) -> None:
     """A server that does not serve gets no calls, in any order of the addresses that a target resolves to."""
     server.serving = False
     target = target.format(port=server.target.split(":")[1], alive=server.target, dead=dead_target)
@@ -159,12 +157,14 @@ def test_a_server_that_does_not_serve_beside_one_that_is_gone(
         client.embed(["text"])
     with pytest.raises(ConnectionFailed):
         asyncio.run(embed())
+
     assert server.calls == []
 
 
-def test_a_server_without_a_health_service_is_asked(client: Client, server: FakeServer) -> None:
+def test_a_server_without_health_service_gets_calls(client: Client, server: FakeServer) -> None:
     """Calls to a server without a health service succeed, and its health is an error."""
     server._health._admit = lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such service")
+
     assert client.embed(["text"]).shape == (1, 8)
     with pytest.raises(ServerError, match="UNIMPLEMENTED"):
         client.health()
@@ -177,7 +177,7 @@ def short_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_pings")
-def test_a_server_that_vanished_is_noticed(server: FakeServer) -> None:
+def test_a_dead_connection_is_noticed(server: FakeServer) -> None:
     """A call on a silent connection fails long before its timeout."""
     with Client(server.target, timeout=60) as client:
         client.embed(["text"])
@@ -191,7 +191,7 @@ def test_a_server_that_vanished_is_noticed(server: FakeServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [False, True])
-def test_a_real_server_bears_the_pings(real: Any, calls: bool) -> None:
+def test_a_real_server_accepts_the_pings(real: Any, calls: bool) -> None:
     """A real server closes no connection because of pings, with and without health checks."""
     with Client(real.target, check_health=calls) as client:
         client.embed(["cat"])

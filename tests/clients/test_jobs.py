@@ -23,7 +23,7 @@ from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run, asked, fails, label_as, numbers, parsed, succeeds
+from tests.clients.command import Run, fails, label_as, numbers, parsed, received, succeeds
 
 DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
@@ -154,7 +154,7 @@ def test_rejected_rows_are_found_from_the_output(
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out/"])
-def test_rows_of_several_files_tell_theirs(run: Run, tmp_path: Path, output: str) -> None:
+def test_rows_of_several_files_name_their_file(run: Run, tmp_path: Path, output: str) -> None:
     """Column `file` names the file if a job has several."""
     for name, text in (("a.parquet", "one"), ("b.parquet", "two")):
         write_rows(tmp_path / name, [text])
@@ -202,25 +202,25 @@ def test_bad_rows_are_reported_with_their_reasons(run: Run, tmp_path: Path) -> N
         f"bertline: 4 rows were rejected; see `{output}.rejects.jsonl` for the reasons"
     ]
     assert [row["id"] for row in read_jsonl(output)] == [0, 5]
-    told = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
-    assert [item["place"] for item in told] == [f"`{path}`, line {number}" for number in (2, 3, 4, 5)]
-    assert [item["reason"] for item in told] == [
+    rejects = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
+    assert [item["place"] for item in rejects] == [f"`{path}`, line {number}" for number in (2, 3, 4, 5)]
+    assert [item["reason"] for item in rejects] == [
         "missing key `text`; name another column with --column",
         "not JSON (Expecting property name enclosed in double quotes at column 2)",
         "text: refused",
         "`text` must be a string",
     ]
-    assert told[2]["row"] == {"text": "refuse", "id": 3}
+    assert rejects[2]["row"] == {"text": "refuse", "id": 3}
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["by the server", "by the reply"])
-def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_path: Path, told: bool) -> None:
+@pytest.mark.parametrize("refuses", [True, False], ids=["by the server", "by the reply"])
+def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_path: Path, refuses: bool) -> None:
     """Rows with NaN are rejected, whether the server refuses or returns them."""
     given = [f"{number}{' bad' * (number % 7 == 0)}" for number in range(200)]
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
         bad = [index for index, text in enumerate(request.texts) if "bad" in text]
-        if told and bad:
+        if refuses and bad:
             raise Refusal("INTERNAL", f"texts[{bad[0]}]: NaN", [(f"texts[{bad[0]}]", "NaN")])
         vectors = np.array([vector(text) for text in request.texts], dtype="<f4")
         vectors[bad] = np.nan
@@ -236,7 +236,7 @@ def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_pat
     assert [(row["text"], row["vector"]) for row in read_jsonl(output)] == [(text, numbers(text)) for text in good]
     rejects = read_jsonl(tmp_path / "out.jsonl.rejects.jsonl")
     assert [item["row"]["text"] for item in rejects] == [text for text in given if "bad" in text]
-    assert {item["reason"] for item in rejects} == {"text: NaN" if told else "reply: the vector is not finite"}
+    assert {item["reason"] for item in rejects} == {"text: NaN" if refuses else "reply: the vector is not finite"}
 
 
 @pytest.mark.parametrize("field", ["texts[7]", "texts[-1]", "model", "texts"])
@@ -343,7 +343,7 @@ def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
+def test_an_interrupted_job_resumes(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
     """A resumed job sends no finished part again, and writes the same output."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
     rows[700] = {"text": "refuse", "id": 700}
@@ -364,7 +364,7 @@ def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path
     assert "run the same command again to resume" in failed.err
     assert 0 < num_parts < 8
     assert run("embed", "-i", path, "-o", str(output), "--in-flight", "1").code == 3
-    again = {text for request in asked(server) for text in request.texts}
+    again = {text for request in received(server) for text in request.texts}
     assert len(again) <= 2000 - 256 * num_parts
     assert output.read_bytes() == wanted.read_bytes().replace(b"wanted", b"out")
     assert (tmp_path / "out.parquet.rejects.jsonl").read_text() == (
@@ -383,7 +383,7 @@ def test_an_interrupted_job_goes_on(run: Run, server: FakeServer, tmp_path: Path
     ],
     ids=["options", "inputs", "rows", "model"],
 )
-def test_another_job_does_not_go_on(
+def test_another_job_does_not_resume(
     run: Run,
     server: FakeServer,
     tmp_path: Path,
@@ -428,7 +428,7 @@ def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_busy_server_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
+def test_a_busy_server_is_retried(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """The job retries while the server is overloaded, up to --patience."""
     (tmp_path / "in.txt").write_text("\n".join(texts(500)))
     server.overload(method="Embed", times=5, pushback_ms=None)
@@ -490,12 +490,12 @@ def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeS
     assert "the model `fake/1` was replaced while the job ran; run the same command again" in result.err
 
 
-def test_a_server_that_is_busy_in_the_end_is_waited_for(run: Run, server: FakeServer, tmp_path: Path) -> None:
+def test_a_server_that_is_busy_at_the_end_is_retried(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """The job retries its check of the model at the end."""
     server.fail(method="GetModel", times=4)
 
     assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
-    assert len(asked(server, "GetModel")) == 5
+    assert len(received(server, "GetModel")) == 5
 
 
 @pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
@@ -528,14 +528,14 @@ def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
     for output in ("out/", "out.parquet"):
         run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{tmp_path}/{output}")
     paths = [*(tmp_path / "out").glob("part-*"), tmp_path / "out.parquet"]
-    told = [json.loads(pq.read_schema(path).metadata[b"bertline"]) for path in paths]
+    metadata = [json.loads(pq.read_schema(path).metadata[b"bertline"]) for path in paths]
 
-    assert [(item["num_inputs"], "inputs" in item) for item in told] == [(3, False)] * 4
-    assert len({item["inputs_digest"] for item in told}) == 1
+    assert [(item["num_inputs"], "inputs" in item) for item in metadata] == [(3, False)] * 4
+    assert len({item["inputs_digest"] for item in metadata}) == 1
     assert len(json.loads((tmp_path / "out" / "_job.json").read_text())["inputs"]) == 3
 
 
-def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
+def test_two_runs_cannot_use_one_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
     """A second run is refused while the first one runs."""
     (tmp_path / "in.txt").write_text("text")
     goes_on = threading.Event()
@@ -547,7 +547,7 @@ def test_two_runs_do_not_share_a_folder(run: Run, server: FakeServer, target: st
     server.reply("Embed", embed)
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl")
     with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments, "-t", target]) as first:
-        while not asked(server) and first.poll() is None:
+        while not received(server) and first.poll() is None:
             time.sleep(0.02)
         second = run(*arguments)
         goes_on.set()
@@ -585,11 +585,11 @@ def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
     assert len(codes) > 1
     assert set(codes) <= {-signal.SIGKILL, 3}
     assert output.read_bytes() == wanted.read_bytes()
-    told = [tmp_path / f"{name}.{suffix}.rejects.jsonl" for name in ("wanted", "out")]
-    assert told[0].read_bytes() == told[1].read_bytes()
+    rejects = [tmp_path / f"{name}.{suffix}.rejects.jsonl" for name in ("wanted", "out")]
+    assert rejects[0].read_bytes() == rejects[1].read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {
         "in.jsonl",
         wanted.name,
         output.name,
-        *(item.name for item in told),
+        *(item.name for item in rejects),
     }

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertline.testing import FakeServer
-from tests.clients.command import Run, asked, fails, numbers, parsed
+from tests.clients.command import Run, fails, numbers, parsed, received
 
 TEXTS = ["one", "two", "three"]
 
@@ -63,7 +63,7 @@ def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: 
 
     assert fails(result, f"is {encoding[:6].upper()}")
     assert "iconv -f UTF-" in result.err
-    assert asked(server) == []
+    assert received(server) == []
     assert not list(folder.glob("out*"))
 
 
@@ -266,8 +266,8 @@ def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Ar
 
     assert result.code == 3
     assert Path("out.jsonl").read_text() == ""
-    told = [json.loads(line) for line in Path("out.jsonl.rejects.jsonl").read_text().splitlines()]
-    assert [item["reason"] for item in told] == ["`text` must be a string"] * 3
+    rejects = [json.loads(line) for line in Path("out.jsonl.rejects.jsonl").read_text().splitlines()]
+    assert [item["reason"] for item in rejects] == ["`text` must be a string"] * 3
 
 
 def not_unicode(kind: pa.DataType) -> pa.Array:
@@ -292,9 +292,9 @@ def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, 
         vectors = [parsed(line)["vector"] for line in Path(output).read_text().splitlines()]
         wanted = [numbers(text) for text in ("one", "three")]
     assert vectors == wanted
-    (told,) = map(parsed, Path(f"{output}.rejects.jsonl").read_text().splitlines())
-    assert (told["place"], told["reason"]) == ("`in.parquet`, row 2", "not UTF-8; convert the file")
-    assert told["row"] == {"text": "caf\\xe9" if bad == "text" else "two"}
+    (rejects,) = map(parsed, Path(f"{output}.rejects.jsonl").read_text().splitlines())
+    assert (rejects["place"], rejects["reason"]) == ("`in.parquet`, row 2", "not UTF-8; convert the file")
+    assert rejects["row"] == {"text": "caf\\xe9" if bad == "text" else "two"}
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
@@ -312,8 +312,8 @@ def test_choices_of_fixed_number_that_are_not_utf8(run: Run, folder: Path) -> No
     pq.write_table(pa.table({"question": ["one", "two"], "choices": choices}), "in.parquet")
 
     assert run("choose", "-i", "in.parquet", "-o", "out.jsonl").code == 3
-    (told,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
-    assert told["reason"] == "not UTF-8; convert the file"
+    (rejects,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
+    assert rejects["reason"] == "not UTF-8; convert the file"
 
 
 def test_a_tsv_with_quotes(run: Run, folder: Path) -> None:
@@ -349,7 +349,7 @@ def test_json_that_may_be_no_jsonl(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
-def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
+def test_numbers_that_json_lacks(run: Run, folder: Path, name: str) -> None:
     """NaN and infinities are written as null, also in rejected rows."""
     (folder / "in.jsonl").write_text(
         '{"text": "one", "n": NaN, "more": [1e999, 1.5]}\n{"text": "refuse", "n": -Infinity, "more": []}\n'
@@ -361,8 +361,8 @@ def test_numbers_that_json_has_not(run: Run, folder: Path, name: str) -> None:
     assert result.code == 3
     (row,) = map(parsed, Path("out.jsonl").read_text().splitlines())
     assert (row["n"], row["more"]) == (None, [None, 1.5])
-    (told,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
-    assert told["row"].get("n") is None
+    (rejects,) = map(parsed, Path("out.jsonl.rejects.jsonl").read_text().splitlines())
+    assert rejects["row"].get("n") is None
 
 
 def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
@@ -381,7 +381,7 @@ def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
-def test_columns_to_keep_have_to_be_there(run: Run, folder: Path, name: str) -> None:
+def test_columns_to_keep_must_exist(run: Run, folder: Path, name: str) -> None:
     """A misspelt --keep or --drop is refused if the file has columns."""
     (folder / "in.csv").write_text("id,text\n1,x\n")
     pq.write_table(pa.table({"id": [1], "text": ["x"]}), "in.parquet")

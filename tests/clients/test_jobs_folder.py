@@ -109,6 +109,7 @@ def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.Monkey
         assert found == wanted
         if 0 < left < 900:
             break
+
     assert number > 5
 
 
@@ -121,7 +122,9 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_a_finished_job_left_is_no_other_job(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_finished_job_do_not_block_the_next(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Leftovers of a finished job do not stop the next one with the same output."""
     remove = File.remove
 
@@ -151,7 +154,7 @@ def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
-def test_a_job_that_goes_on_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
+def test_a_resumed_job_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
     """Do not replace a file that --rejects names for the first time."""
     (folder / "notes.txt").write_text("mine")
     interrupt(run, server, "-o", "out.jsonl")
@@ -180,7 +183,7 @@ def test_a_file_that_came_meanwhile_is_not_the_jobs(
 
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
-def test_a_job_that_goes_on_replaces_what_it_wrote(
+def test_a_resumed_job_replaces_its_own_files(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """Resume after a kill between rejected rows and output, also if --rejects names another file than at first."""
@@ -203,7 +206,7 @@ def test_a_job_that_goes_on_replaces_what_it_wrote(
     assert len((folder / "r.jsonl").read_text().splitlines()) == 1
 
 
-def test_what_lies_beside_the_rejected_rows_stays(run: Run, folder: Path) -> None:
+def test_files_beside_the_rejected_rows_stay(run: Run, folder: Path) -> None:
     """Keep files with similar names, also inputs."""
     (folder / "r.tmp").write_text("text\n")
     (folder / "out.jsonl.rejects.jsonl.tmp").mkdir()
@@ -231,7 +234,7 @@ def test_parts_outlast_a_mistake_in_the_input(
     assert sorted(parts.iterdir()) == before != []
 
 
-def test_the_folder_of_rejected_rows_has_to_be_there(run: Run, server: FakeServer) -> None:
+def test_the_folder_of_rejected_rows_must_exist(run: Run, server: FakeServer) -> None:
     """Refuse a missing folder before anything is sent."""
     for output in ([], ["-o", "out.jsonl"]):
         result = run("embed", "text", *output, "--rejects", "none/r.jsonl")

@@ -23,7 +23,7 @@ from bertline.jobs.storage import FileError
 from bertline.jobs.write import ParquetWriter, vector_dim
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
-from tests.clients.command import Run, asked, fails, numbers, parsed
+from tests.clients.command import Run, fails, numbers, parsed, received
 
 ANYTHING = st.recursive(
     st.none()
@@ -58,16 +58,17 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
         (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
         result = run("embed", "-i", f"{name}/in.jsonl", "-o", f"{name}/out.{suffix}")
         vectors = read_vectors(folder / f"out.{suffix}")
-        told = folder / f"out.{suffix}.rejects.jsonl"
-        rejected = [parsed(line)["place"] for line in lines_of(told)] if told.exists() else []
+        rejects = folder / f"out.{suffix}.rejects.jsonl"
+        rejected = [parsed(line)["place"] for line in lines_of(rejects)] if rejects.exists() else []
 
         assert result.code == (3 if rejected else 0), result
-        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", told.name}
+        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", rejects.name}
     places = [int(place.rpartition(" ")[2]) for place in rejected]
     good = [number for number in range(1, len(lines) + 1) if number not in places]
     if suffix == "npy":
         assert [number for number, vector in enumerate(vectors, start=1) if np.isnan(vector).any()] == places
         vectors = [vector for vector in vectors if not np.isnan(vector).any()]
+
     assert places == sorted(set(places))
     assert [np.float32(vector).tolist() for vector in vectors] == [
         np.float32(numbers(json.loads(lines[number - 1])["text"])).tolist() for number in good
@@ -95,7 +96,7 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
     assert [json.loads(line)["id"] for line in lines_of(tmp_path / "out.jsonl")] == texts
 
 
-def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
+def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
     """Rows whose objects, lists or numbers differ in type from the first rows are rejected, not cut."""
     rows = [
         {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
@@ -119,8 +120,8 @@ def test_nothing_in_objects_is_left_out(run: Run, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
         {"row_number": number, **row} for number, row in enumerate(rows * 4100, start=1)
     ]
-    told = (tmp_path / "out.parquet.rejects.jsonl").read_text().splitlines()
-    assert [json.loads(line)["row"] for line in told] == [{"text": "odd", **row} for row in odd]
+    rejects = (tmp_path / "out.parquet.rejects.jsonl").read_text().splitlines()
+    assert [json.loads(line)["row"] for line in rejects] == [{"text": "odd", **row} for row in odd]
 
 
 @pytest.mark.parametrize("output", ["out.parquet", "out/"])
@@ -151,6 +152,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
     with monkeypatch.context() as full:
         full.setattr(ParquetWriter, "join", once)
         assert run(*arguments).code == 1
+
     assert run(*arguments).code == 3
     columns = [pq.read_schema(path).names for path in (tmp_path / "out").glob("part-*")]
     assert columns == [["row_number", "text", "id", "label", "score", "labels"]] * 4
@@ -194,7 +196,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
     assert f"`{path}` has changed since" in result.err
 
 
-def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, tmp_path: Path) -> None:
+def test_named_columns_must_exist(run: Run, server: FakeServer, tmp_path: Path) -> None:
     """Reject rows without the column of --column, even if it is optional; null counts as present."""
     rows = [{"text": "a", "premise": "b"}, {"text": "a", "premise": None}, {"text": "a", "premises": "b"}]
     path = tmp_path / "in.jsonl"
@@ -203,7 +205,7 @@ def test_columns_that_were_named_have_to_be_there(run: Run, server: FakeServer, 
 
     assert (result.code, len(result.rows)) == (3, 2)
     assert "line 3: missing key `premise`; name another column with --column" in result.err
-    assert [item.text_pair for item in asked(server, "Classify")[0].inputs] == ["b", ""]
+    assert [item.text_pair for item in received(server, "Classify")[0].inputs] == ["b", ""]
 
 
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
@@ -226,13 +228,13 @@ def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: 
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
-    told = "2 of 3 rows were truncated to the model's maximum length, as in its evaluation" in result.err
+    is_reported = "2 of 3 rows were truncated to the model's maximum length, as in its evaluation" in result.err
 
-    assert (result.code, told) == (3 if options == ("--no-truncate",) else 0, not options)
+    assert (result.code, is_reported) == (3 if options == ("--no-truncate",) else 0, not options)
     assert len(lines_of(tmp_path / "out.jsonl")) == (1 if result.code else 3)
 
 
-def test_too_much_for_one_request() -> None:
+def test_requests_that_are_too_large_are_split() -> None:
     """Split a request that is too large; end the job for errors in other fields."""
 
     def ask(inputs: list[int], usage: Usage) -> list[int]:
@@ -249,7 +251,7 @@ def test_too_much_for_one_request() -> None:
         sender._send([1, 0], Usage())
 
 
-def test_a_row_is_asked_about_again_before_it_is_rejected() -> None:
+def test_a_refused_row_is_retried_before_it_is_rejected() -> None:
     """Send a refused row once more before it is rejected: the server may have been slow for a moment."""
     refusals = {"slow": 1, "huge": 2}
 
@@ -272,10 +274,10 @@ def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: P
     (tmp_path / "in.txt").write_text("\n".join(["猫" * 1000] * 500))
     run("embed", "-i", f"{tmp_path}/in.txt", "--batch-size", "500", "-o", f"{tmp_path}/out.npy")
 
-    assert sum(len(request.texts) for request in asked(server)) == 500
-    assert max(sum(len(text.encode()) for text in request.texts) for request in asked(server)) <= MAX_REQUEST_BYTES
+    assert sum(len(request.texts) for request in received(server)) == 500
+    assert max(sum(len(text.encode()) for text in request.texts) for request in received(server)) <= MAX_REQUEST_BYTES
 
 
-def test_bytes_of_what_utf8_has_not() -> None:
+def test_lone_surrogates_count_as_three_bytes() -> None:
     """Count the bytes of a lone surrogate, which JSON may hold."""
     assert text_bytes(["a", ("ü", "\ud800"), None]) == 6

@@ -86,7 +86,7 @@ def test_a_store_that_cannot_be_reached(run: Run, dead_target: str) -> None:
     assert fails(result, f"cannot use `ftp://{dead_target}/x.txt`: Connection refused")
 
 
-def test_what_a_server_says_is_no_fault_of_a_store(run: Run, store: type[Store], dead_target: str) -> None:
+def test_server_errors_are_not_store_errors(run: Run, store: type[Store], dead_target: str) -> None:
     """Do not blame the store of --rejects for an error of the server."""
     result = run("embed", "text", "--rejects", "store://jobs/r.jsonl", "-t", dead_target, "--patience", "0")
 

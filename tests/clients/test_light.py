@@ -25,7 +25,7 @@ def run(statement: str) -> tuple[float, set[str]]:
 
 
 def test_importing_the_client_is_quick_and_light() -> None:
-    """Import gRPC and numpy, no model code, and take little CPU time beside theirs."""
+    """The client imports gRPC and numpy, no model code, and takes little CPU time beside them."""
     statements = "import grpc, numpy", "from bertline import AsyncClient, Client"
     reports = [[run(statement) for _ in range(3)] for statement in statements]
     needed_s, taken_s = (min(seconds for seconds, _ in found) for found in reports)
@@ -35,7 +35,7 @@ def test_importing_the_client_is_quick_and_light() -> None:
 
 
 def test_the_fake_server_needs_no_more_than_the_client() -> None:
-    """Import nothing but the client, numpy and the standard library."""
+    """The fake server imports only the client, numpy and the standard library."""
     _, client = run("from bertline import AsyncClient, Client")
     _, testing = run("from bertline.testing import FakeServer")
     added = {name.partition(".")[0] for name in testing - client}
@@ -44,7 +44,7 @@ def test_the_fake_server_needs_no_more_than_the_client() -> None:
 
 
 def test_importing_the_stubs_does_not_load_the_client() -> None:
-    """Import the messages only."""
+    """The stubs import only the messages."""
     _, modules = run("import bertline.v1.encoder_pb2")
 
     assert not {"bertline.client", "numpy", "grpc"} & modules
@@ -55,7 +55,7 @@ def test_importing_the_stubs_does_not_load_the_client() -> None:
     [(["typer"], "typer"), (["rich"], "rich"), (["fsspec"], "fsspec"), (["typer", "rich", "fsspec"], "fsspec")],
 )
 def test_the_command_without_the_extra_names_it(missing: list[str], named: str) -> None:
-    """One line names the extra to install after `pip install ./clients`."""
+    """Without the extra `cli`, the command names it in one line."""
     block = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
     code = f"{block}; from bertline.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Partitions on a Ray cluster of two nodes: all are done if a node dies; errors are those of the workers."""
+"""Partitions on a Ray cluster of two nodes."""
 
 import importlib.util
 import json
@@ -33,18 +33,18 @@ def start(cluster, folder, partitions):
 @needs_ray
 @pytest.mark.slow
 def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
-    """Each partition is reported once, as it ends, and has its output."""
-    told = []
+    """The cluster reports each partition once, when it ends, even if a node dies."""
+    printed = []
     with start(cluster, tmp_path, list(range(20))) as process:
         for line in process.stdout:
-            told.append(json.loads(line))
-            if len(told) == 5:
+            printed.append(json.loads(line))
+            if len(printed) == 5:
                 workers_before = len(list(tmp_path.glob("worker-*")))
                 kill_a_node(cluster)
     cluster.add_node(**NODE)
 
     assert workers_before == 2
-    assert sorted(told) == [[number, number**2] for number in range(20)]
+    assert sorted(printed) == [[number, number**2] for number in range(20)]
     assert {path.read_text() for path in tmp_path.glob("part-*")} == {str(number**2) for number in range(20)}
     assert len(list(tmp_path.glob("worker-*"))) <= 4
 
@@ -64,12 +64,12 @@ def test_partitions_of_a_dead_node_are_done_by_others(cluster, tmp_path):
     ],
 )
 def test_errors_of_workers_are_one_line(cluster, tmp_path, folder, partitions, last):
-    """Report the worker's error, stop after MAX_ATTEMPTS deaths, and start no further partitions."""
+    """The pool reports a worker's error, stops after MAX_ATTEMPTS deaths, and starts no further partitions."""
     output, _ = start(cluster, folder or tmp_path, partitions).communicate()
-    told = [json.loads(line) for line in output.splitlines()]
+    printed = [json.loads(line) for line in output.splitlines()]
 
-    assert told[-1] == last
-    assert len(told) < 39
+    assert printed[-1] == last
+    assert len(printed) < 39
 
 
 @needs_ray
@@ -81,7 +81,7 @@ def test_errors_of_workers_are_one_line(cluster, tmp_path, folder, partitions, l
     ],
 )
 def test_no_cluster_is_one_line(address, message):
-    """Fail at once, where Ray tries for minutes."""
+    """An address without a cluster fails at once."""
     began = time.monotonic()
     with pytest.raises(RayFailed, match=message):
         map_partitions([1], print, address=address, num_workers=1, progress=print)
@@ -91,6 +91,6 @@ def test_no_cluster_is_one_line(address, message):
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_the_extra_is_named():
-    """Name the extra to install."""
+    """The error names the extra to install if Ray is missing."""
     with pytest.raises(RayFailed, match=r"pip install 'bertline\[ray\]'"):
         map_partitions([1], print, address="local", num_workers=1, progress=print)

@@ -1,4 +1,4 @@
-"""Several servers behind one name, and what is sent again."""
+"""Several servers behind one name, and retries."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def replicas() -> Iterator[tuple[FakeServer, FakeServer]]:
 
 
 def target_of(replicas: tuple[FakeServer, FakeServer]) -> str:
-    """What stands for both."""
+    """Return a target that names both servers."""
     return "ipv4:" + ",".join(server.target for server in replicas)
 
 
-def embed_until_both_were_asked(client: Client, replicas: tuple[FakeServer, FakeServer]) -> None:
-    """Connections come up one after the other."""
+def embed_until_both_got_calls(client: Client, replicas: tuple[FakeServer, FakeServer]) -> None:
+    """Embed until both servers got a call: they connect one after the other."""
     for server in replicas:
         server.calls.clear()
     end = time.monotonic() + 60
@@ -43,8 +43,8 @@ def embed_until_both_were_asked(client: Client, replicas: tuple[FakeServer, Fake
         assert time.monotonic() < end
 
 
-def embed_until_one_is_left_alone(client: Client, replica: FakeServer) -> None:
-    """It takes a while until the client knows."""
+def embed_until_one_gets_no_calls(client: Client, replica: FakeServer) -> None:
+    """Embed until the replica gets no more calls: the client learns of its health with a delay."""
     end = time.monotonic() + 60
     while True:
         replica.calls.clear()
@@ -55,10 +55,10 @@ def embed_until_one_is_left_alone(client: Client, replica: FakeServer) -> None:
         assert time.monotonic() < end
 
 
-def test_all_replicas_are_asked(replicas: tuple[FakeServer, FakeServer]) -> None:
-    """A client divides its requests among the servers that its target names."""
+def test_all_replicas_get_requests(replicas: tuple[FakeServer, FakeServer]) -> None:
+    """A client divides its requests among the servers of its target."""
     with Client(target_of(replicas)) as client:
-        embed_until_both_were_asked(client, replicas)
+        embed_until_both_got_calls(client, replicas)
         before = [len(server.calls) for server in replicas]
         for _ in range(10):
             client.embed(["text"])
@@ -68,9 +68,9 @@ def test_all_replicas_are_asked(replicas: tuple[FakeServer, FakeServer]) -> None
 
 @pytest.mark.slow
 def test_a_draining_replica_costs_no_call(replicas: tuple[FakeServer, FakeServer]) -> None:
-    """What one server refuses since it drains, another answers, however often; a large request as well."""
+    """Another server answers each request that a draining one refuses, also a large one."""
     with Client(target_of(replicas)) as client:
-        embed_until_both_were_asked(client, replicas)
+        embed_until_both_got_calls(client, replicas)
         replicas[0].fail(*DRAINING, times=None)
         refused = len(replicas[0].calls)
         for _ in range(6):
@@ -85,12 +85,12 @@ def test_a_draining_replica_costs_no_call(replicas: tuple[FakeServer, FakeServer
 def test_a_replica_that_does_not_serve_gets_no_calls(
     replicas: tuple[FakeServer, FakeServer], check_health: bool
 ) -> None:
-    """Servers are watched: from the time that one says it does not serve until it does again, another is asked."""
+    """A server gets no calls from when its health is NOT_SERVING until it is SERVING again."""
     with Client(target_of(replicas), check_health=check_health) as client:
-        embed_until_both_were_asked(client, replicas)
+        embed_until_both_got_calls(client, replicas)
         replicas[0].serving = False
         if check_health:
-            embed_until_one_is_left_alone(client, replicas[0])
+            embed_until_one_gets_no_calls(client, replicas[0])
         replicas[0].calls.clear()
         for _ in range(10):
             client.embed(["text"])
@@ -98,11 +98,11 @@ def test_a_replica_that_does_not_serve_gets_no_calls(
         assert len(replicas[0].calls) == (0 if check_health else 5)
 
         replicas[0].serving = True
-        embed_until_both_were_asked(client, replicas)
+        embed_until_both_got_calls(client, replicas)
 
 
 def test_async_client(replicas: tuple[FakeServer, FakeServer]) -> None:
-    """The client for asyncio asks again, too, and not the server that does not serve."""
+    """AsyncClient retries, too, and avoids a server that is NOT_SERVING."""
     replicas[0].fail(*DRAINING, times=None)
 
     async def ask() -> list[int]:
@@ -121,8 +121,8 @@ def test_async_client(replicas: tuple[FakeServer, FakeServer]) -> None:
     assert replicas[0].calls == []
 
 
-def test_a_server_that_stays_away_is_told_of(client: Client, server: FakeServer) -> None:
-    """When no attempt succeeds, the error says why, soon."""
+def test_an_absent_server_is_reported(client: Client, server: FakeServer) -> None:
+    """If no attempt succeeds, the error gives the reason within seconds."""
     server.fail(*DRAINING, times=None)
     start = time.monotonic()
     with pytest.raises(ConnectionFailed, match=r"the server is draining\); try again"):
@@ -133,23 +133,23 @@ def test_a_server_that_stays_away_is_told_of(client: Client, server: FakeServer)
 
 
 def test_a_lost_connection_costs_no_call(client: Client, server: FakeServer) -> None:
-    """What was under way is sent again over a new connection."""
+    """The client sends the requests of a lost connection again over a new one."""
     server.drop()
 
     assert client.embed(["text"]).shape == (1, 8)
     assert len(server.calls) == 2
 
 
-def test_a_connection_that_is_lost_each_time_is_told_of(client: Client, server: FakeServer) -> None:
-    """After three attempts; it is not said that there is no server."""
+def test_repeatedly_lost_connections_are_reported(client: Client, server: FakeServer) -> None:
+    """After three lost connections, the error says so, and not that no server is there."""
     server.drop(times=3)
     with pytest.raises(ConnectionFailed, match="the connection was lost; try again"):
         client.embed(["text"])
 
 
 @pytest.mark.parametrize("pushback_ms", [1, 600])
-def test_an_overloaded_server_is_asked_again_when_it_says(client: Client, server: FakeServer, pushback_ms: int) -> None:
-    """The pause that a server asks for goes before the client's own, which is 0.2 s at most."""
+def test_pushback_delays_the_retry(client: Client, server: FakeServer, pushback_ms: int) -> None:
+    """The server's pushback overrides the client's own pause of at most 0.2 s."""
     server.overload(times=2, pushback_ms=pushback_ms)
     start = time.monotonic()
     client.embed(["text"])
@@ -158,8 +158,8 @@ def test_an_overloaded_server_is_asked_again_when_it_says(client: Client, server
     assert time.monotonic() - start > 2 * pushback_ms / 1000
 
 
-def test_an_overloaded_server_that_says_never_is_not_asked_again(client: Client, server: FakeServer) -> None:
-    """A negative pause means that it would be in vain."""
+def test_negative_pushback_prevents_a_retry(client: Client, server: FakeServer) -> None:
+    """A negative pushback prevents a retry."""
     server.overload(times=None, pushback_ms=-1)
     with pytest.raises(Overloaded, match="the queue is full"):
         client.embed(["text"])
@@ -167,8 +167,8 @@ def test_an_overloaded_server_that_says_never_is_not_asked_again(client: Client,
     assert len(server.calls) == 1
 
 
-def test_a_server_that_refuses_most_is_not_asked_again(client: Client, server: FakeServer) -> None:
-    """Of many calls that an overloaded server refuses, few are sent again, until it answers."""
+def test_retries_are_throttled(client: Client, server: FakeServer) -> None:
+    """While a server refuses most calls, the client retries few of them."""
     server.overload(times=None, pushback_ms=1)
     for _ in range(100):
         with pytest.raises(Overloaded):
@@ -196,8 +196,8 @@ def refusals(running) -> float:
     return running.total("grpc_server_handled_total", grpc_code="ResourceExhausted")
 
 
-def test_a_server_with_a_full_queue_is_asked_again(models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real server says when its queue will have room; the client waits so long, and is answered."""
+def test_a_full_queue_is_retried(models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits for the time that a real server with a full queue gives, and is answered."""
     full = [QueueFullError("the queue is full; try later", retry_s=0.6)] * 2
     admit = Scheduler._admit
 
@@ -215,8 +215,8 @@ def test_a_server_with_a_full_queue_is_asked_again(models, monkeypatch: pytest.M
     assert time.monotonic() - start > 1.2
 
 
-def test_what_a_server_never_takes_is_sent_once(models) -> None:
-    """A real server says never to a message that is too large."""
+def test_a_request_too_large_for_the_server_is_sent_once(models) -> None:
+    """The client sends a request once that is too large for a real server."""
     with serve(models, max_request_bytes=1000) as running, Client(running.target) as client:
         with pytest.raises(Overloaded, match="larger than max"):
             client.embed(["a text of some length"] * 60)
@@ -225,8 +225,8 @@ def test_what_a_server_never_takes_is_sent_once(models) -> None:
         assert refusals(running) == 1
 
 
-def test_what_grpc_never_takes_is_final(models) -> None:
-    """What is so large that gRPC refuses it before the server sees it is told as that, not as an overload."""
+def test_a_request_too_large_for_grpc_is_final(models) -> None:
+    """A request that gRPC refuses as too large raises a final Overloaded."""
     with (
         serve(models, max_request_bytes=1000) as running,
         Client(running.target, batch_size=200) as client,
@@ -238,8 +238,9 @@ def test_what_grpc_never_takes_is_final(models) -> None:
     assert "try again" not in str(caught.value)
 
 
-def test_a_job_divides_what_a_server_never_takes(models, run: Run, tmp_path: Path) -> None:
-    """Whether gRPC refuses it or the server; only a row that is too large alone is rejected."""
+def test_a_job_splits_requests_that_are_too_large(models, run: Run, tmp_path: Path) -> None:
+    """A job splits requests that gRPC or the server refuses as too large; only a row that is too large alone is
+    rejected."""
     rows = [f"the {'cat ' * 15}{number}" for number in range(150)]
     rows[70] = "cat " * 600
     (tmp_path / "in.txt").write_text("\n".join(rows))

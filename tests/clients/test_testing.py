@@ -1,4 +1,5 @@
-"""The fake server for applications' tests; docs/guides/test-your-application.md has more examples, tested as well."""
+"""Fake server for applications' tests. docs/guides/test-your-application.md has more examples, which are tested as
+well."""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ from tests.serving.models import write_model
 
 
 def test_vectors_are_the_same_in_every_process() -> None:
-    """They follow from the text alone, have length 1, and differ."""
+    """Vectors depend on the text alone, have length 1, and differ."""
     assert np.linalg.norm(vector("text", 384)) == pytest.approx(1)
     assert vector("text", 4).tolist() == pytest.approx([-0.5141, 0.4716, 0.4205, -0.5801], abs=1e-4)
     assert not np.allclose(vector("text"), vector("texts"))
 
 
 def test_every_rpc_is_answered() -> None:
-    """None of the contract is left out."""
+    """The fake answers every RPC of the API."""
     rpcs = set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
     assert rpcs == {*ANSWERS, "ListModels", "GetModel"}
@@ -60,7 +61,7 @@ METHODS = ("embed", "classify", "regress", "choose", "answer", "tag", "fill_mask
 
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_are_the_same_every_time(method: str) -> None:
-    """By another server, too."""
+    """Another fake server gives the same answers."""
     answers = []
     for _ in range(2):
         with FakeServer() as server, Client(server.target) as client:
@@ -71,7 +72,7 @@ def test_answers_are_the_same_every_time(method: str) -> None:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory):
-    """A real server and a fake one, with models of the same names."""
+    """Return the targets of a real and a fake server with models of the same names."""
     models = tmp_path_factory.mktemp("models")
     write_model(models, "embedder", task="embedding")
     write_model(models, "embedder", version="10", task="embedding")
@@ -119,7 +120,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     ],
 )
 def test_refusals_are_those_of_a_real_server(targets: tuple[str, str], use: Callable[[Client], Any]) -> None:
-    """Same error, same inputs, same fields, and the same reason and fields in the status details."""
+    """The fake refuses with the same error, items, reason and fields in the status details as a real server."""
     found = []
     for target in targets:
         with Client(target, batch_size=1000) as client, pytest.raises(errors.BertlineError) as caught:
@@ -131,7 +132,7 @@ def test_refusals_are_those_of_a_real_server(targets: tuple[str, str], use: Call
 
 
 def typed_fields(error: Any) -> tuple[Any, ...]:
-    """Everything in a status that is for programs: code, details without sentences, names of the metadata."""
+    """Return the machine-readable part of a status: code, details without sentences, names of the metadata."""
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in rpc_status.from_call(error).details:
         assert detail.Unpack(info) or detail.Unpack(bad)
@@ -142,7 +143,7 @@ def typed_fields(error: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_refused_token_is_that_of_a_real_server(tmp_path: Path, token: str) -> None:
-    """Of calls and of health checks."""
+    """The fake refuses a token as a real server does, for calls and health checks."""
     write_model(tmp_path / "models")
     (tmp_path / "tokens").write_text("a-secret-token")
     found = []
@@ -171,7 +172,7 @@ def test_a_refused_token_is_that_of_a_real_server(tmp_path: Path, token: str) ->
     ],
 )
 def test_faults_are_those_of_a_real_server(server: FakeServer, status: str, error: Exception) -> None:
-    """A status that is asked for carries the details that a real server sends with it."""
+    """A status made by `fail` has the details that a real server sends with it."""
     server.fail(status, "a fault", times=None)
     with Client(server.target) as client, pytest.raises(errors.BertlineError) as caught:
         client.models()
@@ -183,7 +184,7 @@ def test_faults_are_those_of_a_real_server(server: FakeServer, status: str, erro
 
 
 def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
-    """With the time after which to try again."""
+    """`overload` sends the status of a real server, with the time after which to retry."""
     server.overload(times=None)
     with Client(server.target) as client, pytest.raises(errors.Overloaded) as caught:
         client.models()
@@ -206,10 +207,10 @@ def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
         ("fill_mask", ["[MASK] " + "cat " * 40 + "[MASK]"], {"truncate": True}),
     ],
 )
-def test_what_is_accepted_is_that_of_a_real_server(
+def test_accepted_inputs_are_those_of_a_real_server(
     targets: tuple[str, str], method: str, inputs: list[Any], options: dict[str, Any]
 ) -> None:
-    """As many tokens are read and cut, and as many [MASK]s are left."""
+    """The fake counts read and truncated tokens, and remaining [MASK]s, as a real server does."""
     found = []
     for target in targets:
         usage = Usage()
@@ -221,8 +222,8 @@ def test_what_is_accepted_is_that_of_a_real_server(
     assert found[0] == found[1]
 
 
-def test_windows_cut_nothing(client: Client, server: FakeServer) -> None:
-    """Also where truncation is asked for: all is read."""
+def test_windows_truncate_nothing(client: Client, server: FakeServer) -> None:
+    """With `windows` nothing is truncated, even with `truncate`."""
     server.models = [FakeModel(max_seq_length=8)]
     usage = Usage()
     client.embed(["cat " * 100], windows=True, truncate=True, usage=usage)
@@ -231,14 +232,14 @@ def test_windows_cut_nothing(client: Client, server: FakeServer) -> None:
 
 
 def test_blank_words_among_others_are_accepted(targets: tuple[str, str]) -> None:
-    """A tag model reads them as unknown words."""
+    """A tagging model accepts blank words."""
     for target in targets:
         with Client(target) as client:
             assert len(client.tag([["cat", " "]])) == 1
 
 
 def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> None:
-    """The highest, by number."""
+    """The highest version by number answers."""
     for target in targets:
         with Client(target) as client:
             assert client.model("embedder").version == "10"
@@ -254,7 +255,7 @@ def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> No
     ],
 )
 def test_models_that_are_not_loaded(state: str, model: str, error: type[errors.BertlineError], message: str) -> None:
-    """A model that is loading may be asked again; one that failed says why."""
+    """A loading model gives UNAVAILABLE; a failed one gives the reason."""
     with FakeServer([FakeModel(state=state, error="broken")]) as server, Client(server.target) as client:
         with pytest.raises(error, match=message):
             client.embed(["text"], model=model)
@@ -262,7 +263,7 @@ def test_models_that_are_not_loaded(state: str, model: str, error: type[errors.B
 
 
 def test_faults_come_in_order_and_end(client: Client, server: FakeServer) -> None:
-    """Each is met by as many calls as it is for; those of another method wait."""
+    """Each fault ends after its number of calls, and faults of other methods wait."""
     server.fail("INTERNAL", "first", method="Embed")
     server.fail("NOT_FOUND", "second", method="Embed", times=2)
     found = []
@@ -277,7 +278,7 @@ def test_faults_come_in_order_and_end(client: Client, server: FakeServer) -> Non
 
 
 def test_calls_are_recorded(server: FakeServer) -> None:
-    """With what they carried; refused ones, too."""
+    """`calls` records all calls with their metadata, refused ones included."""
     with Client(server.target, timeout=7, check_health=False) as client:
         client.embed(["text"])
         with pytest.raises(errors.InvalidInput):
@@ -292,7 +293,7 @@ def test_calls_are_recorded(server: FakeServer) -> None:
 
 
 def test_a_delayed_call_ends_with_its_caller(client: Client, server: FakeServer) -> None:
-    """Nothing waits for what nobody waits for, when the server is closed."""
+    """A delay ends when its caller leaves, so that the server can close."""
     server.delay(60)
     with pytest.raises(errors.TimedOut):
         client.embed(["text"], timeout=0.1)
@@ -309,7 +310,7 @@ def admit_at_last(context: grpc.ServicerContext) -> None:
 
 
 def test_a_call_that_ends_before_its_fault_comes(server: FakeServer) -> None:
-    """As where connections are lost on a busy machine: the server can be closed."""
+    """The server can close if a call ends before its fault starts."""
     server._admit = admit_at_last
     server.drop()
     with Client(server.target, check_health=False) as client, pytest.raises(errors.TimedOut):
@@ -319,7 +320,7 @@ def test_a_call_that_ends_before_its_fault_comes(server: FakeServer) -> None:
 
 
 def test_silence_ends_with_reset(client: Client, server: FakeServer) -> None:
-    """What is under way waits, and goes on."""
+    """Calls wait during `silence` and continue after `reset`."""
     client.embed(["text"])
     server.silence()
     with pytest.raises(errors.TimedOut):
@@ -330,8 +331,8 @@ def test_silence_ends_with_reset(client: Client, server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("open_health", [False, True])
-def test_a_token_is_asked_for(open_health: bool) -> None:
-    """As by a server with --tokens-file."""
+def test_a_token_is_required(open_health: bool) -> None:
+    """A fake with `token` refuses calls without it, like a server with --tokens-file."""
     with FakeServer(token="secret", open_health=open_health) as server:
         with Client(server.target, token="secret") as client:
             assert client.embed(["text"]).shape == (1, 8)
@@ -344,8 +345,8 @@ def test_a_token_is_asked_for(open_health: bool) -> None:
                 assert client.health()
 
 
-def test_a_server_may_come_back(server: FakeServer) -> None:
-    """At the same port, for a client that knew it before."""
+def test_a_server_may_restart(server: FakeServer) -> None:
+    """A client works again after a server restarts at the same port."""
     port = int(server.target.rpartition(":")[2])
     with Client(server.target) as client:
         client.embed(["text"])
@@ -376,14 +377,14 @@ def test_a_server_may_come_back(server: FakeServer) -> None:
         (lambda server: FakeModel(version="v1"), "a version must be a whole number of at least 1: `v1`"),
     ],
 )
-def test_mistakes_are_told_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:
-    """A fault that could not come would let a test pass that tests nothing."""
+def test_impossible_faults_raise_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:
+    """An impossible fault raises ValueError at once, so that no test passes without it."""
     with pytest.raises(ValueError, match=message):
         use(server)
 
 
-def test_a_busy_port_is_told_of() -> None:
-    """And nothing of the server stays: no port but the other's listens."""
+def test_a_busy_port_raises() -> None:
+    """A busy port raises OSError and leaves no listening port behind."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         before = listening()
         with pytest.raises(OSError, match="in use"):
@@ -393,21 +394,21 @@ def test_a_busy_port_is_told_of() -> None:
 
 
 def listening() -> set[str]:
-    """Sockets of this process that listen, by their inodes."""
+    """Return the listening sockets of this process, by inode."""
     links = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
     rows = [row.split() for file in ("tcp", "tcp6") for row in Path("/proc/self/net", file).read_text().splitlines()]
     return {row[9] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
 
 
-def test_a_word_may_stand_in_the_contexts_any_number_of_times(client: Client) -> None:
-    """The scores of its places fall to 0."""
+def test_a_word_may_occur_many_times(client: Client) -> None:
+    """The scores of a word's many places fall to 0."""
     (found,) = client.answer([("Where is the owl?", "owl " * 2000)], top_k=2000)
 
     assert (len(found.spans), found.spans[0].score, found.spans[-1].score) == (2000, 0.75, 0)
 
 
-def test_it_can_be_opened_where_an_event_loop_runs() -> None:
-    """As in tests that are coroutines."""
+def test_a_fake_server_starts_in_an_event_loop() -> None:
+    """A fake server starts inside a running event loop, as in tests that are coroutines."""
 
     async def ask() -> int:
         with FakeServer() as server:

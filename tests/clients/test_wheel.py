@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
-    """Hold every module and py.typed, in less than 200 kB."""
+    """The wheel has every module and py.typed, in less than 200 kB."""
     sources = {path.relative_to(CLIENTS).as_posix() for path in (CLIENTS / "bertline").rglob("*.py*")}
     wanted = {name for name in sources if "__pycache__" not in name} | {"bertline/py.typed"}
 
@@ -37,7 +37,7 @@ def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    """Import it alone, and talk to its own fake server."""
+    """The installed wheel imports alone and talks to its own fake server."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
         "import bertline, bertline.testing as t; s = t.FakeServer(); c = bertline.Client(s.target); "
@@ -52,7 +52,7 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_editable_install_survives_a_clone_beside_the_script(tmp_path: Path) -> None:
-    """A folder named `bertline` on sys.path, as a clone of the repository is, does not hide the package."""
+    """A clone named `bertline` on sys.path does not hide the package."""
     source, prefix = tmp_path / "clients", tmp_path / "prefix"
     shutil.copytree(CLIENTS, source, ignore=IGNORED)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]

@@ -1,4 +1,4 @@
-"""What earlier releases said on the wire, against the client of now."""
+"""Messages of earlier releases, replayed to the current client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EACH_CALL = pytest.mark.parametrize(
 
 
 class Replay(grpc.GenericRpcHandler):
-    """Answers every call with one stored reply, knowing no messages."""
+    """Handler that answers every call with one stored reply, without knowing its messages."""
 
     def __init__(self, reply: bytes) -> None:
         self.calls: list[tuple[str, bytes]] = []
@@ -64,14 +64,14 @@ def replay(call: dict[str, Any]) -> Iterator[tuple[Replay, str]]:
 
 
 def pool_of(release: str) -> descriptor_pool.DescriptorPool:
-    """The messages of a release, apart from those of now."""
+    """Return the messages of a release, apart from the current ones."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(base64.b64decode(RECORDINGS[release]["descriptor"]))
     return pool
 
 
 def has_unknown(message: Any) -> bool:
-    """Whether a message, or one in it, holds what its descriptor does not know."""
+    """Return whether a message, or one in it, has fields that its descriptor does not know."""
     if len(UnknownFieldSet(message)):
         return True
     parts = [
@@ -84,7 +84,7 @@ def has_unknown(message: Any) -> bool:
 
 
 def still_holds(now: Any, before: Any) -> bool:
-    """Whether a result is what it was, but for fields that came in addition."""
+    """Return whether a result equals the earlier one, except for added fields."""
     if isinstance(before, dict):
         return all(name in now and still_holds(now[name], value) for name, value in before.items())
     if isinstance(before, list):
@@ -94,7 +94,7 @@ def still_holds(now: Any, before: Any) -> bool:
 
 @EACH_CALL
 def test_the_client_understands_the_release(call: dict[str, Any], replay: tuple[Replay, str], release: str) -> None:
-    """Its stored replies give the results that they gave, and what is sent is what its server understood."""
+    """Stored replies give the same results, and the old server's messages can hold the client's requests."""
     handler, target = replay
     with Client(target, check_health=False) as client:
         result = getattr(client, call["method"])(*call["arguments"], **call["options"])
@@ -109,8 +109,7 @@ def test_the_client_understands_the_release(call: dict[str, Any], replay: tuple[
 
 @pytest.mark.parametrize("release", RECORDINGS)
 def test_nothing_was_renumbered(release: str) -> None:
-    """Every field and enum value of the release still has its number, type and meaning. That a field tells whether it
-    was set may be added, as it changes nothing on the wire."""
+    """Fields and enum values of the release keep their number, type and meaning; only field presence may be added."""
     before = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(RECORDINGS[release]["descriptor"]))
     now = descriptor_pb2.FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
     kept = set(fields_of(now))
@@ -131,7 +130,7 @@ def fields_of(file: descriptor_pb2.FileDescriptorProto) -> Iterator[tuple[str, b
 
 
 def test_every_rpc_and_field_of_a_request_is_recorded() -> None:
-    """The recording leaves out nothing that a client can send, or a server can be asked."""
+    """The recording has every RPC and every field of a request."""
     recorded = max(RECORDINGS)
     calls = RECORDINGS[recorded]["calls"]
     rpcs = pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name
@@ -146,4 +145,5 @@ def test_every_rpc_and_field_of_a_request_is_recorded() -> None:
         assert {field.name for request in requests for field, _ in request.ListFields()} == set(
             rpc.input_type.fields_by_name
         )
+
     assert len(CALLS) == len(calls)

@@ -31,8 +31,8 @@ class BertlineEmbeddings(Embeddings):
         query_prompt: text to put before queries, for models that were trained with one.
         document_prompt: text to put before documents.
         **options: arguments of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`.
-            Without `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on truncated
-            texts, they are truncated with the warning TextsCut.
+            Without `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on
+            truncated texts, they are truncated with the warning TextsCut.
 
     Raises:
         TypeError: for other options.

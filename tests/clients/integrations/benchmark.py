@@ -1,4 +1,4 @@
-"""Small tasks for MTEB, made here."""
+"""Small MTEB tasks with made-up data."""
 
 TEXTS = ["owls sleep in the old oak.", "a cat at night?", "the river", "owl", "near the river: an owl", "the old tree"]
 OTHERS = ["the owl in the tree", "cat at the river", "river", "owls", "the old cat", "oak"]
@@ -6,7 +6,7 @@ SCORES = [4, 3, 5, 5, 1, 2]
 
 
 def metadata(mteb, **changes):
-    """What MTEB must know of a task."""
+    """Return the metadata of a task that MTEB requires."""
     fields = {
         "description": "Made for a test.",
         "dataset": {"path": "local/none", "revision": "1"},
@@ -20,7 +20,7 @@ def metadata(mteb, **changes):
 
 
 def make_sts(mteb):
-    """Pairs of texts with scores."""
+    """Return an STS task: pairs of texts with scores."""
     from datasets import Dataset, DatasetDict
     from mteb.abstasks.sts import AbsTaskSTS
 
@@ -36,7 +36,7 @@ def make_sts(mteb):
 
 
 def make_retrieval(mteb):
-    """Queries and documents."""
+    """Return a retrieval task: queries and documents."""
     from datasets import Dataset
     from mteb.abstasks.retrieval import AbsTaskRetrieval
 

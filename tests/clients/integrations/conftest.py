@@ -1,4 +1,4 @@
-"""A BERT that sentence-transformers and a Bertline server both have, beside a classifier."""
+"""Random BERT, as a SentenceTransformer and as a served model, with a classifier beside it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def save_sentence_transformer(folder: Path, *, normalize: bool) -> SentenceTrans
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server's target and models, and the SentenceTransformers that `plain` and `unit` (normalised) come from."""
+    """Return the target of a server with its models, and the SentenceTransformers `plain` and `unit` (normalised) that
+    they come from."""
     folder = tmp_path_factory.mktemp("integrations")
     references = {}
     for name in ("plain", "unit"):
@@ -74,14 +75,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def served_client(served: Any) -> Iterator[Client]:
-    """A client of that server."""
+    """Return a client of that server."""
     with Client(served.target, batch_size=4) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def mteb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The library, with its folder of results elsewhere than in the home of whoever runs the tests."""
+    """Import MTEB with its results folder in a temporary folder, not in the home of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTEB_CACHE", str(tmp_path_factory.mktemp("mteb")))
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -90,11 +91,11 @@ def mteb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def sts(mteb: Any) -> Any:
-    """A task of pairs of texts."""
+    """Return a task of pairs of texts."""
     return make_sts(mteb)
 
 
 @pytest.fixture(scope="session")
 def retrieval(mteb: Any) -> Any:
-    """A task of queries and documents."""
+    """Return a task of queries and documents."""
     return make_retrieval(mteb)

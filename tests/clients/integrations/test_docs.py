@@ -1,4 +1,4 @@
-"""docs/guides/integrations.md does what it says."""
+"""Examples and tables of docs/guides/integrations.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARIES = {"langchain_core": "integrations", "mteb": "mteb"}
 
 @pytest.fixture(scope="module")
 def alone(served, tmp_path_factory):
-    """The target of a server with one model: the examples name none."""
+    """Return the target of a server with one model, because the examples name none."""
     models = tmp_path_factory.mktemp("alone")
     shutil.copytree(served.models / "plain", models / "plain")
     with serve(models) as running:
@@ -30,7 +30,7 @@ def alone(served, tmp_path_factory):
     "code", [pytest.param(code, marks=[pytest.mark.slow] if "import mteb" in code else []) for code in EXAMPLES]
 )
 def test_the_examples_run(code, alone, capsys, request, monkeypatch):
-    """Every Python example runs as it stands, but for the address, and for the benchmark's data."""
+    """Every Python example runs unchanged, except for the address and the data of the benchmark."""
     for library, group in LIBRARIES.items():
         if re.search(rf"^(import|from) {library}\b", code, re.MULTILINE):
             pytest.importorskip(library, reason=f"{library} is not installed; it is in the group `{group}`")
@@ -44,7 +44,7 @@ def test_the_examples_run(code, alone, capsys, request, monkeypatch):
 
 
 def test_every_module_has_an_example():
-    """And every module that the package names is on the page."""
+    """The page has an example of every module that the package names."""
     modules = re.findall(r"^(\w+) {2,}", integrations.__doc__, re.MULTILINE)
 
     assert modules
@@ -52,7 +52,7 @@ def test_every_module_has_an_example():
 
 
 def test_the_table_of_statuses_is_the_services(served_client: Client):
-    """Errors and statuses as in app.py."""
+    """The page lists the same errors and statuses as app.py."""
     import bertline
 
     source = (Path(__file__).parents[3] / "clients/examples/app.py").read_text(encoding="utf-8")

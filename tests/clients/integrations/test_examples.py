@@ -1,4 +1,4 @@
-"""The examples of clients/examples over a real server: the index as a command, the service through its HTTP."""
+"""Examples of clients/examples with a real server: the index as a command, the service over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINES = ["Owls sleep in the old oak.", "A cat at night?", "the river", "owls nea
 
 @pytest.fixture(scope="module")
 def search(served):
-    """Run search.py; returns the finished process."""
+    """Run search.py; return the finished process."""
     environment = os.environ | {"BERTLINE_TARGET": served.target}
 
     def run(*arguments, **changes):
@@ -38,7 +38,7 @@ def search(served):
 
 @pytest.fixture(scope="module")
 def index(search, tmp_path_factory):
-    """A folder with the index of a file, blank lines in it."""
+    """Return a folder with the index of a file that has blank lines."""
     folder = tmp_path_factory.mktemp("search")
     (folder / "notes.txt").write_text("\n\n".join(LINES) + "\n  \n", encoding="utf-8")
     result = search("index", folder / "notes.txt", folder / "notes.index", "--model", "plain")
@@ -47,14 +47,14 @@ def index(search, tmp_path_factory):
 
 
 def nearest(reference, query):
-    """LINES in the order that the reference model gives them, with their cosines."""
+    """Return LINES in the reference model's order, with their cosines."""
     vectors = reference.encode([query, *LINES], normalize_embeddings=True)
     cosines = vectors[1:] @ vectors[0]
     return [(float(cosines[row]), LINES[row]) for row in np.argsort(-cosines)]
 
 
 def test_the_index_is_searched_by_another_process(search, index, served):
-    """What was written is read again; texts and cosines are those of the reference model."""
+    """Another process reads the index and finds the reference model's texts and cosines."""
     result = search("query", index, "the owl in a tree", "--top-k", "3")
 
     printed = [line.split("  ", 1) for line in result.stdout.splitlines()]
@@ -64,8 +64,8 @@ def test_the_index_is_searched_by_another_process(search, index, served):
     assert [float(score) for score, _ in printed] == pytest.approx([score for score, _ in expected], abs=6e-4)
 
 
-def test_more_texts_may_be_asked_for_than_there_are(search, index):
-    """All of them are found."""
+def test_searches_may_exceed_the_index(search, index):
+    """A search for more texts than the index holds returns all of them."""
     assert len(search("query", index, "the owl", "--top-k", "50").stdout.splitlines()) == len(LINES)
 
 
@@ -82,7 +82,7 @@ def test_more_texts_may_be_asked_for_than_there_are(search, index):
     ids=str,
 )
 def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
-    """One line that says what is wrong, and nothing is written."""
+    """The command reports a mistake in one line and writes nothing."""
     (tmp_path / "empty.txt").write_text("\n \n")
     paths = {
         "notes": index.with_suffix(".txt"),
@@ -99,7 +99,7 @@ def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
 
 
 def test_a_line_that_cannot_be_used(search, tmp_path):
-    """It is told by its number in the file."""
+    """The command names an unusable line by its number in the file."""
     (tmp_path / "notes.txt").write_text("an owl\n\n \nthe tree\n\x7f\n")
 
     result = search("index", tmp_path / "notes.txt", tmp_path / "new", "--model", "plain")
@@ -108,7 +108,7 @@ def test_a_line_that_cannot_be_used(search, tmp_path):
 
 
 def test_variables_may_be_empty(search, index, start):
-    """As if they were not set, of the command and of the service."""
+    """Command and service treat empty environment variables as unset."""
     assert search("query", index, "owl", BERTLINE_TOKEN="").returncode == 0
     assert "a target must be" not in search("query", index, "owl", BERTLINE_TARGET="").stderr
     with start(BERTLINE_TOKEN="") as http:
@@ -116,7 +116,7 @@ def test_variables_may_be_empty(search, index, start):
 
 
 def test_without_a_server(search, index, dead_target):
-    """The command says so."""
+    """The command reports that no server is available."""
     result = search("query", index, "owl", BERTLINE_TARGET=dead_target)
 
     assert (result.returncode, result.stderr.startswith("search: ")) == (1, True)
@@ -124,7 +124,7 @@ def test_without_a_server(search, index, dead_target):
 
 @pytest.fixture
 def start(served, index, monkeypatch):
-    """Start the service with some variables; returns a client of its HTTP."""
+    """Start the service with some variables; return a client of its HTTP."""
     pytest.importorskip("fastapi", reason="fastapi is not installed; it is in the group `integrations`")
     from fastapi.testclient import TestClient
 
@@ -149,7 +149,7 @@ def http(start):
 
 
 def test_vectors_over_http(http, served):
-    """`/embed` gives the vectors of the reference model, one request after the other on one connection."""
+    """`/embed` returns the reference model's vectors, for several requests on one connection."""
     for texts in (LINES[:1], LINES):
         reply = http.post("/embed", json={"texts": texts, "model": "unit"})
 
@@ -158,7 +158,7 @@ def test_vectors_over_http(http, served):
 
 
 def test_labels_over_http(http, served_client):
-    """`/classify` gives what the client gives."""
+    """`/classify` returns the client's labels."""
     texts = ["the cat", "the dog sees the bird"]
 
     results = http.post("/classify", json={"texts": texts}).json()["results"]
@@ -168,7 +168,7 @@ def test_labels_over_http(http, served_client):
 
 
 def test_search_over_http(http, served):
-    """`/search` finds what the reference model finds in the index that the command wrote."""
+    """`/search` returns the reference model's results from the index that the command wrote."""
     results = http.post("/search", json={"text": "the owl in a tree", "top_k": 2}).json()["results"]
 
     expected = nearest(served.plain, "the owl in a tree")[:2]
@@ -177,7 +177,7 @@ def test_search_over_http(http, served):
 
 
 def test_health_over_http(http):
-    """The models that answer."""
+    """`/health` lists the ready models."""
     reply = http.get("/health")
 
     assert (reply.status_code, reply.json()) == (200, {"models": ["labels/1", "plain/1", "unit/1"]})
@@ -198,7 +198,7 @@ def test_health_over_http(http):
     ids=str,
 )
 def test_mistakes_over_http(http, path, body, status, detail):
-    """Each has its status, and the reason."""
+    """Each mistake gets its HTTP status and its reason."""
     reply = http.post(path, json=body)
 
     assert reply.status_code == status
@@ -206,14 +206,14 @@ def test_mistakes_over_http(http, path, body, status, detail):
 
 
 def test_which_texts_are_wrong(http):
-    """The reply says it by their place in the list."""
+    """The reply names bad texts by their positions in the list."""
     reply = http.post("/embed", json={"texts": ["owl", "", "cat", " "], "model": "plain"})
 
     assert [item["index"] for item in reply.json()["items"]] == [1, 3]
 
 
 def test_without_a_server_over_http(start, dead_target):
-    """Every path answers 503, with when to try again; health too."""
+    """Without a server, every path returns 503 with Retry-After, `/health` included."""
     with start(BERTLINE_TARGET=dead_target) as http:
         replies = [http.get("/health"), http.post("/embed", json={"texts": ["owl"]})]
 
@@ -221,7 +221,7 @@ def test_without_a_server_over_http(start, dead_target):
 
 
 def test_an_index_of_a_model_that_is_gone(start, index, tmp_path):
-    """Its texts cannot be searched any more; the caller, who named no model, is told 503."""
+    """A search in the index of a removed model returns 503, because the caller named no model."""
     shutil.copytree(index, tmp_path / "index")
     about = json.loads((index / "index.json").read_text()) | {"model": {"model": "plain", "version": "9"}}
     (tmp_path / "index/index.json").write_text(json.dumps(about))
@@ -233,15 +233,15 @@ def test_an_index_of_a_model_that_is_gone(start, index, tmp_path):
 
 
 def test_without_an_index_over_http(start):
-    """`/search` says what to start the service with."""
+    """Without an index, `/search` returns 404 and names the variable to set."""
     with start(BERTLINE_INDEX="") as http:
         reply = http.post("/search", json={"text": "owl"})
 
     assert (reply.status_code, "BERTLINE_INDEX" in reply.text) == (404, True)
 
 
-def test_too_much_over_http(http, monkeypatch):
-    """What will always be too much for the server is not to be sent again."""
+def test_requests_too_large_over_http(http, monkeypatch):
+    """A request that the server never accepts gets status 413 without Retry-After."""
     error = Overloaded("too much")
     error.is_final = True
 
@@ -268,7 +268,7 @@ def test_too_much_over_http(http, monkeypatch):
     ],
 )
 def test_every_error_has_a_status(http, monkeypatch, error, status):
-    """What is no business of the caller's is 502, and its message stays here."""
+    """Every error has an HTTP status, and errors with status 502 hide their message."""
     import bertline
 
     async def fail(*texts, **options):
@@ -282,7 +282,7 @@ def test_every_error_has_a_status(http, monkeypatch, error, status):
 
 
 def test_the_service_runs_as_its_first_lines_say(served):
-    """uvicorn finds app.py and search.py beside it, and the service answers."""
+    """The command in the first lines of app.py starts a service that answers."""
     pytest.importorskip("uvicorn", reason="uvicorn is not installed; it is in the group `integrations`")
     command = [sys.executable, "-m", "uvicorn", "app:app", "--app-dir", str(EXAMPLES), "--port", "0"]
     environment = os.environ | {"BERTLINE_TARGET": served.target, "BERTLINE_INDEX": ""}

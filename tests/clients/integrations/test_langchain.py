@@ -21,13 +21,13 @@ def embeddings(served_client):
 
 
 def cosines(reference, query):
-    """Of each of TEXTS to a query, as sentence-transformers computes them."""
+    """Return the cosine of each of TEXTS to a query, computed by sentence-transformers."""
     vectors = reference.encode([query, *TEXTS], normalize_embeddings=True)
     return vectors[1:] @ vectors[0]
 
 
 def test_a_vector_store_searches_with_the_embeddings(served, embeddings):
-    """LangChain's store finds the texts in the order, and with the scores, of the reference model."""
+    """LangChain's store returns the reference model's order and scores."""
     store = InMemoryVectorStore(embeddings)
     store.add_documents([Document(text, metadata={"number": number}) for number, text in enumerate(TEXTS)])
 
@@ -39,7 +39,7 @@ def test_a_vector_store_searches_with_the_embeddings(served, embeddings):
 
 
 def test_a_retriever_finds_documents(embeddings):
-    """The store as a retriever, the piece that chains are made of."""
+    """The store works as a retriever, the component of chains."""
     store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
 
     documents = store.as_retriever(search_kwargs={"k": 1}).invoke(TEXTS[2])
@@ -48,7 +48,7 @@ def test_a_retriever_finds_documents(embeddings):
 
 
 def test_the_awaited_methods_use_the_async_client(served):
-    """A store that is awaited searches by AsyncClient alone."""
+    """The coroutines use the AsyncClient only."""
 
     async def search():
         async with AsyncClient(served.target) as client:
@@ -63,7 +63,7 @@ def test_the_awaited_methods_use_the_async_client(served):
 
 
 def test_the_awaited_methods_without_an_async_client(embeddings):
-    """They use the other client, in a thread."""
+    """Without an AsyncClient, the coroutines use the blocking client in a thread."""
 
     async def both():
         return await embeddings.aembed_query(TEXTS[0]), await embeddings.aembed_documents(TEXTS)
@@ -75,7 +75,7 @@ def test_the_awaited_methods_without_an_async_client(embeddings):
 
 
 def test_vectors_are_lists_of_numbers(embeddings):
-    """As LangChain's stores expect them."""
+    """The embeddings return lists of floats, as LangChain's stores require."""
     vectors = embeddings.embed_documents(TEXTS)
 
     assert [len(vector) for vector in vectors] == [32] * len(TEXTS)
@@ -84,7 +84,7 @@ def test_vectors_are_lists_of_numbers(embeddings):
 
 
 def test_prompts_and_options(served, served_client):
-    """Queries and documents get their prompts; options of `Client.embed` go along."""
+    """Queries and documents get their prompts, and the server gets the options of `Client.embed`."""
     options = {"normalize": True, "dimensions": 8, "truncate": True}
     embeddings = BertlineEmbeddings(
         served_client, model="plain", query_prompt="owl: ", document_prompt="the tree: ", **options
@@ -99,7 +99,7 @@ def test_prompts_and_options(served, served_client):
 
 
 def test_long_texts(served_client):
-    """They are refused, unless they are to be cut or read in windows."""
+    """Long texts raise InvalidInput, except with `truncate` or `windows`."""
     long = TEXTS[4]
 
     with pytest.raises(InvalidInput, match="input 0, text"):
@@ -111,7 +111,7 @@ def test_long_texts(served_client):
 
 @pytest.mark.parametrize("method", ["embed_query", "embed_documents", "aembed_query", "aembed_documents"])
 def test_blank_texts_are_refused(served, served_client, method):
-    """Also after a prompt, which alone would have a vector."""
+    """Blank texts raise InvalidInput even with a prompt."""
     prompts = {"query_prompt": "owl: ", "document_prompt": "the tree: "}
 
     async def embed():
@@ -124,7 +124,7 @@ def test_blank_texts_are_refused(served, served_client, method):
 
 
 def test_mistakes(served_client):
-    """No client, and options that `Client.embed` does not have."""
+    """A missing client raises ValueError; options unknown to `Client.embed` raise TypeError."""
     with pytest.raises(ValueError, match="give a client"):
         BertlineEmbeddings()
     with pytest.raises(TypeError, match="unknown options: `chunk_size`"):

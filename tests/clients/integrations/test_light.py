@@ -20,7 +20,7 @@ HEAVY = {"torch", "transformers", "sentence_transformers", "langchain_core", "mt
     ],
 )
 def test_an_integration_loads_its_own_library_only(module: str, may_load: set[str]) -> None:
-    """And none where it needs none; the client itself loads no integration."""
+    """Each integration imports no library but its own, and the client imports no integration."""
     for library in may_load:
         pytest.importorskip(library, reason=f"{library} is not installed; it is in the group `integrations`")
 
@@ -32,7 +32,7 @@ def test_an_integration_loads_its_own_library_only(module: str, may_load: set[st
 
 
 def test_the_wheel_holds_every_package() -> None:
-    """Folders of modules and the list in clients/pyproject.toml are the same."""
+    """clients/pyproject.toml lists every package folder."""
     listed = tomllib.loads((CLIENTS / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
     there = {path.parent.relative_to(CLIENTS) for path in (CLIENTS / "bertline").rglob("*.py")}
 

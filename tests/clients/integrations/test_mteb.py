@@ -1,4 +1,4 @@
-"""The benchmark itself, on small tasks that are made here: nothing is downloaded."""
+"""BertlineEncoder in MTEB, on small made-up tasks without downloads."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def make_encoder(client, **arguments):
     return BertlineEncoder(client, model="plain", **arguments)
 
 
-def test_the_library_takes_it_for_an_encoder(mteb, served_client):
-    """By the protocol that its tasks look at."""
+def test_the_encoder_implements_the_protocol(mteb, served_client):
+    """The encoder implements MTEB's encoder protocol."""
     from mteb.models import EncoderProtocol
 
     assert isinstance(make_encoder(served_client), EncoderProtocol)
 
 
 def evaluate(mteb, model, task, **arguments):
-    """The scores of a task."""
+    """Return the scores of a task."""
     result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, **arguments)
     return result.task_results[0].scores["test"][0]
 
 
 def test_pairs_are_scored(mteb, sts, served, served_client):
-    """An STS task, evaluated by MTEB through the server: the correlation that the reference model has."""
+    """MTEB computes the reference model's correlation for an STS task through the server."""
     scores = evaluate(mteb, make_encoder(served_client), sts)
 
     left, right = (served.plain.encode(texts, normalize_embeddings=True) for texts in (TEXTS, OTHERS))
@@ -40,18 +40,19 @@ def test_pairs_are_scored(mteb, sts, served, served_client):
 
 @pytest.mark.parametrize("encode_kwargs", [{}, {"batch_size": 2, "show_progress_bar": True, "precision": "float32"}])
 def test_documents_are_found(mteb, retrieval, served, served_client, encode_kwargs):
-    """A retrieval task, evaluated by MTEB through the server: the score that the reference model has."""
+    """MTEB computes the reference model's score for a retrieval task through the server."""
     scores = evaluate(mteb, make_encoder(served_client), retrieval, encode_kwargs=encode_kwargs)
 
     queries, corpus = (served.plain.encode(texts, normalize_embeddings=True) for texts in (OTHERS, TEXTS))
     cosines = queries @ corpus.T
     ranks = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
+
     assert scores["ndcg_at_10"] == pytest.approx(np.mean(1 / np.log2(ranks + 2)), abs=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mteb")  # which it raises and calls for itself
 def test_the_library_scores_its_own_model_alike(mteb, sts, retrieval, served, served_client):
-    """MTEB with the SentenceTransformer that the served model was made from: the same scores, all of them."""
+    """MTEB gives the served model and its SentenceTransformer the same scores."""
     for task in (sts, retrieval):
         ours, theirs = (evaluate(mteb, model, task) for model in (make_encoder(served_client), served.plain))
         numbers = {name: value for name, value in theirs.items() if isinstance(value, float)}
@@ -60,7 +61,7 @@ def test_the_library_scores_its_own_model_alike(mteb, sts, retrieval, served, se
 
 
 def test_prompts_by_the_librarys_names(mteb, retrieval, served, served_client):
-    """`query` and `document` are put before the texts of a retrieval task."""
+    """A retrieval task puts the prompts `query` and `document` before its texts."""
     prompts = {"query": "near the old tree: ", "document": "the river "}
     with_prompts = make_encoder(served_client, prompts=prompts)
 
@@ -70,12 +71,13 @@ def test_prompts_by_the_librarys_names(mteb, retrieval, served, served_client):
     corpus = served.plain.encode(TEXTS, prompt=prompts["document"], normalize_embeddings=True)
     cosines = queries @ corpus.T
     ranks = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
+
     assert scores["ndcg_at_10"] == pytest.approx(np.mean(1 / np.log2(ranks + 2)), abs=1e-4)
     assert with_prompts.mteb_model_meta.use_instructions
 
 
 def test_metadata(mteb, served_client):
-    """What the server knows, and what is given beside it."""
+    """The model's metadata combine the server's facts with the given fields."""
     given = {"name": "owls/plain", "languages": ["eng-Latn"], "license": "apache-2.0", "training_datasets": {"NQ"}}
     (model,) = [item for item in served_client.models() if item.name == "plain"]
 
@@ -90,14 +92,14 @@ def test_metadata(mteb, served_client):
     assert (meta.embed_dim, meta.experiment_kwargs) == (8, {"truncate_dim": 8})
 
 
-def test_what_cannot_be_honoured_is_refused(mteb, sts, served_client):
-    """Arguments of `encode` that a server cannot be asked for fail the evaluation, and do not change it silently."""
+def test_unsupported_arguments_are_refused(mteb, sts, served_client):
+    """An unsupported argument of `encode` fails the evaluation instead of changing it silently."""
     with pytest.raises(ValueError, match="`precision` cannot be `int8`"):
         evaluate(mteb, make_encoder(served_client), sts, encode_kwargs={"precision": "int8"})
 
 
-def test_results_are_kept_and_found_again(mteb, sts, served_client, tmp_path):
-    """MTEB's own cache of results keeps them under the model's name and revision."""
+def test_results_are_cached(mteb, sts, served_client, tmp_path):
+    """MTEB's cache stores and finds results by the model's name and revision."""
     cache = mteb.ResultCache(tmp_path)
     encoder = make_encoder(served_client)
 

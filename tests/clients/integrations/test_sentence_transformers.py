@@ -15,7 +15,7 @@ from tests.clients.integrations.conftest import MAX_SEQ_LENGTH, TEXTS
 
 @pytest.fixture(params=["plain", "unit"])
 def both(request, served, served_client):
-    """An encoder and the SentenceTransformer that its model was made from."""
+    """Return an encoder and the SentenceTransformer of its model."""
     return Encoder(served_client, model=request.param), getattr(served, request.param)
 
 
@@ -26,7 +26,7 @@ def encoder(served_client):
 
 @pytest.mark.parametrize("sentences", [TEXTS, TEXTS[0], TEXTS[:1], tuple(TEXTS), np.array(TEXTS)])
 def test_vectors_are_those_of_the_library(both, sentences):
-    """A text, a list, a tuple and an array: shape, type and numbers to 1e-5, also of a text that is cut."""
+    """A text, list, tuple or array gives the library's shape, type and numbers to 1e-5, also for a truncated text."""
     encoder, reference = both
 
     vectors, expected = encoder.encode(sentences), reference.encode(sentences)
@@ -49,22 +49,22 @@ def test_vectors_are_those_of_the_library(both, sentences):
     ],
     ids=str,
 )
-def test_arguments_do_what_they_do_in_the_library(both, arguments):
-    """Each argument that can be honoured gives the library's vectors to 1e-5."""
+def test_arguments_work_as_in_the_library(both, arguments):
+    """Each supported argument gives the library's vectors to 1e-5."""
     encoder, reference = both
 
     np.testing.assert_allclose(encoder.encode(TEXTS, **arguments), reference.encode(TEXTS, **arguments), atol=1e-5)
 
 
 def test_the_first_numbers_of_vectors(served, encoder):
-    """`truncate_dim` keeps the first numbers, as the library does for a model that does not normalise."""
+    """`truncate_dim` keeps the first numbers, as in the library for a model without normalisation."""
     vectors = encoder.encode(TEXTS, truncate_dim=8)
 
     np.testing.assert_allclose(vectors, served.plain.encode(TEXTS, truncate_dim=8), atol=1e-5)
 
 
 def test_tensors(served, encoder):
-    """`convert_to_tensor` gives one tensor, `convert_to_numpy=False` a list of them."""
+    """`convert_to_tensor` returns one tensor, `convert_to_numpy=False` a list of tensors."""
     tensor = encoder.encode(TEXTS, convert_to_tensor=True)
     tensors = encoder.encode(TEXTS, convert_to_numpy=False)
     single = encoder.encode(TEXTS[0], convert_to_tensor=True)
@@ -77,7 +77,7 @@ def test_tensors(served, encoder):
 
 
 def test_prompts(served_client, served):
-    """Prompts by name, the default one, and those of queries and documents."""
+    """The encoder applies named, default, query and document prompts."""
     prompts = {"query": "owl: ", "document": "the tree: "}
     encoder = Encoder(served_client, model="plain", prompts=prompts, default_prompt_name="document")
     texts = TEXTS[:2]
@@ -104,8 +104,8 @@ def test_prompts(served_client, served):
     ids=str,
 )
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
-def test_prompts_that_are_not_given(served, served_client, prompts, default, method):
-    """`query` and `document` are empty then, as in the library: nothing is put before texts in their place."""
+def test_default_prompts_are_empty(served, served_client, prompts, default, method):
+    """The prompts `query` and `document` are empty by default, as in the library."""
     encoder = Encoder(served_client, model="plain", prompts=prompts, default_prompt_name=default)
     reference = SentenceTransformer(
         modules=list(served.plain), prompts=prompts, default_prompt_name=default, device="cpu"
@@ -116,7 +116,7 @@ def test_prompts_that_are_not_given(served, served_client, prompts, default, met
 
 @pytest.mark.parametrize("name", ["cosine", "dot"])
 def test_similarity(served, served_client, name):
-    """`similarity` and `similarity_pairwise` give the library's numbers, as arrays."""
+    """`similarity` and `similarity_pairwise` return the library's numbers as arrays."""
     encoder = Encoder(served_client, model="plain", similarity_fn_name=name)
     left, right = encoder.encode(TEXTS[:2]), encoder.encode(TEXTS[2:4])
     function = {"cosine": (util.cos_sim, util.pairwise_cos_sim), "dot": (util.dot_score, util.pairwise_dot_score)}[name]
@@ -127,8 +127,8 @@ def test_similarity(served, served_client, name):
 
 
 @pytest.mark.parametrize("value", ["dot", SimilarityFunction.DOT_PRODUCT])
-def test_the_similarity_may_be_set(served_client, value):
-    """By its name or as the library's; what is not here is refused and changes nothing."""
+def test_the_similarity_can_be_set(served_client, value):
+    """The similarity accepts a name or the library's enum; an unknown value raises ValueError and changes nothing."""
     encoder = Encoder(served_client, model="plain")
     encoder.similarity_fn_name = value
     with pytest.raises(ValueError, match=r"unknown similarity: `euclidean` \(one of: cosine, dot"):
@@ -139,7 +139,7 @@ def test_the_similarity_may_be_set(served_client, value):
 
 
 def test_the_library_searches_with_the_encoder(served, encoder):
-    """`semantic_search` and `paraphrase_mining`, which call `encode`, find the same as with the library's model."""
+    """`semantic_search` and `paraphrase_mining` give the same results with the encoder as with the library's model."""
 
     def found(model):
         queries, corpus = (model.encode(texts, convert_to_tensor=True) for texts in (TEXTS[:2], TEXTS))
@@ -149,8 +149,8 @@ def test_the_library_searches_with_the_encoder(served, encoder):
     assert found(encoder) == found(served.plain)
 
 
-def test_what_the_model_is(served, encoder):
-    """Length of vectors and texts, as the library tells them."""
+def test_dimension_and_length_of_the_model(served, encoder):
+    """Dimension and maximum length equal the library's."""
     assert encoder.get_sentence_embedding_dimension() == served.plain.get_sentence_embedding_dimension() == 32
     assert encoder.max_seq_length == served.plain.max_seq_length == MAX_SEQ_LENGTH
     encoder.truncate_dim = 8
@@ -160,7 +160,7 @@ def test_what_the_model_is(served, encoder):
 
 
 def test_no_texts(encoder):
-    """An empty list gives no vectors, without asking the server."""
+    """An empty list returns no vectors and sends no request."""
     assert encoder.encode([]).shape == (0, 0)
 
 
@@ -177,8 +177,8 @@ def test_no_texts(encoder):
     ],
     ids=str,
 )
-def test_what_a_server_cannot_do_is_refused(encoder, arguments, message):
-    """No argument is ignored."""
+def test_unsupported_arguments_are_refused(encoder, arguments, message):
+    """Every unsupported argument raises an error."""
     with pytest.raises(ValueError, match=message):
         encoder.encode(TEXTS, **arguments)
 
@@ -192,8 +192,8 @@ def test_what_a_server_cannot_do_is_refused(encoder, arguments, message):
     ],
     ids=str,
 )
-def test_libraries_that_are_missing(encoder, monkeypatch, library, arguments):
-    """What needs a library says which one, where it is not installed; nothing else needs any."""
+def test_missing_libraries_are_named(encoder, monkeypatch, library, arguments):
+    """An option that needs a missing library names it; everything else works without."""
     for name in (library, f"{library}.auto"):
         monkeypatch.setitem(sys.modules, name, None)
 
@@ -204,7 +204,7 @@ def test_libraries_that_are_missing(encoder, monkeypatch, library, arguments):
 
 
 def test_mistakes_of_the_encoder(served_client):
-    """Unknown defaults are refused before anything is encoded."""
+    """The constructor refuses unknown defaults."""
     with pytest.raises(ValueError, match="unknown similarity: `euclid`"):
         Encoder(served_client, similarity_fn_name="euclid")
     with pytest.raises(ValueError, match="unknown prompt: `passage`"):
@@ -212,7 +212,7 @@ def test_mistakes_of_the_encoder(served_client):
 
 
 def test_long_texts_can_be_refused(served_client):
-    """`truncate=False` raises instead of cutting, and says which text it is in the whole list."""
+    """`truncate=False` raises InvalidInput with the text's position in the whole list."""
     encoder = Encoder(served_client, model="plain", truncate=False)
 
     with pytest.raises(InvalidInput, match=r"^input 4, text: ") as caught:
@@ -222,16 +222,16 @@ def test_long_texts_can_be_refused(served_client):
 
 
 def test_all_vectors_are_of_one_model(server, client):
-    """A list that is sent in steps keeps to the model that was the only one when it began, whatever is loaded then."""
+    """A list sent in steps uses one model version, even if another one is loaded meanwhile."""
     Encoder(client).encode(TEXTS, batch_size=2)
 
-    asked = [call.request.model for call in server.calls if call.method == "Embed"]
-    assert asked == [ModelRef(name="fake", version="1")] * 3
+    models = [call.request.model for call in server.calls if call.method == "Embed"]
+    assert models == [ModelRef(name="fake", version="1")] * 3
 
 
 @pytest.mark.parametrize("encode", [Encoder.encode, Encoder.encode_query])
 def test_blank_texts_are_refused(served_client, encode):
-    """Also after a prompt, which alone would have a vector; positions are those in the list."""
+    """Blank texts raise InvalidInput with their positions, even with a prompt."""
     encoder = Encoder(served_client, model="plain", prompts={"query": "owl: "})
 
     with pytest.raises(InvalidInput, match="input 1, text: empty text; it needs at least one word") as caught:
@@ -240,15 +240,15 @@ def test_blank_texts_are_refused(served_client, encode):
     assert [item.index for item in caught.value.items] == [1, 3]
 
 
-def test_a_model_must_be_named_where_there_are_several(served_client):
-    """The message lists what is loaded."""
+def test_several_models_need_a_name(served_client):
+    """The error for several candidate models lists them."""
     with pytest.raises(ModelNotFound, match=r"give a name .*: `plain/1`, `unit/1`"):
         Encoder(served_client).get_sentence_embedding_dimension()
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
-def test_a_model_that_cannot_be_told_is_the_servers_to_refuse(served_client, batch_size):
-    """In one way, whether a list is sent in steps or not."""
+def test_ambiguous_models_raise_the_servers_error(served_client, batch_size):
+    """An ambiguous model raises the server's error, whether the list is sent in steps or not."""
     with pytest.raises(InvalidInput, match="name one of the models of task `embedding`"):
         Encoder(served_client).encode(TEXTS, batch_size=batch_size)
     with pytest.raises(ModelNotFound, match="no model of that name: `other`"):
@@ -257,7 +257,7 @@ def test_a_model_that_cannot_be_told_is_the_servers_to_refuse(served_client, bat
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
 def test_both_names_of_the_texts(encoder, method):
-    """`inputs` since sentence-transformers 5.4, `sentences` before, or neither name."""
+    """`encode` accepts `inputs` (since sentence-transformers 5.4) and `sentences` (before)."""
     encode = getattr(encoder, method)
 
     np.testing.assert_array_equal(encode(inputs=TEXTS), encode(TEXTS))
@@ -265,19 +265,19 @@ def test_both_names_of_the_texts(encoder, method):
 
 
 def test_both_names_of_the_dimension(encoder):
-    """The second is that of sentence-transformers before 5.4."""
+    """The encoder has both names of the dimension, before and since sentence-transformers 5.4."""
     assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension()
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
 @pytest.mark.parametrize("inputs", [{"query": "text"}, {"a"}, b"text", None, [1], [{"text": "a"}]], ids=str)
-def test_only_texts_are_taken(encoder, method, inputs):
-    """Rather than the keys of a mapping."""
+def test_mappings_are_refused(encoder, method, inputs):
+    """`encode` refuses a mapping instead of encoding its keys."""
     with pytest.raises(TypeError, match=r"must be a|expected a string"):
         getattr(encoder, method)(inputs)
 
 
 def test_the_texts_are_given_once(encoder):
-    """Not by both names."""
+    """`encode` refuses `inputs` and `sentences` together."""
     with pytest.raises(TypeError, match="without `sentences`"):
         encoder.encode(TEXTS, sentences=TEXTS)

@@ -1,4 +1,4 @@
-"""Results of the client as JSON has them."""
+"""Results of the client as JSON values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as objects, tuples and arrays as lists."""
+    """Convert dataclasses to objects, and tuples and arrays to lists."""
     if isinstance(value, np.ndarray):
         return [[round(float(number), 6) for number in row] for row in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

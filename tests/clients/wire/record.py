@@ -43,22 +43,22 @@ MODELS = [
 
 
 def record() -> dict[str, Any]:
-    """All calls, with their messages and results."""
+    """Return all calls, with their messages and results."""
     calls = []
     with FakeServer(MODELS) as server, Client(server.target) as client, grpc.insecure_channel(server.target) as channel:
         for method, arguments, options in CALLS:
             result = getattr(client, method)(*arguments, **options)
-            asked = server.calls[-1]
-            raw = asked.request.SerializeToString(deterministic=True)
-            reply = channel.unary_unary(f"/bertline.v1.Encoder/{asked.method}")(raw)
+            last = server.calls[-1]
+            raw = last.request.SerializeToString(deterministic=True)
+            reply = channel.unary_unary(f"/bertline.v1.Encoder/{last.method}")(raw)
             messages = {"request": encoded(raw), "reply": encoded(reply)}
-            call = {"method": method, "arguments": arguments, "options": options, "rpc": asked.method}
+            call = {"method": method, "arguments": arguments, "options": options, "rpc": last.method}
             calls.append(call | messages | {"result": plain(result)})
     return {"descriptor": encoded(pb.DESCRIPTOR.serialized_pb), "calls": calls}
 
 
 def encoded(raw: bytes) -> str:
-    """Bytes as text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(raw).decode()
 
 
