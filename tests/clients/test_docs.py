@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from bertline.testing import FakeServer
+from serving.core.errors import ERROR_REASONS, INTERNAL_REASON
+from serving.grpc_api.status import CODES
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("clients/README.md", "docs/guides/python-client.md", "docs/guides/test-your-application.md")
+OTHER_CLIENTS = "docs/guides/other-clients.md"
+PAGES = ("clients/README.md", "docs/guides/python-client.md", "docs/guides/test-your-application.md", OTHER_CLIENTS)
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page in PAGES
     for number, example in enumerate(
         re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     )
+    if "import tritonclient" not in example
 ]
 
 
@@ -47,3 +51,13 @@ def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
 
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_every_reason_is_documented() -> None:
+    """The page about other clients has every reason of an ErrorInfo in a row of its status."""
+    page = (ROOT / OTHER_CLIENTS).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z_]+) \| ((?:`[A-Z_]+`(?:, )?)+) \|", page, re.MULTILINE)
+    documented = {(status, reason) for status, reasons in rows for reason in re.findall(r"`(\w+)`", reasons)}
+    known = {(CODES[kind.kind].name, reason) for kind, reason in ERROR_REASONS.items()}  # type: ignore[attr-defined]
+
+    assert documented == known | {("INTERNAL", INTERNAL_REASON)}
