@@ -57,7 +57,7 @@ def test_untrusted_server(target, authority, mine, tmp_path):
     stranger = make_authority(tmp_path / "stranger")
     with (
         Client(target, credentials=mine.credentials(stranger), token=TOKEN) as client,
-        pytest.raises(ConnectionFailed, match="trust who signed its certificate"),
+        pytest.raises(ConnectionFailed, match="trust the signer of its certificate"),
     ):
         client.models()
 
