@@ -17,7 +17,7 @@ from tests.clients.command import Run, fails, succeeds
 
 
 class Killed(BaseException):
-    """End of the process."""
+    """Error that stands for the end of the process."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
-    """Refuse a folder with foreign files, whatever the options, and change nothing in it."""
+    """A job refuses a folder with foreign files, for any options, and changes nothing in it."""
     for name in ("mine", "out.jsonl.job"):
         (folder / name).mkdir()
         (folder / name / "precious").write_text("text")
@@ -45,7 +45,7 @@ def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
 
 
 def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> None:
-    """--force replaces a folder of a job, unless it holds foreign files."""
+    """--force replaces a folder of a job unless it holds foreign files."""
     run("embed", "-i", "in.txt", "-o", "out/")
     (folder / "out" / "notes").write_text("text")
     before = sorted(path.name for path in (folder / "out").iterdir())
@@ -57,7 +57,7 @@ def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> Non
 
 
 def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, folder: Path) -> None:
-    """Another job is refused, and the parts of the interrupted one stay."""
+    """Another job is refused, and the interrupted one keeps its parts."""
     server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
     server.reset()
@@ -74,7 +74,7 @@ def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, fold
     [*(pytest.param(name, marks=pytest.mark.slow) for name in ("out.jsonl", "out.npy")), "out.parquet", "out/"],
 )
 def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
-    """A job that is killed before any step and resumed writes the same files, and no others."""
+    """A job that is killed before any step and resumed writes the same files and no others."""
     (folder / "in.txt").write_text("".join(f"text {number}\n" for number in range(300)) + "refuse\n")
     (folder / "wanted").mkdir()
     run("embed", "-i", "in.txt", "-o", f"wanted/{output}")
@@ -125,7 +125,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_leftovers_of_a_finished_job_do_not_block_the_next(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leftovers of a finished job do not stop the next one with the same output."""
+    """Leftovers of a finished job do not block the next job with the same output."""
     remove = File.remove
 
     def killed(self: File) -> None:
@@ -155,7 +155,7 @@ def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
 def test_a_resumed_job_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
-    """Do not replace a file that --rejects names for the first time."""
+    """A resumed job does not replace a file that --rejects names for the first time."""
     (folder / "notes.txt").write_text("mine")
     interrupt(run, server, "-o", "out.jsonl")
     before = sorted((folder / "out.jsonl.job").glob("part-*"))
@@ -171,7 +171,7 @@ def test_a_resumed_job_replaces_no_file(run: Run, server: FakeServer, folder: Pa
 def test_a_file_that_came_meanwhile_is_not_the_jobs(
     run: Run, server: FakeServer, folder: Path, options: list[str]
 ) -> None:
-    """Do not replace a file that appeared at the place of --rejects."""
+    """A job does not replace a file that appeared at the path of --rejects."""
     interrupt(run, server, "-o", "out.jsonl", "--rejects", "notes.txt")
     (folder / "notes.txt").write_text("mine")
 
@@ -186,7 +186,7 @@ def test_a_file_that_came_meanwhile_is_not_the_jobs(
 def test_a_resumed_job_replaces_its_own_files(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """Resume after a kill between rejected rows and output, also if --rejects names another file than at first."""
+    """A job resumes after a kill between rejected rows and output, also if --rejects names another file."""
     (folder / "in.txt").write_text("text\nrefuse\n")
     move = File.move
 
@@ -207,7 +207,7 @@ def test_a_resumed_job_replaces_its_own_files(
 
 
 def test_files_beside_the_rejected_rows_stay(run: Run, folder: Path) -> None:
-    """Keep files with similar names, also inputs."""
+    """A job leaves files with similar names in place, inputs included."""
     (folder / "r.tmp").write_text("text\n")
     (folder / "out.jsonl.rejects.jsonl.tmp").mkdir()
 
@@ -222,7 +222,7 @@ def test_files_beside_the_rejected_rows_stay(run: Run, folder: Path) -> None:
 def test_parts_outlast_a_mistake_in_the_input(
     run: Run, server: FakeServer, folder: Path, arguments: list[str], output: str
 ) -> None:
-    """Keep parts and output if the input is missing or unreadable."""
+    """Parts and output stay if the input is missing or unreadable."""
     (folder / "in.parquet").write_text("not parquet")
     interrupt(run, server, "-o", output)
     if output == "out/":
@@ -235,7 +235,7 @@ def test_parts_outlast_a_mistake_in_the_input(
 
 
 def test_the_folder_of_rejected_rows_must_exist(run: Run, server: FakeServer) -> None:
-    """Refuse a missing folder before anything is sent."""
+    """A missing folder of --rejects is refused before anything is sent."""
     for output in ([], ["-o", "out.jsonl"]):
         result = run("embed", "text", *output, "--rejects", "none/r.jsonl")
 
@@ -247,7 +247,7 @@ def test_the_folder_of_rejected_rows_must_exist(run: Run, server: FakeServer) ->
 def test_the_lock_is_closed_before_its_folder_goes(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int
 ) -> None:
-    """Close the lock before removal: NFS keeps open files, and their folder."""
+    """The job closes its lock before it removes the folder, because NFS keeps open files."""
     remove, open_there = File.remove, []
 
     def removed(self: File) -> None:
@@ -265,7 +265,7 @@ def test_the_lock_is_closed_before_its_folder_goes(
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Work without locks, with a warning, if the file system has none."""
+    """A job works with a warning if the file system has no locks."""
     monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(code))
 
     result = run("embed", "-i", "in.txt", "-o", "out.jsonl")
@@ -277,7 +277,7 @@ def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report the reason of the system, and leave nothing behind."""
+    """The error gives the system's reason, and nothing is left behind."""
     monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(errno.EIO))
 
     assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl"), "cannot write `out.jsonl`: Input/output error")
@@ -294,7 +294,7 @@ def failing(code: int) -> Callable[..., None]:
 
 
 def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
-    """Sort by number, also beyond five digits."""
+    """Parts are sorted by number, also beyond five digits."""
     keys = [(99_999, 0), (99_999, 99_999), (99_999, 100_000), (100_000, 0)]
     parts = [layout.part_name(*key, "0" * 12, ".jsonl") for key in keys]
     rejects = [layout.rejects_name(*key) for key in keys]

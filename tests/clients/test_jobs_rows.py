@@ -1,4 +1,4 @@
-"""Rows of every kind: each has one result, or is rejected once, in order, in every format."""
+"""Rows of every kind: each has one result or one rejection, in order, in every format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LINES = st.lists(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, suffix=st.sampled_from(["jsonl", "parquet", "npy"]))
 def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix: str) -> None:
-    """Any lines: each has a result or is rejected, in the order of the input."""
+    """Each line has a result or is rejected, in the order of the input."""
     lines = ['{"text": "first"}', *lines]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -97,7 +97,7 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
 
 
 def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
-    """Rows whose objects, lists or numbers differ in type from the first rows are rejected, not cut."""
+    """A row whose objects, lists or numbers differ in type from the first rows is rejected, not cut."""
     rows = [
         {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
         {"text": "b", "more": None, "list": ["y"], "n": 2, "count": 2},
@@ -128,7 +128,7 @@ def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
 def test_first_rows_that_are_rejected_settle_no_columns(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    """First rows with results decide on the columns, even after whole chunks of rejected rows."""
+    """The first rows with results decide on the columns, even after whole chunks of rejected rows."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{output}")
@@ -138,7 +138,7 @@ def test_first_rows_that_are_rejected_settle_no_columns(
 
 
 def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that fails while it completes columns of parts is finished by the next run."""
+    """The next run completes the columns of parts if a run failed while it did so."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
@@ -168,7 +168,7 @@ def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, mo
     ],
 )
 def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line: int) -> None:
-    """Refuse an open quote, which would make one value of the rest of the file."""
+    """An open quote is refused, because the rest of the file would be one value."""
     (tmp_path / "in.csv").write_text(content)
     (tmp_path / "good.csv").write_text('id,text\n1,a\n2,"b\n3,c"')
 
@@ -182,7 +182,7 @@ def test_a_quote_that_is_not_closed(run: Run, tmp_path: Path, content: str, line
 def test_the_header_of_csv_belongs_to_its_rows(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Do not resume with another order of columns in the header."""
+    """A job does not resume if the columns in the header have another order."""
     monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
     path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
     path.write_text(f"title,text\n{rows}")
@@ -197,7 +197,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
 
 
 def test_named_columns_must_exist(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Reject rows without the column of --column, even if it is optional; null counts as present."""
+    """A row without the column of --column is rejected, even if it is optional; null counts as present."""
     rows = [{"text": "a", "premise": "b"}, {"text": "a", "premise": None}, {"text": "a", "premises": "b"}]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -210,7 +210,7 @@ def test_named_columns_must_exist(run: Run, server: FakeServer, tmp_path: Path) 
 
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
 def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
-    """Refuse vectors of several lengths."""
+    """A job refuses vectors of several lengths."""
     with pytest.raises(
         FileError, match=r"have different lengths \([48] and [24]\): several models answered; name one with --model"
     ):
@@ -218,13 +218,13 @@ def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return lines that end in a line feed; other line ends of Unicode do not count."""
+    """Return the lines that end in a line feed; other Unicode line ends do not count."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
 @pytest.mark.parametrize("options", [(), ("--truncate",), ("--no-truncate",)])
 def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Report truncated rows, unless --truncate or --no-truncate is given."""
+    """The command reports truncated rows unless --truncate or --no-truncate is given."""
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     (tmp_path / "in.txt").write_text("short\n" + "a text of more words than eight\n" * 2)
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *options)
@@ -235,7 +235,7 @@ def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: 
 
 
 def test_requests_that_are_too_large_are_split() -> None:
-    """Split a request that is too large; end the job for errors in other fields."""
+    """A job splits a request that is too large, and ends on errors in other fields."""
 
     def ask(inputs: list[int], usage: Usage) -> list[int]:
         if sum(inputs) > 3:
@@ -252,7 +252,7 @@ def test_requests_that_are_too_large_are_split() -> None:
 
 
 def test_a_refused_row_is_retried_before_it_is_rejected() -> None:
-    """Send a refused row once more before it is rejected: the server may have been slow for a moment."""
+    """A job retries a refused row once, because the server may have been slow for a moment."""
     refusals = {"slow": 1, "huge": 2}
 
     def ask(inputs: list[str], usage: Usage) -> list[str]:
@@ -270,7 +270,7 @@ def test_a_refused_row_is_retried_before_it_is_rejected() -> None:
 
 
 def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Limit requests by bytes, not by characters."""
+    """The limit of a request counts bytes, not characters."""
     (tmp_path / "in.txt").write_text("\n".join(["猫" * 1000] * 500))
     run("embed", "-i", f"{tmp_path}/in.txt", "--batch-size", "500", "-o", f"{tmp_path}/out.npy")
 
@@ -279,5 +279,5 @@ def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: P
 
 
 def test_lone_surrogates_count_as_three_bytes() -> None:
-    """Count the bytes of a lone surrogate, which JSON may hold."""
+    """A lone surrogate, which JSON may hold, counts as three bytes."""
     assert text_bytes(["a", ("ü", "\ud800"), None]) == 6

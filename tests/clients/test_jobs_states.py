@@ -48,12 +48,12 @@ NEXT = {
 
 
 class Killed(BaseException):
-    """End of the process."""
+    """Error that stands for the end of the process."""
 
 
 @dataclass
 class Disk:
-    """Counts the steps that change files, and kills the process before one of them."""
+    """Counter of the steps that change files; kills the process before one of them."""
 
     steps_left: int = 10**9
 
@@ -68,7 +68,7 @@ DISK = Disk()
 
 @contextmanager
 def small_chunks_and_kills() -> Iterator[None]:
-    """Cut chunks of two rows, and count the steps of File."""
+    """Make chunks of two rows, and count the steps of File."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "BLOCK_ROWS", 2)
         patch.setattr(rows_module, "CHUNK_ROWS", 2)
@@ -86,7 +86,7 @@ def _counted(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def directory_of(folder: Path, output: str, option: str) -> JobDirectory:
-    """Return the directory of a job; `option` stands for all that makes it another job."""
+    """Return the directory of a job; another `option` makes it another job."""
     operation = OPERATIONS["embed"]
     pass_through = PassThrough(ALL_COLUMNS, [VECTOR], [ROW_NUMBER])
     is_jsonl = output.endswith("jsonl")
@@ -105,7 +105,7 @@ def results_of(chunk: Any, option: str) -> ChunkResults:
 
 
 def do_job(folder: Path, output: str, option: str, *, force: bool = False, restart: bool = False) -> Totals:
-    """Run a job as `jobs.run` does, without a server."""
+    """Run a job like `jobs.run`, without a server."""
     directory = directory_of(folder, output, option)
     source = Source(file_of(f"{folder}/in.txt"), Format.text)
     with directory.opened(force=force, restart=restart) as has_work:
@@ -143,7 +143,8 @@ def expected(output: str, option: str, content: str) -> tuple[dict[str, bytes], 
 
 
 class JobDirectoryMachine(RuleBasedStateMachine):
-    """Runs of two jobs with the same output: killed anywhere, resumed, forced, restarted, with other input."""
+    """State machine of two jobs with the same output: runs are killed, resumed, forced and restarted, with changing
+    input."""
 
     @initialize(output=st.sampled_from(["out.jsonl", "out.parquet", "out/"]))
     def start(self, output: str) -> None:
@@ -248,7 +249,7 @@ TestJobDirectory = JobDirectoryMachine.TestCase
 
 
 def test_every_state_has_actions() -> None:
-    """Every state has actions; with --force only foreign files and other jobs are refused."""
+    """Every state has actions, and with --force only foreign files and other jobs are refused."""
     assert set(ACTIONS) == set(State) == set(NEXT)
     for state in State:
         for restart in (False, True):
@@ -260,7 +261,7 @@ def test_every_state_has_actions() -> None:
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out/"])
 def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
-    """A job that is killed before each step in turn, each time resumed from there, ends like an uninterrupted one."""
+    """A job that is killed before each step in turn and resumed ends like an uninterrupted one."""
     with small_chunks_and_kills():
         write_input(tmp_path, "first")
         wanted = expected(output, "a", "first")
@@ -286,7 +287,7 @@ def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out/"])
 def test_killed_while_it_replaces_an_output(tmp_path: Path, output: str) -> None:
-    """A run that is killed while it removes the parts of the run before is resumed without loss."""
+    """A run that is killed while it removes the parts of an earlier run resumes without loss."""
     with small_chunks_and_kills():
         wanted = expected(output, "a", "first")
         for num_steps in range(20):

@@ -1,4 +1,4 @@
-"""Object stores that fail with the errors of their libraries."""
+"""Object stores that raise the errors of their libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NoCredentials(Exception):
 
 
 class Store(MemoryFileSystem):
-    """Store of which one method fails."""
+    """Store whose method of one name fails."""
 
     protocol = "store"
     failing = ""
@@ -71,7 +71,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Stor
 def test_a_store_that_fails(
     run: Run, store: type[Store], failing: str, arguments: list[str], message: str, error: Exception, why: str
 ) -> None:
-    """One line names the file, and ends with the library's message."""
+    """The command names the file in one line that ends with the library's message."""
     store.failing, store.error = failing, error
     result = run("embed", *arguments)
 
@@ -80,21 +80,21 @@ def test_a_store_that_fails(
 
 
 def test_a_store_that_cannot_be_reached(run: Run, dead_target: str) -> None:
-    """Report stores that connect as soon as they are named."""
+    """The command reports a store that fails when it is named."""
     result = run("embed", "-i", f"ftp://{dead_target}/x.txt")
 
     assert fails(result, f"cannot use `ftp://{dead_target}/x.txt`: Connection refused")
 
 
 def test_server_errors_are_not_store_errors(run: Run, store: type[Store], dead_target: str) -> None:
-    """Do not blame the store of --rejects for an error of the server."""
+    """An error of the server is not reported as an error of the store of --rejects."""
     result = run("embed", "text", "--rejects", "store://jobs/r.jsonl", "-t", dead_target, "--patience", "0")
 
     assert fails(result, "no server is available")
 
 
 def test_whole_paths_keep_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absolute paths keep links, which may differ on another machine; URLs stay."""
+    """Absolute paths keep links, which may differ on another machine, and URLs stay unchanged."""
     (tmp_path / "release").mkdir()
     (tmp_path / "current").symlink_to("release")
     monkeypatch.chdir(tmp_path)
