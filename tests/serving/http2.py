@@ -1,4 +1,4 @@
-"""HTTP/2 client that does what gRPC clients never do: it reads only on demand, and pings at any time."""
+"""HTTP/2 client for unusual behaviour: it reads only on demand, and pings at any time."""
 
 import socket
 import struct

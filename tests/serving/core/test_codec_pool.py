@@ -180,7 +180,7 @@ def in_turns(calls, function):
 
 
 def test_callers_have_turns():
-    """Callers take turns, whatever the number of their calls."""
+    """Callers take turns, for any number of calls."""
     order = []
     calls = [call_of("a") for _ in range(5)] + [call_of("", connection="b:1"), call_of("c"), call_of("c")]
     in_turns(calls, order.append)
@@ -208,8 +208,8 @@ def test_too_many_calls(monkeypatch):
     assert [type(item) for item in found[3:]] == [NoThreadError] * 2
 
 
-def test_closing_ends_what_waits():
-    """Calls that wait for a thread end when there will be none."""
+def test_closing_ends_waiting_calls():
+    """Closing the pool ends the calls that wait for a thread."""
     release = threading.Event()
     pool = CodecPool("some", 1, lambda name, seconds: None)
 

@@ -72,7 +72,7 @@ def test_nearest_deadline_first():
 @pytest.mark.parametrize("lengths", [(20, 20), (20, 60), (25, 100)])
 @pytest.mark.parametrize("num_callers", [2, 7])
 def test_callers_share_the_time(lengths, num_callers):
-    """Callers get equal core time, whatever the number and size of their jobs."""
+    """Callers get equal core time, for any number and size of jobs."""
     order = FairOrder()
     for number in range(num_callers):
         for _ in range(100 * (1 + number % 3)):

@@ -17,7 +17,7 @@ from tests.serving.models import edit_manifest, write_model
 
 
 def test_compute(tmp_path):
-    """A batch of different lengths gives what numpy computes for each sequence alone."""
+    """A batch of different lengths equals numpy's results for each sequence alone."""
     reference = write_model(tmp_path)
     model = load_model(tmp_path / "tiny" / "1")
     sequences = [windows[0] for windows in reference.task.encode(["cat", "the cat sees", "who likes"])]

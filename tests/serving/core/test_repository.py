@@ -444,7 +444,7 @@ def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
 
 
 def test_all_gone(put, models_dir, tmp_path, caplog):
-    """A directory of models that vanishes or is empty, such as an unmounted one, unloads nothing."""
+    """No model is unloaded if the directory of models vanishes or is empty, for example when it is unmounted."""
     put()
     with watching(models_dir) as server:
         os.rename(models_dir, tmp_path / "away")

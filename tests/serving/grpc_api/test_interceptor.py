@@ -212,7 +212,7 @@ def request_id(call):
 
 @pytest.mark.parametrize("text", ["cat", ""])
 def test_request_id(server, text):
-    """Replies and errors return the request id, or a new one if none or an unusable one came."""
+    """Replies and errors return the request id of the call, or a new one if it is missing or invalid."""
     for sent, expected in (("job-7", "job-7"), ("two words", "[0-9a-f]{16}"), (None, "[0-9a-f]{16}")):
         metadata = (("x-request-id", sent),) if sent else ()
         call = server.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=metadata)

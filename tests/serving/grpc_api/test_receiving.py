@@ -374,7 +374,7 @@ def test_many_streams_of_large_messages(all_tasks, path):
 def test_replies_that_many_connections_do_not_read(tmp_path):
     """Unread replies of many connections stay within the budget; a client that reads is answered."""
     write_model(tmp_path, hidden_size=512)
-    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()  # of which the reply has 4 MB
+    message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()  # the reply has 4 MB
     settings = {"max_request_bytes": MIB, "buffer_bytes": 32 * MIB, "cache_bytes": 10**7, "max_queue_s": 1000}
     with serve(tmp_path, **settings) as running:
         running.stub.Embed(pb.EmbedRequest(texts=["cat"]))
@@ -410,7 +410,7 @@ def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
 
             assert sender.is_closed
             wait_until(lambda: channel.unary_unary(EMBED).future(message).code() is grpc.StatusCode.OK, "no room")
-    assert [record.levelname for record in caplog.records] == ["WARNING"]  # that tells of the connection
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # the log line of the connection
 
 
 def test_rapid_reset(server, caplog):
@@ -489,7 +489,7 @@ def resident_mib(pid):
 def test_three_attackers_together(tmp_path):
     """Three attacks at the same time add at most 128 MiB and the budget, which are freed; others are answered."""
     write_model(tmp_path, hidden_size=256)
-    message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # of which the reply has 8 MB
+    message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # the reply has 8 MB
     attacks = [
         [partial(never_end, num_streams=1000, size=4_000_000, path=path) for path in (EMBED, CHECK, WATCH)],
         [partial(read_nothing, path=EMBED, message=message, num_calls=30) for _ in range(12)]
@@ -499,7 +499,7 @@ def test_three_attackers_together(tmp_path):
     with listening(tmp_path, *flags, log=subprocess.DEVNULL) as (process, target, _), open_channel(target) as channel:
         stub = encoder_pb2_grpc.EncoderStub(channel)
         stub.Embed(pb.EmbedRequest(texts=["cat"] * 4000), timeout=60)
-        time.sleep(30)  # until what the first request leaves behind has been given back
+        time.sleep(30)  # until the memory of the first request is freed
         before = most = resident_mib(process.pid)
         for together in attacks:
             threads = [threading.Thread(target=attack, args=(target,), kwargs={"seconds": 8}) for attack in together]

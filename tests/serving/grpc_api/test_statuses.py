@@ -167,7 +167,7 @@ def test_bad_fields(server, method, request_, expected):
 
 
 def test_very_many_bad_fields(server):
-    """Bad inputs beyond what metadata carries are counted in the message, the first ones named."""
+    """The message names the first bad fields, and counts those that do not fit into the metadata."""
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat " * 40] * 1000))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -222,7 +222,7 @@ def test_not_utf8(server, method, message, fields):
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_not_a_message(server, method):
-    """Bytes that are no message at all are INVALID_ARGUMENT, naming what was expected."""
+    """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""
     error, fields = refused(lambda raw: raw_call(server, method, raw), b"\x0f\xff\xff")
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -313,7 +313,7 @@ def test_too_large_message(all_tasks, count, message, counted):
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert message in error.details()
-        assert bool(error.trailing_metadata()) == bool(counted)  # by which clients know what gRPC itself refused
+        assert bool(error.trailing_metadata()) == bool(counted)  # gRPC's own refusals have none
         assert not counted or dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
         assert not counted or error_info(error).reason == "MESSAGE_TOO_LARGE"
         assert running.stub.Embed(pb.EmbedRequest(texts=["cat"])).num_tokens == [3]

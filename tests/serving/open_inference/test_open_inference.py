@@ -111,7 +111,7 @@ def test_padding_of_a_vocabulary_is_no_token(tmp_path):
 
 @pytest.mark.parametrize("model", REQUESTS)
 def test_typed_contents(server, model):
-    """Typed contents and a column of one text a row give what raw contents give."""
+    """Typed contents and a column of texts return the same as raw contents."""
     raw = infer(server, model, **REQUESTS[model])
     typed = infer(server, model, **REQUESTS[model], typed=True)
     column = infer(server, model, **{name: [[text] for text in texts] for name, texts in REQUESTS[model].items()})
