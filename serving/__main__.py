@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process during the imports below, which are slow
-signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means "look for new models", which the first load does anyway
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # requests a scan of the models, which the first load does anyway
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers need these cores
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed handshakes of port scanners would fill the log
@@ -38,8 +38,8 @@ from serving.settings import Settings, read_settings, unknown_variables  # noqa:
 
 logger = logging.getLogger("serving")
 
-SWITCH_S = 0.001
-"""Interval for switching between Python threads, instead of 5 ms: workers that return from a run go on sooner."""
+THREAD_SWITCH_S = 0.001
+"""Seconds between switches of Python threads, instead of 5 ms: a worker that ends a run gets its turn sooner."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(run: Callable[[], None]) -> int:
-    """Run a command; print a mistake of the user as one line and return its exit code."""
+    """Run a command and return its exit code; print an error of the user as one line."""
     try:
         run()
     except (ValueError, OSError) as error:
@@ -80,7 +80,7 @@ def _serve(arguments: Sequence[str]) -> None:
     logs.configure(settings.log_format, settings.log_level)
     _warn_of_unknown_variables()
     descriptors.raise_limit()
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     try:
         uvloop.run(run(settings))
     except RuntimeError as error:
@@ -89,9 +89,12 @@ def _serve(arguments: Sequence[str]) -> None:
 
 
 async def run(settings: Settings) -> None:
-    """Start, load, announce that the server is ready, and drain on SIGTERM or SIGINT; a second signal ends it at once.
+    """Run the server: load the models, announce that it is ready, and drain on SIGTERM or SIGINT.
 
-    SIGHUP scans the directory of models.
+    A second signal ends it without waiting for calls. SIGHUP scans the directory of models.
+
+    Args:
+        settings: settings of the server.
 
     Raises:
         ValueError: when no model can be served.
@@ -139,7 +142,7 @@ def _exit(code: int) -> NoReturn:
 
 def _warn_of_unknown_variables() -> None:
     for name in unknown_variables():
-        logger.warning("unknown environment variable %s has no effect; see --help for the settings", name)
+        logger.warning("unknown environment variable `%s` has no effect; see --help for the settings", name)
 
 
 def _signals() -> asyncio.Queue[int]:

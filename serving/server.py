@@ -54,12 +54,13 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0
 """Seconds between checks of the workers."""
 QUIET_S = 0.1
+"""Seconds without a new call after which a draining server stops accepting calls. Until then it refuses them with
+UNAVAILABLE: gRPC itself would cancel calls that it has not handled yet, and clients do not retry CANCELLED."""
 MAX_SETTLE_S = 1.0
-"""A draining server accepts calls, to refuse them with UNAVAILABLE, until none has come for QUIET_S, at most for
-MAX_SETTLE_S. gRPC itself cancels calls that it has not handled yet, and clients do not retry CANCELLED."""
+"""Maximum seconds that a draining server accepts calls, even if new ones keep arriving."""
 MAX_LINGER_S = 0.5
-"""Maximum seconds to wait for gRPC after the grace period: it waits for connections that read no more until the system
-closes them, which takes minutes."""
+"""Maximum seconds to wait for gRPC after the grace period. gRPC itself waits for clients that have stopped reading
+until the system closes their connections, which takes minutes."""
 
 logger = logging.getLogger(__name__)
 logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLogFilter())
@@ -72,7 +73,7 @@ class Server:
         """Build the parts.
 
         Args:
-            settings: all settings.
+            settings: settings of the server.
 
         Raises:
             ValueError: when the tokens file cannot be used, or --trace-endpoint is set without OpenTelemetry.
@@ -140,7 +141,7 @@ class Server:
         )
 
     def _messages(self) -> Messages:
-        """Half of the memory for messages is for those on their way, half for requests and unread replies."""
+        """Split the memory for messages: half for messages being received, half for requests and unread replies."""
         settings = self.settings
         half = settings.buffer_bytes // 2
         receiver = Receiver(
@@ -243,7 +244,7 @@ class Server:
         await asyncio.to_thread(self._close)
 
     async def _settle(self, limit_s: float) -> float:
-        """Wait until no new calls come, at most `limit_s` seconds; return the seconds waited."""
+        """Wait until no new calls arrive, at most `limit_s` seconds; return the seconds waited."""
         started_s, num_calls = time.monotonic(), -1
         while num_calls != self._service.num_calls and time.monotonic() - started_s < limit_s:
             num_calls = self._service.num_calls
@@ -272,7 +273,7 @@ class Server:
         return self._metrics_server.port
 
     def _publish(self, models: Models) -> None:
-        """Serve these models and publish their health. A model is healthy if one version is; so is the server."""
+        """Serve these models and publish their health. A model is healthy if a version is, the server if a model is."""
         self._service.publish(models)
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:

@@ -20,7 +20,7 @@ TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Standard variable of OpenTelemetry for the collector's address."""
 
 CLIENT_VARIABLES = {"BERTLINE_TARGET", "BERTLINE_TOKEN", "BERTLINE_TLS_CA"}
-"""Variables of the command `bertline`, which may run beside the server."""
+"""Variables of the client's command `bertline`, which may run in the same environment."""
 _KUBERNETES_VARIABLE = re.compile(r"BERTLINE_(\w+_)?(SERVICE|PORT)_")
 """Variables that Kubernetes sets for each Service whose name begins with bertline."""
 
@@ -48,8 +48,8 @@ class Settings(BaseSettings):
     models_dir: CliPositionalArg[Path] = Path("models")
     """Directory of models, with the files <models-dir>/<name>/<version>/manifest.json."""
     poll_s: float = Field(2.0, ge=0, allow_inf_nan=False)
-    """Seconds between scans of the directory for new, replaced and removed models; 0 turns polling off. SIGHUP scans at
-    once. Raise it for slow or metered storage."""
+    """Seconds between scans of the directory for new, replaced and removed models; 0 turns polling off. SIGHUP scans
+    immediately. Raise it for slow or metered storage."""
     max_versions: int | None = Field(None, ge=1)
     """Maximum number of versions to serve of each model; the highest ones that can be loaded. Unset: all. Lower it to
     save memory; with 1, a new version replaces the old one, and both are in memory for a moment."""
@@ -102,8 +102,8 @@ class Settings(BaseSettings):
     """Memory in bytes for a cache of replies to identical requests, least recently used ones evicted first; a change of
     the models empties it. 0: no cache. Useful if queries repeat; the metrics show the hit rate."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
-    """Maximum bytes of a request message. A text that is split into windows takes up to 60 bytes of memory a byte (Tag,
-    Embed; Answer up to 150); other texts take a few. Lower it to save memory."""
+    """Maximum bytes of a request message. Each byte of a text that is split into windows needs up to 60 bytes
+    of memory (Tag, Embed; Answer up to 150), of other texts a few. Lower it to save memory."""
     max_texts: int = Field(8192, ge=1)
     """Maximum number of inputs of a request, and of choices, contexts or targets in all its inputs; more are refused
     with INVALID_ARGUMENT."""
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     receive_s: float = Field(60.0, gt=0, le=86_400)
     """Maximum seconds to receive a request message; slower ones are refused. Raise it for clients on slow networks."""
     max_connections: int = Field(4096, ge=1, le=2**31 - 1)
-    """Maximum number of open connections; more are closed at once."""
+    """Maximum number of open connections; further ones are closed immediately."""
     keepalive_time_s: float = Field(60.0, gt=0, le=86_400)
     """Seconds without traffic after which a connection is pinged. Lower it if a proxy closes idle ones sooner."""
     keepalive_timeout_s: float = Field(20.0, gt=0, le=86_400)
@@ -136,8 +136,8 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity of log lines."""
     log_calls: Literal["none", "failed", "all"] = "failed"
-    """Calls that get a log line (level info) with request id, status, sizes and durations. `all` costs about 15 us a
-    call; `failed` logs at most 50 lines a second."""
+    """Calls that get a log line (level info) with request id, status, sizes and durations. `all` costs about 15 us
+    per call; `failed` logs at most 50 lines a second."""
     trace_endpoint: str | None = Field(default_factory=lambda: os.environ.get(TRACE_VARIABLE))
     """Address of an OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to which traces of calls
     are sent. Unset: OTEL_EXPORTER_OTLP_ENDPOINT; if that is unset, too, no traces."""

@@ -144,8 +144,8 @@ def check_length(
         is_complete: False if the text was not read to its end, and may have more than `num_tokens`.
     """
     if num_tokens > max_tokens:
-        count = f"{num_tokens} tokens" if is_complete else f"at least {num_tokens} tokens"
-        reason = f"text too long: {count} came, {max_tokens} fit; shorten it or ask for truncation"
+        count = f"`{num_tokens}` tokens" if is_complete else f"at least `{num_tokens}` tokens"
+        reason = f"text too long: {count} (maximum `{max_tokens}`); shorten it or set `truncate`"
         invalid.append(InvalidExample(index, field, reason))
 
 

@@ -86,12 +86,13 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
     def _invalid(self, index: int, example: MultipleChoiceExample) -> Iterator[InvalidExample]:
         count = len(example.choices)
         if count < 2:
-            yield InvalidExample(index, "choices", f"{count} of them; at least two are needed")
+            yield InvalidExample(index, "choices", f"too few: `{count}`; at least two are needed")
         if not (example.context and example.question):
             return
         if count * len(example.question) > MAX_REPEATED_CHARS:
             reason = (
-                f"{len(example.question)} characters before each of {count} choices, {MAX_REPEATED_CHARS} fit in all"
+                f"too long: `{len(example.question)}` characters before each of {count} choices (maximum "
+                f"`{MAX_REPEATED_CHARS}` in all)"
             )
             yield InvalidExample(index, "question", reason)
         else:  # question and choice become one text, in which an empty one would go unnoticed

@@ -24,10 +24,10 @@ class Admission:
         """Estimate the tokens of a request that is not tokenised yet.
 
         Args:
-            model: model that will compute it.
-            num_bytes: size of the request.
+            model: model that answers it.
+            num_bytes: size of the serialised request.
             num_inputs: number of its inputs.
-            max_tokens: most tokens that the model reads of it, however large it is.
+            max_tokens: upper bound of the estimate, as `Endpoint.max_tokens`.
         """
         return int(min(self._scheduler.latency_model.estimate_tokens(model, num_bytes, num_inputs), max_tokens))
 

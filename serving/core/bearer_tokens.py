@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class BearerTokens:
-    """Tokens of a file, one a line, read again when it changes. No message contains a token."""
+    """Tokens of a file, one a line, read again when it changes. No error message contains a token."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -76,7 +76,9 @@ def read_tokens(path: Path) -> list[bytes]:
                 f"`{path}`, line {number}: a token consists of letters, digits and -._~+/=, without spaces"
             )
         if len(line) > MAX_CHARS:
-            raise ValueError(f"`{path}`, line {number}: the token has {len(line)} characters, at most {MAX_CHARS} fit")
+            raise ValueError(
+                f"`{path}`, line {number}: the token has {len(line)} characters; the maximum is {MAX_CHARS}"
+            )
         digests.append(_digest(line))
     if not digests:
         raise ValueError(f"`{path}` holds no token; write one on each line (`openssl rand -hex 32` makes one)")

@@ -11,10 +11,10 @@ MIN_BYTES, MAX_BYTES = 32 * 2**20, 256 * 2**20
 
 
 class Budget:
-    """Bytes held, by connection. Lives in one event loop.
+    """Memory budget, with the bytes that each connection holds. Lives in one event loop.
 
-    A connection may hold as much as is free. So many greedy connections end up with equal parts, and there is always
-    room for the small message of another one.
+    A connection may hold at most as many bytes as are free. So connections that take all they can end up with equal
+    parts, and there is always room for a small message of another one.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -46,5 +46,5 @@ class Budget:
 
 
 def default_budget() -> int:
-    """Return the budget that is used unless a setting gives one."""
+    """Return the default budget in bytes: an eighth of the available memory, within the bounds."""
     return min(max(available_memory_bytes() // MEMORY_DIVISOR, MIN_BYTES), MAX_BYTES)

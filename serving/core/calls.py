@@ -10,12 +10,12 @@ from serving.core.job import Origin
 
 
 def hold_nothing(num_bytes: int) -> None:
-    """Count no bytes."""
+    """Reserve nothing: the default of `Call.hold`."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """Part of a call's work, on the clock of `time.monotonic`."""
+    """Timed part of a call: its start on the clock of `time.monotonic`, and its duration."""
 
     name: str
     started_s: float
@@ -24,7 +24,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Call:
-    """Call. The front and the inference service fill in the fields as they learn them."""
+    """Record of a call. The front and the inference service fill in its fields while it runs."""
 
     path: str
     """Service and method: `/bertline.v1.Encoder/Embed`."""
@@ -32,11 +32,11 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers (metadata in gRPC), with lower-case names."""
     authorizations: Sequence[str] = ()
-    """Values of the header `authorization`, of which some calls have several."""
+    """All values of the header `authorization`. Only calls with exactly one are authenticated."""
     client: str = ""
     """Digest of the bearer token; empty without tokens."""
     trace_context: dict[str, str] = field(default_factory=dict)
-    """Headers `traceparent` and `tracestate`, if they came."""
+    """Headers `traceparent` and `tracestate`, if the client sent them."""
     started_s: float = field(default_factory=time.monotonic)
     is_bulk: bool = False
     """True if the call gives way to interactive calls (header `priority`)."""
@@ -45,9 +45,10 @@ class Call:
     connection: str = ""
     """Address and port of the client."""
     deadline_s: float | None = None
-    """Time at which the caller gives up, on the clock of `time.monotonic`."""
+    """Deadline in seconds on the clock of `time.monotonic`; None without one."""
     hold: Callable[[int], None] = hold_nothing
-    """Counts bytes for the call until it ends; raises NoRoomError. Only for the event loop."""
+    """Reserves bytes of the memory budget until the call ends; raises NoRoomError if too few are free. For use in the
+    event loop."""
     held_bytes: int = 0
     model: str = ""
     num_inputs: int = 0
@@ -71,7 +72,7 @@ class Call:
 
     @property
     def caller(self) -> str:
-        """Party that the server shares its time fairly with: a token, or a connection without tokens."""
+        """Key of the caller in fair queues: its token, or its connection if the server has no tokens."""
         return self.client or self.connection
 
     @property

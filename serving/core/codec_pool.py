@@ -15,13 +15,14 @@ from serving.core.errors import ExpiredError, NoThreadError
 from serving.core.round_robin import RoundRobinQueue
 
 SMALL_BYTES = 1024
-"""Largest request that is handled on the event loop: it takes well under a millisecond, and saves thread switches."""
+"""Maximum bytes of a request that is handled on the event loop, in well under a millisecond and without thread
+switches."""
 SEQUENCE_BYTES = 64
 """Bytes of text that are as much work as one sequence, however short the sequence is."""
 NUM_THREADS = 2
-"""Threads for larger requests. With one thread, a single huge request would block all others."""
+"""Number of threads for larger requests. With one thread, a single huge request would block all others."""
 MAX_WAITING = 8192
-"""Maximum number of waiting calls. Beyond it, the caller with most waiting calls loses one."""
+"""Maximum number of waiting calls. Beyond it, a call of the caller with most of them is refused."""
 RETRY_S = 1.0
 """Seconds after which to retry a call that was refused because too many wait."""
 
@@ -49,8 +50,8 @@ class CodecPool:
         Args:
             name: name of the threads.
             observe_wait: called in a thread with `name` and the seconds that a function waited for the thread.
-            max_size: maximum number of waiting bytes; beyond it, the caller with most waiting bytes loses a call. None:
-                the number of calls is bounded instead.
+            max_size: maximum number of waiting bytes; beyond it, a call of the caller with most of them is refused.
+                None: the number of calls is limited instead.
         """
         self._name, self._observe_wait, self._max_size = name, observe_wait, max_size
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
@@ -82,15 +83,16 @@ class CodecPool:
         undo: Callable[[Future[T]], None] = lambda result: None,
         small: int = SMALL_BYTES,
     ) -> T:
-        """Run a function: at once if the work is small, else in a thread.
+        """Run a function, on the event loop if the work is small, otherwise in a thread.
 
         The wait for the thread is a stage of the call. If the call is cancelled before its turn, nothing runs.
 
         Args:
             call: call that the work belongs to.
-            size: size of the work in bytes of a request.
-            undo: called with the result if the call is cancelled while the function runs.
-            small: largest size that runs at once, on the event loop.
+            size: size of the work, in bytes of a request.
+            function: the work; takes no arguments.
+            undo: called with the future of the result if the call is cancelled while the function runs.
+            small: maximum size that runs immediately, on the event loop.
 
         Raises:
             NoThreadError: when too much work waits.

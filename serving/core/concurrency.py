@@ -1,4 +1,4 @@
-"""Limit of concurrent calls of each client."""
+"""Counter of concurrent calls by client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding: examples -> features, within the limits of a request, while its caller waits."""
+"""Encoding: examples -> features, within the limits of a request. Ends early when its caller leaves."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
 UNCHECKED_BYTES = 4096
-"""Largest request that is tokenised without checking its deadline meanwhile."""
+"""Maximum bytes of a request that is tokenised without checks of its deadline."""
 CHECKED_TOKENS = 16_384
-"""Number of tokens after which admission is asked again, for texts that are read whole."""
+"""Number of tokens after which admission is checked again, for texts that are split into windows."""
 MAX_WINDOWS = 2**15
-"""Maximum number of windows of a request. Each takes some 4 KiB besides its tokens."""
+"""Maximum number of windows of a request. Each needs about 4 KiB besides its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Examples of a request, and the features of each."""
+    """Examples of a request, and the features of each: one sequence or several windows."""
 
     examples: list[Any]
     windows: list[list[Features]]
@@ -59,12 +59,12 @@ class TextEncoder:
         """Encode examples.
 
         Args:
-            request: request that they belong to.
-            model: model that will compute them.
+            request: request that holds the examples.
+            model: model that answers the request.
             task: task of the model, with the options of the request.
             examples: examples of the task.
-            truncate: cut texts that are too long instead of refusing them; None for the default of the manifest.
-            windowed: fields of the examples that are read in windows and may have any length.
+            truncate: True to cut texts that are too long instead of refusing them; None for the manifest's default.
+            windowed: fields of the examples that are split into windows and may have any length.
             field_path: returns the path of an invalid example in the request.
 
         Raises:
@@ -73,35 +73,37 @@ class TextEncoder:
         num_bytes, started_s = len(request.data), time.monotonic()
         truncate = model.manifest.truncate if truncate is None else truncate
         try:
-            held = examples
+            checked = examples
             if num_bytes > self._limits.unchecked_bytes(task.settings):
-                held = self._limits.cut(examples, task.settings, windowed=windowed, truncate=truncate)
+                checked = self._limits.enforce_lengths(examples, task.settings, windowed=windowed, truncate=truncate)
             completing, encoding = [
-                self._checked(task, request, model, read_whole=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
+                self._checked(task, request, model, is_windowed=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
                 for _ in range(2)  # both read the same tokens, and each counts them from zero
             ]
-            completed = [completing.complete(example) for example in held]
+            completed = [completing.complete(example) for example in checked]
             windows = encoding.encode(completed, truncate=truncate)
         except InvalidExamplesError as error:
             raise InvalidRequestError(
                 violations=[Violation(field_path(item), item.reason) for item in error.invalid]
             ) from error
         self.record(request, model, started_s)
-        if held is not examples:
-            windows = [count_cut(*parts) for parts in zip(windows, examples, held, strict=True)]
+        if checked is not examples:
+            windows = [count_cut(*parts) for parts in zip(windows, examples, checked, strict=True)]
         self._learn(model, num_bytes, windows)
         return Encoded(completed, windows)
 
-    def check_tokens(self, request: PendingRequest, model: Model, *, read_whole: bool = False) -> Callable[[int], None]:
-        """Return a function for the tokenizer to call now and then with the number of tokens it has read since.
+    def check_tokens(
+        self, request: PendingRequest, model: Model, *, is_windowed: bool = False
+    ) -> Callable[[int], None]:
+        """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens.
 
         Args:
             request: request whose texts are tokenised.
-            model: model that will compute it.
-            read_whole: True if the model will compute all tokens: then too many are refused before all are read.
+            model: model of the request.
+            is_windowed: True if the model computes all tokens. Too many are then refused before all are read.
 
         Returns:
-            A function that raises ExpiredError when nobody waits any more, and RefusedError as `Admission.admit`.
+            Function that raises ExpiredError when nobody waits any more, and RefusedError as `Admission.admit`.
         """
         num_tokens, next_check = 0, CHECKED_TOKENS
 
@@ -109,22 +111,22 @@ class TextEncoder:
             nonlocal num_tokens, next_check
             request.check()
             num_tokens += num_more
-            if read_whole and num_tokens >= next_check:
+            if is_windowed and num_tokens >= next_check:
                 next_check = num_tokens + CHECKED_TOKENS
                 self._admission.admit(request, model, num_tokens)
 
         return check
 
     def record(self, request: PendingRequest, model: Model, started_s: float) -> float:
-        """Record that texts have been tokenised since `started_s`. Return the seconds that it took."""
+        """Record a tokenisation that began at `started_s` and ends now; return its seconds."""
         seconds = time.monotonic() - started_s
         self._metrics.encoded(model, seconds)
         request.call.stages.append(Stage("tokenize", started_s, seconds))
         return seconds
 
-    def _checked(self, task: AnyTask, request: PendingRequest, model: Model, *, read_whole: bool) -> AnyTask:
+    def _checked(self, task: AnyTask, request: PendingRequest, model: Model, *, is_windowed: bool) -> AnyTask:
         """Return the task with a tokenizer that checks the request while it reads."""
-        check_tokens = self.check_tokens(request, model, read_whole=read_whole)
+        check_tokens = self.check_tokens(request, model, is_windowed=is_windowed)
         return replace(task, tokenizer=task.tokenizer.with_progress(check_tokens, _check_windows(request)))
 
     def _learn(self, model: Model, num_bytes: int, windows: Sequence[Sequence[Features]]) -> None:
@@ -136,8 +138,10 @@ class TextEncoder:
 
 
 def _check_windows(request: PendingRequest) -> Callable[[int], None]:
-    """Return a function to call with the number of windows that were made since; it raises InvalidRequestError when
-    there are too many, and ExpiredError as `PendingRequest.check`."""
+    """Return a callback for `Tokenizer.with_progress`, called with the number of further windows.
+
+    It raises InvalidRequestError when there are too many, and ExpiredError as `PendingRequest.check`.
+    """
     num_windows = 0
 
     def check(num_more: int) -> None:
@@ -146,8 +150,7 @@ def _check_windows(request: PendingRequest) -> Callable[[int], None]:
         num_windows += num_more
         if num_windows > MAX_WINDOWS:
             reason = (
-                f"the texts are read in more than {MAX_WINDOWS} windows, which a request takes; "
-                "send fewer or shorter ones"
+                f"the texts need more than {MAX_WINDOWS} windows, the maximum of a request; send fewer or shorter texts"
             )
             raise InvalidRequestError(reason, [Violation("inputs", reason)])
 

@@ -1,4 +1,4 @@
-"""Interface between the inference service and one operation of a front, such as Embed."""
+"""Interface between the inference service and the operations of its fronts (protocols), such as Embed."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ class Reply:
 
 
 class Inference(ABC):
-    """Request of an endpoint on its way: `encode`, then `decode` for each input, then `reply`."""
+    """One request of an endpoint. The service calls `encode`, then `decode` for each input, then `reply`."""
 
     model: Model
     windows: Sequence[Sequence[Features]]
-    """Sequences of each input, which `encode` makes."""
+    """Features of each input: one sequence or several windows. Set by `encode`."""
 
     @abstractmethod
     def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
-        """Make the sequences of each input.
+        """Tokenise the inputs and set `windows`.
+
+        Args:
+            encoder: encodes examples within the limits of a request.
+            request: the serialised request, its deadline and its call.
 
         Raises:
             InvalidRequestError: naming the inputs that cannot be encoded.
@@ -49,8 +53,8 @@ class Inference(ABC):
         """Return the result for one input.
 
         Args:
-            index: number of the input.
-            outputs: outputs of the model for its sequences. The result must not refer to them.
+            index: index of the input in the request.
+            outputs: model outputs for each of its sequences. The result must not refer to them.
 
         Raises:
             UnusableOutputError: when the outputs hold NaN or infinity.
@@ -58,18 +62,22 @@ class Inference(ABC):
 
     @abstractmethod
     def reply(self, done: JobResult) -> Reply:
-        """Serialise the reply, whose results are `done.results`."""
+        """Serialise the reply.
+
+        Args:
+            done: results of `decode` in the order of the inputs, and times in seconds.
+        """
 
 
 class Endpoint(ABC):
-    """Operation of a front. Stateless: the same object serves all calls."""
+    """One operation, such as Embed. Stateless: the same object serves all calls."""
 
     @abstractmethod
     def parse(self, data: bytes, limits: ParseLimits) -> Any:
         """Parse a request.
 
         Raises:
-            InvalidRequestError: when the bytes are no such request, or exceed the limits.
+            InvalidRequestError: when the bytes are not a valid request, or exceed the limits.
         """
 
     @abstractmethod
@@ -86,21 +94,21 @@ class Endpoint(ABC):
 
     @abstractmethod
     def work_bytes(self, request: Any, num_bytes: int) -> int:
-        """Return the size of an ordinary request that is as much work to encode as this one.
+        """Return the bytes of a plain text that takes as long to encode as this request.
 
         Args:
             request: the parsed request.
-            num_bytes: its own size.
+            num_bytes: size of the serialised request.
         """
 
     @abstractmethod
     def max_tokens(self, request: Any, model: Model) -> float:
-        """Return the most tokens that the model may read of a request; infinity if it reads texts whole."""
+        """Return the maximum number of tokens that the model reads of a request; infinity if it splits texts."""
 
     @abstractmethod
     def prepare(self, request: Any, model: Model, limits: RequestLimits) -> Inference:
-        """Check an admitted request, without reading its texts.
+        """Check the options of an admitted request, without reading its texts.
 
         Raises:
-            InvalidRequestError: when it has too many parts, or asks for what the model does not have.
+            InvalidRequestError: when it has too many parts, or an option that the model does not support.
         """

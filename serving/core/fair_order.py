@@ -287,7 +287,7 @@ class FairOrder:
         job.num_waiting = len(job.entries)
         self._count(job, job.num_waiting, job.work_s)
 
-    def leave(self, entries: Sequence[Entry]) -> None:
+    def remove(self, entries: Sequence[Entry]) -> None:
         """Remove entries, and jobs without waiting entries."""
         self._next = None
         by_job: defaultdict[Job, list[float]] = defaultdict(list)
@@ -356,7 +356,7 @@ class FairOrder:
         return self._classes[False].callers[caller].jobs.first()
 
     def charge(self, next_job: NextJob, batch: Sequence[Entry]) -> None:
-        """Charge callers and rules for a batch. To be called before its entries leave."""
+        """Charge callers and rules for a batch. To be called before its entries are removed."""
         self._next = None
         work_s = sum(entry.work_s for entry in batch)
         self._short.update(work_s, is_spent=next_job.rule is Rule.SHORT)

@@ -30,7 +30,7 @@ HUNG_S = 10.0
 
 
 class FileWatcher(Generic[T]):
-    """Value read from files, and read again when they change, in a separate thread since storage may hang."""
+    """Value that is read from files, and again when they change. A thread of its own reads, since storage may hang."""
 
     def __init__(self, kind: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the files and start the thread.

@@ -19,8 +19,8 @@ from tasks.regression import Regression
 def check_outputs(model: Model, outputs: Sequence[Outputs], path: str) -> None:
     """Check the outputs of a model for one input, before they are decoded.
 
-    Two tasks are checked after decoding instead (`check_prediction`): masked LM, of whose hundred thousand numbers per
-    token few are used, and embedding, whose prediction holds all numbers.
+    `check_prediction` checks two tasks after decoding instead: masked LM, which uses few of its hundred thousand logits
+    per token, and embedding, whose prediction holds all outputs.
 
     Args:
         model: model that computed the outputs.
@@ -57,7 +57,7 @@ def check_prediction(model: Model, task: AnyTask, prediction: Any, path: str) ->
             return
         check_arrays(model, [prediction], path)
         if task.settings.normalize and not prediction.any():
-            raise _error(model, path, "a vector of zeros, which cannot have length 1")
+            raise _error(model, path, "a vector of zeros, which cannot be normalised")
 
 
 def check_arrays(model: Model, arrays: Iterable[np.ndarray], path: str) -> None:
@@ -67,10 +67,10 @@ def check_arrays(model: Model, arrays: Iterable[np.ndarray], path: str) -> None:
         UnusableOutputError: when a number is NaN or infinite. A logit may be negative infinity (a score of 0) if others
             beside it are finite.
     """
-    is_sound = _are_finite if model.task.name in (Embedding.name, Regression.name) else _are_logits
+    is_valid = _are_finite if model.task.name in (Embedding.name, Regression.name) else _are_logits
     for array in arrays:
-        if not is_sound(array):
-            raise _error(model, path, "numbers that are not finite")
+        if not is_valid(array):
+            raise _error(model, path, "NaN or infinity")
 
 
 def _are_finite(array: np.ndarray) -> bool:
@@ -83,5 +83,5 @@ def _are_logits(array: np.ndarray) -> bool:
 
 def _error(model: Model, path: str, what: str) -> UnusableOutputError:
     return UnusableOutputError(
-        Violation(path, f"{model} gave {what}: its weights are damaged, or its precision is too low for this input")
+        Violation(path, f"{model} returned {what}: its weights are damaged, or its precision is too low for this input")
     )

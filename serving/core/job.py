@@ -1,4 +1,4 @@
-"""Types that the scheduler, its queue and its fair order share: models, runs, jobs and their entries."""
+"""Types of the scheduler, its queue and its fair order: models, runs, jobs and their entries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BatchModel(Hashable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Caller and class of a job. Fair order divides the core time between origins."""
+    """Caller and priority class of a job. Fair order divides the core time between callers of a class."""
 
     caller: Hashable = None
     """Key of the caller; jobs of one caller share its core time."""
@@ -55,6 +55,7 @@ class Origin:
 
 
 ANYONE = Origin()
+"""Origin of jobs without a known caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class JobResult:
     """Results and times of a job."""
 
     results: list[Any]
-    """Results, one a group."""
+    """One result per group."""
     queue_s: float = 0.0
     """Seconds from submission to the start of its first batch."""
     inference_s: float = 0.0

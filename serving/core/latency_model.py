@@ -7,21 +7,22 @@ from weakref import WeakKeyDictionary
 
 from serving.core.job import BatchModel
 
-RATE = 0.02
-"""Weight of the newest observation. A larger one follows each batch: low estimates would then admit too much."""
+NEWEST_WEIGHT = 0.02
+"""Weight of the newest observation. With a larger weight, estimates follow single batches, and low ones admit too
+many requests."""
 
 MIN_TOKENS = 3
 """Minimum tokens of a sequence: [CLS], a token, [SEP]."""
 
 MAX_RATIO = 10.0
 """An observed time counts as at most this multiple of the estimate. Otherwise one stall of the machine would make the
-server refuse the next requests. A lasting change is still learnt."""
+server refuse the next requests. A lasting change still changes the estimate, in several steps."""
 
 
 class LinearFit:
-    """Least-squares fit of batch time against batch tokens: seconds a run plus seconds a token.
+    """Least-squares fit of batch time against batch tokens: seconds per run plus seconds per token.
 
-    A mean time a token would not do: small batches cost far more a token than full ones.
+    A mean time per token would not suffice: small batches cost far more per token than full ones.
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
@@ -36,7 +37,7 @@ class LinearFit:
     def add(self, num_tokens: int, seconds: float) -> None:
         """Add an observed batch; older observations lose weight."""
         new = _moments((num_tokens, seconds))
-        self._observed = [(1 - RATE) * old + value for old, value in zip(self._observed, new, strict=True)]
+        self._observed = [(1 - NEWEST_WEIGHT) * old + value for old, value in zip(self._observed, new, strict=True)]
 
     @property
     def mean_batch_tokens(self) -> float:
@@ -50,7 +51,7 @@ class LinearFit:
         spread = weight * squares - tokens * tokens
         slope = max(0.0, (weight * products - tokens * seconds) / spread) if spread > 0 else 0.0
         run_s = (seconds - slope * tokens) / weight
-        if run_s < 0:  # long sequences cost more a token: use a line through the origin
+        if run_s < 0:  # long sequences cost more per token: use a line through the origin
             run_s, slope = 0.0, products / squares
         return float(run_s + slope * num_tokens)
 
@@ -68,7 +69,7 @@ class LatencyModel:
         self._seconds_per_token: WeakKeyDictionary[BatchModel, float] = WeakKeyDictionary()
         """Cached estimates of the fits: read twice a request, changed once a batch."""
         self._texts: WeakKeyDictionary[BatchModel, tuple[float, float]] = WeakKeyDictionary()
-        """Bytes of requests, and their tokens beyond MIN_TOKENS an input; both with exponential decay."""
+        """Bytes of requests, and their tokens beyond MIN_TOKENS per input; both with exponential decay."""
 
     def seconds_per_token(self, model: BatchModel) -> float:
         """Return the estimated core seconds per token in full batches, padding included."""
@@ -76,7 +77,7 @@ class LatencyModel:
         return self.initial_seconds_per_token(model) if seconds is None else seconds
 
     def initial_seconds_per_token(self, model: BatchModel) -> float:
-        """Return the same estimate from the batches that were measured at load time alone."""
+        """Return the estimate from the batches measured at load time alone, in core seconds per token."""
         return _full_batch_seconds_per_token(LinearFit(model.measured_batches), model)
 
     def estimate_tokens(self, model: BatchModel, num_bytes: int, num_inputs: int) -> int:
@@ -90,7 +91,7 @@ class LatencyModel:
         self._seconds_per_token.pop(model, None)
 
     def observe_batch(self, model: BatchModel, num_tokens: int, core_s: float) -> None:
-        """Update the estimate with a computed batch."""
+        """Update the estimate with a computed batch: its tokens without padding, and its core seconds."""
         if model not in self._fits:
             self._fits[model] = LinearFit(model.measured_batches)
         fit = self._fits[model]
@@ -101,7 +102,10 @@ class LatencyModel:
         """Update the tokens per byte with an encoded request; large requests weigh more than small ones."""
         seen_bytes, seen_tokens = self._texts.get(model, (0.0, 0.0))
         more_tokens = num_tokens - MIN_TOKENS * num_inputs
-        self._texts[model] = (1 - RATE) * seen_bytes + num_bytes, (1 - RATE) * seen_tokens + more_tokens
+        self._texts[model] = (
+            (1 - NEWEST_WEIGHT) * seen_bytes + num_bytes,
+            (1 - NEWEST_WEIGHT) * seen_tokens + more_tokens,
+        )
 
 
 def _full_batch_seconds_per_token(fit: LinearFit, model: BatchModel) -> float:

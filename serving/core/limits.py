@@ -16,7 +16,7 @@ may have more than 100."""
 FIELDS_PER_TEXT, MORE_FIELDS = 4, 1000
 """Maximum number of fields of a request: FIELDS_PER_TEXT times `max_texts`, plus MORE_FIELDS."""
 MAX_WORDS = 2**18
-"""Maximum number of words of a `Tag` request. An empty word takes two bytes, and a hundred when it is tokenised."""
+"""Maximum number of words of a `Tag` request. An empty word has two bytes on the wire, and a hundred in memory."""
 
 
 def _do_nothing() -> None:
@@ -33,7 +33,7 @@ class ParseLimits:
     max_words: int = MAX_WORDS
     """Maximum number of words, which are counted separately."""
     check: Callable[[], None] = _do_nothing
-    """Called now and then; raises ExpiredError when nobody waits for the request any more."""
+    """Called regularly; raises ExpiredError when nobody waits for the request any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class RequestLimits:
         return ParseLimits(max_fields=MORE_FIELDS + FIELDS_PER_TEXT * self.max_texts, check=check)
 
     def check_count(self, count: int, what: str = "inputs", *, field: str = "inputs") -> None:
-        """Raise InvalidRequestError if a request has too many inputs, or too many parts of inputs.
+        """Raise InvalidRequestError if a request has more than `max_texts` inputs, or parts of inputs.
 
         Args:
-            count: number of them.
-            what: name of what is counted, in the plural.
-            field: field of the request that holds them.
+            count: number of items.
+            what: name of the items for the message, in the plural.
+            field: field of the request that holds the items.
         """
         if count > self.max_texts:
-            reason = f"{count} {what} came, a request takes {self.max_texts}; send several requests"
+            reason = f"too many {what}: `{count}` (maximum `{self.max_texts}`); send several requests"
             raise InvalidRequestError(reason, [Violation(field, reason)])
 
     def check_chars(self, texts: Mapping[str, str]) -> None:
@@ -72,55 +72,55 @@ class RequestLimits:
             )
 
     def unchecked_bytes(self, settings: TaskSettings) -> int:
-        """Return the size up to which a request needs no check: none of its texts can be too long."""
+        """Return the maximum bytes of a request whose texts need no check, since none of them can be too long."""
         return min(self.max_chars, CHARS_PER_TOKEN * settings.max_seq_length)
 
-    def cut(
+    def enforce_lengths(
         self, examples: Sequence[Any], settings: TaskSettings, *, windowed: frozenset[str], truncate: bool
     ) -> list[Any]:
-        """Hold every text to its limit: `max_chars`, or what its model can read if it is not read in windows.
+        """Check or cut the length of each text: `max_chars` for windowed fields, `unchecked_bytes` for others.
 
         Args:
-            examples: texts, or dataclasses of texts and of tuples of texts.
+            examples: strings, or dataclasses whose fields are strings or tuples of strings.
             settings: settings of the task.
-            windowed: names of fields that are read in windows. They are never cut.
-            truncate: cut the other fields instead of refusing them.
+            windowed: names of fields that are split into windows; these are never cut.
+            truncate: True to cut the other fields instead of refusing them.
 
         Returns:
-            The examples. Those that were cut are copies.
+            The examples; cut ones are copies.
 
         Raises:
             InvalidExamplesError: naming each text that is too long.
         """
         max_unwindowed = self.unchecked_bytes(settings)
         if truncate and "text" not in windowed:
-            held = [_cut(example, max_unwindowed, windowed) for example in examples]
+            checked = [_cut(example, max_unwindowed, windowed) for example in examples]
         else:
-            held = list(examples)
+            checked = list(examples)
         invalid = [
             InvalidExample(index, name, _reason(len(text), limit))
-            for index, example in enumerate(held)
+            for index, example in enumerate(checked)
             for name, text in _texts(example)
             if len(text) > (limit := self.max_chars if name.partition("[")[0] in windowed else max_unwindowed)
         ]
         if invalid:
             raise InvalidExamplesError(invalid)
-        return held
+        return checked
 
 
-def count_cut(windows: Sequence[Features], example: Any, held: Any) -> list[Features]:
-    """Count what `RequestLimits.cut` removed from an example in its features.
+def count_cut(windows: Sequence[Features], example: Any, cut_example: Any) -> list[Features]:
+    """Return the features of an example, with what `RequestLimits.enforce_lengths` cut in `num_truncated`.
 
     A text that lost more than white space counts as one more truncated token: the removed part was never tokenised.
     """
-    pairs = zip(_texts(example), _texts(held), strict=True)
+    pairs = zip(_texts(example), _texts(cut_example), strict=True)
     num_cut = sum(bool(text[len(kept) :].strip()) for (_, text), (_, kept) in pairs)
     first, *others = windows
     return [replace(first, num_truncated=first.num_truncated + num_cut), *others]
 
 
 def _reason(num_chars: int, limit: int) -> str:
-    return f"{num_chars} characters came, {limit} fit"
+    return f"text too long: `{num_chars}` characters (maximum `{limit}`); shorten it"
 
 
 def _texts(example: Any) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 @dataclass(frozen=True, slots=True)
 class ModelSeries:
-    """Series of one version of a model that its calls and batches update."""
+    """Series of one model version, updated by its calls and batches."""
 
     encode: Histogram
     queue: Histogram
@@ -122,7 +122,7 @@ class Metrics:
         for reason in REFUSALS:
             self._refused.labels(reason)
         self._model_series: dict[tuple[str, str, str], ModelSeries] = {}
-        """Cache by labels: finding eight series by their labels takes 1% of a call."""
+        """Series by labels: looking up eight series by their labels would take 1% of a call."""
 
     def _series(self, model: Model) -> ModelSeries:
         labels = _labels(model)
@@ -147,7 +147,7 @@ class Metrics:
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
     ) -> None:
-        """Set the functions that give the server's state at each scrape.
+        """Register functions that return the state of the server; each scrape calls them.
 
         Args:
             states: (name, version) -> state, of all versions.
@@ -162,11 +162,11 @@ class Metrics:
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
 
     def collect_log(self, num_dropped: Callable[[], int]) -> None:
-        """Set the function that gives the number of dropped log lines at each scrape."""
+        """Register the function that returns the number of dropped log lines."""
         self.registry.register(_DroppedLinesCollector(num_dropped))
 
     def collect_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
-        """Set the functions that give the size of the cache at each scrape."""
+        """Register the functions that return the size of the cache, in bytes and in replies."""
         self._cache_bytes.set_function(num_bytes)
         self._cache_replies.set_function(num_replies)
 
@@ -198,8 +198,8 @@ class Metrics:
         self._loads.labels(name, version, FAILED).inc()
 
     def model_unloaded(self, model: Model) -> None:
-        """Remove the gauges of a model. Its counters stay: running requests still count, and a counter that starts at 0
-        again would look like a restart."""
+        """Remove the gauges of a model. Keep its counters: running requests still update them, and a counter that
+        starts again at 0 would look like a restart."""
         labels = _labels(model)
         self._queue_sequences.remove(*labels)
         self._queue_tokens.remove(*labels)
@@ -230,7 +230,7 @@ class Metrics:
         """Count a request that the queue did not admit; `reason` is one of the values of REJECTIONS."""
         self._rejected.labels(*_labels(model), reason).inc()
 
-    def cache_asked(self, model: Model, *, hit: bool) -> None:
+    def cache_looked_up(self, model: Model, *, hit: bool) -> None:
         """Count a cache lookup; a miss is counted after the reply is computed."""
         self._cache_requests.labels(*_labels(model), HIT if hit else MISS).inc()
 

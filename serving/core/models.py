@@ -163,7 +163,7 @@ def load_model(
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
 """Tokenizers in use, by digest of their file. Versions of a model usually have the same one, and loading one holds the
-interpreter lock for 45 ms a MB."""
+interpreter lock for 45 ms per MB."""
 
 
 def _tokenizer(directory: ModelDirectory) -> Tokenizer:
@@ -255,7 +255,7 @@ class Models:
             UnavailableError: when it is still being loaded.
             InvalidRequestError: when the name is empty and not exactly one model fits, or the model has another task.
         """
-        name = name or self._only(task)
+        name = name or self._only_name(task)
         versions = self._by_name.get(name, {})
         if not versions or (version and version not in versions):
             self._raise_load_error(name, version)
@@ -276,7 +276,7 @@ class Models:
         if found:
             raise ModelNotFoundError(f"`{found[-1]}` could not be loaded: {found[-1].error}")
 
-    def _only(self, task: str | None) -> str:
+    def _only_name(self, task: str | None) -> str:
         candidates = [model for model in map(_highest, self._by_name.values()) if task in (None, model.task.name)]
         if not candidates:
             _check_loading(self.versions)

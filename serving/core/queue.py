@@ -55,13 +55,13 @@ class Queue:
                 del buckets[length]
             self.tokens[model] -= length
         self.sequences[model] -= len(waiting)
-        self._order.leave(waiting)
+        self._order.remove(waiting)
         if not buckets:  # keep no reference to a model that is being unloaded
             del self._by_length[model], self.tokens[model], self.sequences[model]
         return len(waiting)
 
     def estimate_wait(self, origin: Origin, work_s: float, now_s: float) -> WaitEstimate:
-        """Estimate the work that is computed before a new job of `work_s` core seconds is done."""
+        """Estimate the work that is computed before a new job is done; see `FairOrder.estimate_wait`."""
         return self._order.estimate_wait(origin, work_s, now_s)
 
     def refuse(self, origin: Origin, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Request that a caller waits for."""
+"""Request whose caller waits for the reply."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PendingRequest:
     call: Call
 
     def check(self) -> None:
-        """Check that the caller still waits. Work that may take long calls this now and then.
+        """Check that the caller still waits. Long work must call this regularly.
 
         Raises:
             ExpiredError: when the deadline has passed, or the call was cancelled.
         """
         if self.call.has_ended or (self.deadline_s is not None and time.monotonic() > self.deadline_s):
-            raise ExpiredError("the deadline passed before all was done")
+            raise ExpiredError("the deadline passed before the reply was ready")
 
     def while_pending(self, items: Iterable[T]) -> Iterator[T]:
         """Yield items while the caller waits.

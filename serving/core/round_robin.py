@@ -42,9 +42,9 @@ class RoundRobinQueue(Generic[T]):
         self.size += size
         self._count += 1
 
-    def take(self, may: Callable[[str], bool] = lambda caller: True) -> tuple[str, T] | None:
-        """Remove the oldest item of the next caller for which `may` is true; return None if there is none."""
-        caller = next(filter(may, self._queues), None)
+    def take(self, is_allowed: Callable[[str], bool] = lambda caller: True) -> tuple[str, T] | None:
+        """Remove the oldest item of the next caller for which `is_allowed` is true; return None if there is none."""
+        caller = next(filter(is_allowed, self._queues), None)
         if caller is None:
             return None
         item = next(iter(self._queues[caller].sizes))

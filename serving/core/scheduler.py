@@ -52,7 +52,7 @@ class BatchStats:
     num_tokens: int
     padded_tokens: int
     queue_s: Sequence[float]
-    """Seconds that each sequence waited."""
+    """Seconds in the queue, of each sequence."""
     inference_s: float
 
 
@@ -68,12 +68,12 @@ class SchedulerObserver(Protocol):
 
 @dataclass(eq=False)
 class _RunningBatch:
-    """Batch that a worker computes."""
+    """Batch that is being computed."""
 
     batch: list[Entry]
     run: AbortableRun
     cores: int
-    """Number of cores that it uses."""
+    """Number of cores that the batch uses."""
     started_s: float
     aborted_s: float | None = None
     """Clock time of its abort; None if it was not aborted."""
@@ -116,10 +116,10 @@ class Scheduler:
 
         Args:
             workers: number of cores, which is also the maximum number of batches computed at the same time.
-            observer: receives the events.
+            observer: receiver of the scheduler's events.
             max_queue_s: maximum estimated seconds of waiting plus computing; jobs above it are refused.
             max_run_s: maximum seconds of a batch; longer ones are aborted.
-            clock: returns seconds; deadlines are on this clock.
+            clock: returns the current time in seconds; deadlines refer to it.
         """
         self._clock = clock
         self.latency_model = LatencyModel()
@@ -145,7 +145,13 @@ class Scheduler:
     def check(
         self, model: BatchModel, num_tokens: int, deadline_s: float | None = None, *, origin: Origin = ANYONE
     ) -> None:
-        """Raise the error that `submit` would raise for a job of `num_tokens`, before its texts are tokenised.
+        """Raise the error that `submit` would raise for a job, before its texts are tokenised.
+
+        Args:
+            model: model that computes the job.
+            num_tokens: estimated tokens of the job.
+            deadline_s: deadline in seconds on the scheduler's clock; None without one.
+            origin: caller and class of the job.
 
         Raises:
             RefusedError: as `submit` does.
@@ -174,11 +180,11 @@ class Scheduler:
         """Queue groups of sequences.
 
         Args:
-            model: computes the sequences.
-            groups: one group a result (the windows of an example), each of at least one sequence.
-            finish: turns the index and the outputs of a group into its result. Called in a worker as soon as a group
+            model: model that computes the sequences.
+            groups: sequences by result, such as the windows of one text; no group may be empty.
+            finish: converts the index and the outputs of a group to its result. Called in a worker as soon as a group
                 is complete, so that the outputs of large requests need not stay in memory.
-            deadline_s: time on the scheduler's clock.
+            deadline_s: deadline in seconds on the scheduler's clock; None without one.
             origin: caller and class of the job.
 
         Returns:
@@ -299,7 +305,8 @@ class Scheduler:
             left_s = max(0.0, deadline_s - now_s)
             reserve = f", less than the needed margin of {headroom - 1:.0%}" if left_s >= total_s else ""
             raise DeadlineTooShortError(
-                f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left{reserve}",
+                f"the deadline cannot be met: about {total_s:.3g} s are needed, {left_s:.3g} s are left{reserve}; "
+                "allow more time",
                 retry_s=wait_s,
             )
 
@@ -335,13 +342,13 @@ class Scheduler:
     def _replace(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         if worker.running:
-            self._fail(worker.running.batch, "its worker ended")
+            self._fail(worker.running.batch, "its worker thread ended")
             self._release(worker.running.model)
         self._start_worker()
 
     def _abort(self, running: _RunningBatch) -> None:
         running.aborted_s = self._clock()
-        self._fail(running.batch, "it did not end in time")
+        self._fail(running.batch, "the run did not end in time")
         running.run.abort()
 
     def _work(self, worker: _Worker) -> None:

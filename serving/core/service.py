@@ -1,4 +1,4 @@
-"""Inference service: the path of every request, whatever protocol it came by."""
+"""Inference service: the path of every request, the same for all protocols."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ ADMITTED_BYTES = 64 * 1024
 TOKENIZE_BYTES = 4 * 2**20
 """Maximum bytes of waiting `Tokenize` requests: some ten seconds of work."""
 OUTPUTS_PER_BYTE = 4
-"""Numbers of a graph's output that take as long to serialise as one byte of a request takes to encode. A few tokens of
-a masked language model have hundreds of thousands of outputs, and the reply may hold all of them."""
+"""Output values of a graph that take as long to serialise as one byte of a request takes to encode. A few tokens of a
+masked language model have hundreds of thousands of outputs, and the reply may hold all of them."""
 INPUT_BYTES, WINDOW_BYTES, TOKEN_BYTES = 2048, 4096, 16
-"""Memory of an input until it is answered, of each of its windows but one, and of each of its tokens."""
+"""Bytes of memory per input, per further window of an input, and per token, until the request is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """Request that was parsed and admitted, but not encoded."""
+    """Parsed and admitted request, not yet encoded."""
 
     inference: Inference
     num_tokens: int
     """Estimated tokens."""
     work_bytes: int
-    """Size of an ordinary request that is as much work."""
+    """`Endpoint.work_bytes`, at least the size of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """Request that the scheduler has taken."""
+    """Request whose sequences are in the scheduler."""
 
     inference: Inference
     future: Future[JobResult]
@@ -55,7 +55,7 @@ class _Submitted:
     submitted_s: float
     """Time of submission, on the clock of `time.monotonic`."""
     num_bytes: int
-    """Memory until it is answered."""
+    """Estimated bytes of memory until the request is answered."""
 
 
 class InferenceService:
@@ -76,7 +76,7 @@ class InferenceService:
         self.encoder = TextEncoder(self.admission, scheduler.latency_model, metrics, limits)
         self.codec_pool = CodecPool(CODEC, NUM_THREADS, metrics.waited)
         self.tokenize_pool = CodecPool(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
-        """Thread for `Tokenize` alone: the scheduler does not bound its work, and other calls must not wait for it."""
+        """Separate thread for `Tokenize`: the scheduler does not limit its work, and other calls must not wait."""
         self._scheduler = scheduler
         self._metrics = metrics
         self._cache = cache
@@ -93,7 +93,7 @@ class InferenceService:
         self.tokenize_pool.close()
 
     def publish(self, models: Models) -> None:
-        """Answer with these models from now on."""
+        """Replace the models that answer requests, and empty the cache."""
         if self._cache is not None and models is not self.models:
             self._cache.clear()
         self.models = models
@@ -102,7 +102,7 @@ class InferenceService:
         """Count a call, and refuse it while the server is unavailable.
 
         Args:
-            always: True for methods that are answered in any state, because they ask for the state.
+            always: True for methods that report the state of the server, and are therefore always answered.
 
         Raises:
             UnavailableError: when the server is starting or draining.
@@ -120,11 +120,11 @@ class InferenceService:
         Args:
             endpoint: operation that the request is for.
             data: serialised request.
-            deadline_s: time at which the caller gives up, on the clock of `time.monotonic`; None without a deadline.
-            call: record of the call, which this fills in.
+            deadline_s: deadline in seconds on the clock of `time.monotonic`; None for a call without one.
+            call: record of the call; model, sizes and stages are filled in.
 
         Raises:
-            ServingError: when the request is wrong, refused or too late, or the model fails.
+            ServingError: when the request is invalid, refused or expired, or the model fails.
         """
         request, models, key = PendingRequest(data, deadline_s, call), self.models, b""
         if self._cache is not None:
@@ -151,7 +151,7 @@ class InferenceService:
         reply: Reply = await self.codec_pool.run(call, _reply_size(submitted, len(data)), partial(serialize, done))
         self._metrics.decoded(model, sum(submitted.decode.seconds) + sum(serialize.seconds))
         if self._cache is not None:
-            self._metrics.cache_asked(model, hit=False)
+            self._metrics.cache_looked_up(model, hit=False)
             if models is self.models:  # else another version may answer the same request now
                 cached = CachedReply(model, call.num_inputs, call.num_tokens, reply.without_timings)
                 self._metrics.cache_evicted(self._cache.put(key, cached))
@@ -160,7 +160,7 @@ class InferenceService:
     def _cached_reply(self, cached: CachedReply[Model], call: Call) -> Reply:
         record_model(call, cached.model, cached.num_inputs)
         call.num_tokens, call.from_cache = cached.num_tokens, True
-        self._metrics.cache_asked(cached.model, hit=True)
+        self._metrics.cache_looked_up(cached.model, hit=True)
         return Reply(cached.data)
 
     def _parse_and_admit(self, endpoint: Endpoint, request: PendingRequest) -> _Admitted:
@@ -205,7 +205,7 @@ class _Timed:
 
 
 def record_model(call: Call, model: Model, num_inputs: int) -> None:
-    """Record which model answers a call, and the number of inputs."""
+    """Record the model and the number of inputs of a call."""
     call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 

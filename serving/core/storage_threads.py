@@ -1,4 +1,4 @@
-"""Threads for work that may never end, such as reading from storage that hangs. The exit does not wait for them."""
+"""Threads for work that may never end, such as reading from storage that hangs. The process exits without them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StorageThreads:
         assert key not in self._running
         loop = asyncio.get_running_loop()
         work: StorageWork[T] = StorageWork(loop.create_future())
-        # Perhaps nobody reads the result; asyncio would log an exception that nobody has read.
+        # Read the error, if any: asyncio logs errors that nobody has read.
         work.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""Answer and Tag: texts -> the spans that answer a question, the entities."""
+"""Answer: questions and contexts -> spans. Tag: texts -> entities."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.limits import MAX_WORDS
-from serving.endpoints.base import TextEndpoint, refuse_any
+from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import serialize_parts
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
 
 SERIALIZED_WORDS = 4096
-"""Words that are serialised at once. It takes a few milliseconds."""
+"""Number of words that are serialised at a time, in a few milliseconds."""
 
 
 class Answer(TextEndpoint):
@@ -35,8 +35,8 @@ class Answer(TextEndpoint):
         return sum(len(item.contexts) for item in request.inputs)
 
     def examples(self, request: pb.AnswerRequest, task: Spans) -> list[SpanExample]:
-        refuse_any(
-            Violation(f"inputs[{index}].contexts", "none; at least one is needed")
+        raise_violations(
+            Violation(f"inputs[{index}].contexts", "empty; at least one is needed")
             for index, item in enumerate(request.inputs)
             if not item.contexts
         )
@@ -70,13 +70,13 @@ class Tag(TextEndpoint):
     reply_type = pb.TagReply
 
     def examples(self, request: pb.TagRequest, task: Tagging) -> list[TaggingExample]:
-        refuse_any(
-            Violation(f"inputs[{index}].words", "there is a text, too; give one of them")
+        raise_violations(
+            Violation(f"inputs[{index}].words", "set together with `text`; give one of them")
             for index, item in enumerate(request.inputs)
             if item.text and item.words
         )
         if (num_words := sum(len(item.words) for item in request.inputs)) > MAX_WORDS:
-            reason = f"{num_words} words came, a request takes {MAX_WORDS}; send several requests"
+            reason = f"too many words: `{num_words}` (maximum `{MAX_WORDS}`); send several requests"
             raise InvalidRequestError(reason, [Violation("inputs", reason)])
         return [TaggingExample(tuple(item.words), source=None if item.words else item.text) for item in request.inputs]
 

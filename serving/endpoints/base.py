@@ -26,8 +26,8 @@ from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
 MAX_SCORES = 2**20
-"""Maximum number of scored labels or tokens in a reply. Each takes some 200 bytes and 2 us of a core, which the latency
-model does not know."""
+"""Maximum number of scored labels or tokens in a reply. Each costs about 200 bytes and 2 us of a core, which the
+latency model does not include."""
 
 
 class TextEndpoint(Endpoint):
@@ -66,14 +66,14 @@ class TextEndpoint(Endpoint):
         return TextInference(self, request, model, self.task_for(request, model))
 
     def part_counts(self, request: Any) -> Mapping[str, int]:
-        """Return the number of parts of all inputs, by name, that are limited like inputs: choices, for example."""
+        """Return the total numbers of parts that are limited like inputs, by name: choices, for example."""
         return {}
 
     def task_for(self, request: Any, model: Model) -> AnyTask:
         """Return the model's task with the options of the request.
 
         Raises:
-            InvalidRequestError: when it asks for what the model does not have.
+            InvalidRequestError: when it has an option that the model does not support.
         """
         return model.task
 
@@ -86,7 +86,7 @@ class TextEndpoint(Endpoint):
         """
 
     def windowed_fields(self, request: Any) -> frozenset[str]:
-        """Return the fields of the examples that are read in windows and may have any length."""
+        """Return the fields of the examples that are split into windows and may have any length."""
         return frozenset()
 
     def num_sequences(self, request: Any) -> int:
@@ -102,13 +102,13 @@ class TextEndpoint(Endpoint):
 
     @abstractmethod
     def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
-        """Return what the reply holds for one prediction.
+        """Convert a prediction to its part of the reply.
 
         Messages are serialised here, in a worker thread. The result must not refer to arrays of the batch.
         """
 
     def start_reply(self, results: Sequence[Any]) -> Any:
-        """Return the reply message with the results that `serialized_results` does not yield."""
+        """Return the reply message without the fields that `serialized_results` yields."""
         return self.reply_type()
 
     def serialized_results(self, results: Sequence[Any]) -> Iterable[bytes]:
@@ -145,7 +145,7 @@ class TextInference(Inference):
         self.tokenize_s = request.call.stages[-1].seconds
 
     def decode(self, index: int, outputs: list[Any]) -> Any:
-        """Return what the reply holds for one input."""
+        """Decode the outputs for one input, and convert them to its part of the reply."""
         example = self.examples[index]
         path = f"{self.endpoint.inputs}[{index}]"
         check_outputs(self.model, outputs, path)
@@ -154,7 +154,7 @@ class TextInference(Inference):
         return self.endpoint.result(prediction, example, self.task, self.request)
 
     def reply(self, done: JobResult) -> Reply:
-        """Serialise the reply: fields that all replies have, the results, and last the timings."""
+        """Serialise the reply: common fields, results, and last the timings, which the cache removes."""
         reply = self.endpoint.start_reply(done.results)
         reply.model.CopyFrom(reference(self.model))
         reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
@@ -163,13 +163,13 @@ class TextInference(Inference):
             reply.num_windows.extend(map(len, self.windows))
         timings = pb.Timings(tokenize_s=self.tokenize_s, queue_s=done.queue_s, inference_s=done.inference_s)
         serialized_timings = type(reply)(timings=timings).SerializeToString()
-        # Concatenated parts of a message are the message.
+        # Protobuf parses concatenated parts of a message as the message.
         results = self.endpoint.serialized_results(done.results)
         data = b"".join([reply.SerializeToString(), *results, serialized_timings])
         return Reply(data, len(serialized_timings))
 
 
-def refuse_any(violations: Iterable[Violation]) -> None:
+def raise_violations(violations: Iterable[Violation]) -> None:
     """Raise InvalidRequestError if there are any violations."""
     if found := list(violations):
         raise InvalidRequestError(violations=found)

@@ -1,4 +1,4 @@
-"""ListModels and GetModel: which models the server has, and why one cannot be loaded."""
+"""ListModels and GetModel: descriptions of the versions of models, with the errors of those that cannot be loaded."""
 
 from __future__ import annotations
 

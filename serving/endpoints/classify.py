@@ -40,12 +40,13 @@ class Classify(TextEndpoint):
 
 
 def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
-    """Raise InvalidRequestError if a reply would hold too many labels, those of all inputs together."""
+    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES labels, over all inputs."""
     num_labels = len(task.settings.labels)
     count = num_inputs * min(top_k or num_labels, num_labels)
     if count > MAX_SCORES:
         reason = (
-            f"{count} labels were asked for, a reply holds {MAX_SCORES}; send fewer inputs per call, or a smaller top_k"
+            f"too many labels requested: `{count}` (maximum `{MAX_SCORES}` per reply); send fewer inputs per call, "
+            "or a smaller top_k"
         )
         raise InvalidRequestError(reason, [Violation("inputs", reason)])
 

@@ -11,15 +11,15 @@ import numpy as np
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import Violation
 from serving.core.models import Model
-from serving.endpoints.base import TextEndpoint, refuse_any
+from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
 from tasks.embedding import Embedding
 
 POOLINGS = {pb.POOLING_CLS: "cls", pb.POOLING_MEAN: "mean"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
-MAX_READINGS = 4
-"""Maximum number of windows that read the same token, so that the length of a text bounds its memory and time."""
+MAX_WINDOWS_PER_TOKEN = 4
+"""Maximum number of windows that a token is part of. It limits the cost of a text to a multiple of its length."""
 
 
 class Embed(TextEndpoint):
@@ -32,7 +32,7 @@ class Embed(TextEndpoint):
     inputs = "texts"
 
     def task_for(self, request: pb.EmbedRequest, model: Model) -> Embedding:
-        refuse_any(_violations(request, model))
+        raise_violations(_violations(request, model))
         task: Any = model.task
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
@@ -63,7 +63,7 @@ class Embed(TextEndpoint):
 
 def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     settings: Any = model.task.settings
-    hidden_size, min_stride = model.manifest.hidden_size, settings.max_seq_length // MAX_READINGS
+    hidden_size, min_stride = model.manifest.hidden_size, settings.max_seq_length // MAX_WINDOWS_PER_TOKEN
     if request.pooling not in (pb.POOLING_UNSPECIFIED, *POOLINGS):
         known = ", ".join(f"{number} for {name}" for number, name in POOLINGS.items())
         yield Violation("pooling", f"unknown: {request.pooling} ({known})")
@@ -72,10 +72,12 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
             "pooling", f"this model has `{settings.pooling}`, not `{POOLINGS[request.pooling]}`; leave it unset"
         )
     if request.HasField("normalize") and settings.normalize and not request.normalize:
-        yield Violation("normalize", "this model's vectors have length 1")
+        yield Violation("normalize", "must be true or unset: this model always returns vectors of length 1")
     if request.dimensions > hidden_size:
-        yield Violation("dimensions", f"{request.dimensions} were asked for, this model has {hidden_size}")
+        yield Violation("dimensions", f"`{request.dimensions}` is more than the {hidden_size} dimensions of this model")
     if request.window_stride and not request.windows:
         yield Violation("window_stride", "needs `windows`; set it, or leave `window_stride` unset")
     elif 0 < request.window_stride < min_stride:
-        yield Violation("window_stride", f"at least {min_stride} tokens, a quarter of the model's max_seq_length")
+        yield Violation(
+            "window_stride", f"must be 0 or at least {min_stride} tokens, a quarter of the model's max_seq_length"
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
-from serving.endpoints.base import MAX_SCORES, TextEndpoint, refuse_any
+from serving.endpoints.base import MAX_SCORES, TextEndpoint, raise_violations
 from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
@@ -36,7 +36,7 @@ class FillMask(TextEndpoint):
 
     def task_for(self, request: pb.FillMaskRequest, model: Model) -> AnyTask:
         tokenizer = model.task.tokenizer
-        refuse_any(
+        raise_violations(
             Violation(f"targets[{index}]", "not in the vocabulary")
             for index, token in enumerate(request.targets)
             if tokenizer.token_id(token) is None
@@ -67,13 +67,13 @@ class FillMask(TextEndpoint):
 
 
 def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
-    """Raise InvalidRequestError if a reply would hold too many tokens, those at all [MASK]s together."""
+    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES tokens, over all [MASK]s."""
     mask_id, vocab_size = task.tokenizer.mask_id, task.tokenizer.vocab_size
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
     count = num_masks * (min(top_k, vocab_size) + num_targets)
     if count > MAX_SCORES:
         reason = (
-            f"{count} tokens were asked for at {num_masks} [MASK]s, a reply holds {MAX_SCORES}; "
+            f"too many tokens requested for {num_masks} [MASK]s: `{count}` (maximum `{MAX_SCORES}` per reply); "
             "send fewer texts per call, a smaller top_k or fewer targets"
         )
         raise InvalidRequestError(reason, [Violation("texts", reason)])

@@ -1,4 +1,4 @@
-"""Tokenize: texts -> the tokens that a model's tokenizer makes of them. Runs no model, so nothing is scheduled."""
+"""Tokenize: texts -> tokens of a model's tokenizer. Runs no model, so the scheduler is not involved."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from serving.endpoints.wire import header, parse
 from tasks.tokenizer import Tokenizer
 
 PART_TOKENS = 1024
-"""Tokens of one part of a result, or a few thousand more. Making a message of a million tokens would hold the
-interpreter lock for a second."""
+"""Minimum tokens of one part of a result. Making a message of a million tokens would hold the interpreter lock for a
+second."""
 
 
 async def answer_tokenize(service: InferenceService, data: bytes, deadline_s: float | None, call: Call) -> bytes:
     """Answer a TokenizeRequest.
 
     Args:
-        service: holds models, limits and threads.
+        service: models, limits and threads.
         data: serialised request.
-        deadline_s: time at which the caller gives up, on the clock of `time.monotonic`; None without a deadline.
+        deadline_s: deadline in seconds on the clock of `time.monotonic`; None for a call without one.
         call: record of the call.
 
     Raises:
-        ServingError: when the request is wrong, refused or too late.
+        ServingError: when the request is invalid, refused or expired.
     """
     request = PendingRequest(data, deadline_s, call)
     model, inputs = await service.codec_pool.run(

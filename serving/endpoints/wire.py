@@ -1,4 +1,4 @@
-"""Wire format of protobuf: parse requests in pieces, name strings that are not UTF-8, serialise replies in parts.
+"""Wire format of protobuf: parse requests in pieces, find strings that are not UTF-8, serialise replies in parts.
 
 Protobuf holds the interpreter lock until it has parsed all bytes that it was given, and an empty message of two bytes
 takes up to a hundred bytes of memory. So large requests are parsed in pieces, and refused if they have too many fields.
@@ -37,15 +37,17 @@ def parse(request_type: type[MessageT], data: bytes, limits: ParseLimits = DEFAU
     """Parse a request.
 
     Raises:
-        InvalidRequestError: naming the strings that are not UTF-8, or the field that holds too much; without names if
-            the bytes are no such message at all.
+        InvalidRequestError: naming the strings that are not UTF-8, or the field with too many items; without names if
+            the bytes are not a message of this type.
     """
     try:
         return _parse(request_type, data, limits)
     except DecodeError as error:
         full_name = request_type.DESCRIPTOR.full_name
         violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, data, limits)]
-        raise InvalidRequestError(f"not a {full_name}" if not violations else "", violations) from error
+        raise InvalidRequestError(
+            f"the message is not a `{full_name}`" if not violations else "", violations
+        ) from error
 
 
 def _parse(message_type: type[MessageT], data: bytes, limits: ParseLimits) -> MessageT:
@@ -116,7 +118,7 @@ class _PieceParser:
             outer: field of the request that holds the message.
 
         Raises:
-            DecodeError: when the bytes are no fields.
+            DecodeError: when the bytes are not valid fields.
             InvalidRequestError: when the request has too many fields.
         """
         piece, data = place, self._data
@@ -175,9 +177,7 @@ class _PieceParser:
 
     def _check_count(self, name: str, count: int, limit: int, what: str) -> None:
         if count > limit:
-            raise InvalidRequestError(
-                violations=[Violation(name, f"more than {limit} {what} came; send several requests")]
-            )
+            raise InvalidRequestError(violations=[Violation(name, f"more than {limit} {what}; send several requests")])
         if not count % 1024:
             self._limits.check()
 
@@ -194,7 +194,7 @@ class _PieceParser:
         elif wire_type in (_FIXED64, _FIXED32):
             place += 8 if wire_type == _FIXED64 else 4
         else:
-            raise DecodeError("a group, which none of our messages has")
+            raise DecodeError("a group, which no message of the server has")
         if place > end:
             raise DecodeError("a field is cut off")
         return tag >> 3, start, place

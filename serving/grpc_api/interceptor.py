@@ -101,11 +101,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         async def run_steps(messages: Any, context: Any) -> Any:
             running = answer(current_call(), context)
-            del messages, context  # gRPC keeps the error of an aborted call, which refers to this frame
+            del messages, context  # gRPC keeps the error of an aborted call, and with it this frame
             try:
                 return await running
             except BaseException as error:
-                drop_tracebacks(error)  # the same for the frames of the steps
+                drop_tracebacks(error)  # releases the frames of the steps, too
                 raise
 
         kind = "stream_stream" if handler.response_streaming else "stream_unary"

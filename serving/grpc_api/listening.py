@@ -22,7 +22,7 @@ MIN_BURST = 4096
 Above it gRPC cancels calls of any connection, so a single connection must not reach it."""
 MAX_STREAMS = 512
 """Maximum number of concurrent calls of a connection, about 12 KB and up to WINDOW_BYTES each. Further calls wait in
-the client (HTTP/2). As many cancelled calls may be left besides."""
+the client (HTTP/2). Up to as many cancelled calls may take memory as well."""
 HANDSHAKE_S = 20.0
 """Maximum seconds until a new connection has completed its TLS handshake, or has begun HTTP/2."""
 MIN_PING_S = 25.0
@@ -56,7 +56,7 @@ def warn_of_plain_text(settings: Settings) -> None:
         return
     exposed = "texts and tokens" if settings.tokens_file else "texts"
     logger.warning(
-        "listening on %s without TLS: %s can be read on the network; set --tls-cert and --tls-key, or use a trusted "
+        "listening on `%s` without TLS: %s can be read on the network; set --tls-cert and --tls-key, or use a trusted "
         "network only",
         settings.host,
         exposed,

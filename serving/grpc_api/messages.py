@@ -21,7 +21,7 @@ from serving.grpc_api.unread import UnreadReplies
 MAX_UNREAD_BYTES = 128 * 2**20
 """Bytes of unread replies above which further calls of a connection are refused."""
 SMALL_BYTES = 4096
-"""Largest message of health and reflection, which name a service or a symbol. Their calls may stay open for long."""
+"""Maximum bytes of a message of health or reflection: a name. Their calls may stay open for long."""
 RETRY_S = 1.0
 """Seconds after which to retry a call that found no room."""
 _SMALL = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
@@ -34,11 +34,11 @@ class Messages:
     """Receives the messages of calls and answers them. Counts the memory of requests, and of replies until sent."""
 
     def __init__(self, receiver: Receiver, budget: Budget, unread: UnreadReplies, max_request_bytes: int) -> None:
-        """Remember what is needed.
+        """Set up receiving and answering.
 
         Args:
-            receiver: receives messages.
-            budget: budget for requests that have come, and for unread replies.
+            receiver: receives the messages.
+            budget: memory budget of received requests and unread replies.
             unread: unread replies, which count against `budget`.
             max_request_bytes: maximum size of a request. gRPC's own limit must be above it.
         """
@@ -54,7 +54,7 @@ class Messages:
             call.request_bytes = len(data)
             self._check_request(call)
             request = _deserialize(deserialize, data)
-            if not is_health(call):  # its messages are small, and those of watches are not needed once they are read
+            if not is_health(call):  # its messages are small, and watches do not keep them
                 call.hold = partial(self._hold, call)
                 call.hold(len(data))
             del data
@@ -82,22 +82,23 @@ class Messages:
         """Raise MessageTooLargeError, or UnreadRepliesError if the connection reads no replies."""
         limit, name = self._max_request_bytes, "--max-request-bytes"
         if call.path.startswith(_SMALL):
-            limit, name = min(limit, SMALL_BYTES), "such a message"
+            limit, name = min(limit, SMALL_BYTES), "health and reflection"
         if call.request_bytes > limit:
             raise MessageTooLargeError(
-                f"the message is larger than max ({call.request_bytes} bytes vs. {limit} of {name}); "
+                f"the message is too large: `{call.request_bytes}` bytes (maximum `{limit}`, {name}); "
                 "send fewer or shorter inputs per call"
             )
         if (unread := self._unread[call.connection]) > MAX_UNREAD_BYTES:
             raise UnreadRepliesError(
-                f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before asking more"
+                f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before "
+                "sending more calls"
             )
 
     def _check_reply(self, call: Call) -> None:
-        """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if it may not wait."""
+        """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if the memory is used up."""
         if call.max_reply_bytes is not None and call.reply_bytes > call.max_reply_bytes:
             raise MessageTooLargeError(
-                f"the reply is larger than max ({call.reply_bytes} bytes vs. {call.max_reply_bytes} of {MAX_REPLY}); "
+                f"the reply is too large: `{call.reply_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
                 "send fewer inputs per call, or let the client receive more"
             )
         is_first_health = is_health(call) and not self._unread[call.connection]
@@ -105,7 +106,7 @@ class Messages:
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
 
     def _hold(self, call: Call, num_bytes: int) -> None:
-        """Count bytes for a call. If no other request is held, one of any size fits.
+        """Reserve bytes for a call. If no other request is in memory, one of any size fits.
 
         Raises:
             NoRoomError: when the bytes do not fit.
@@ -114,7 +115,7 @@ class Messages:
             self._unread.make_room()
             raise NoRoomError(
                 f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
-                "fewer at one time",
+                "fewer requests at a time",
                 retry_s=RETRY_S,
             )
         self._budget.add(call.connection, num_bytes)

@@ -1,11 +1,11 @@
 """Receiving of messages: a bounded number at a time, connections in turns, each message within a time limit.
 
 gRPC buffers 32 KiB of a message before a handler reads it, and the whole message once it reads. So only a few calls
-read at the same time. A small message is there at once. A message that is not complete within QUICK_S is large or slow;
-the memory limits the number of such messages. If there are more, the connection with most of them loses one.
+read at the same time. A small message arrives immediately. A message that is not complete within QUICK_S is large or
+slow; the memory limits the number of such messages. If there are more, the connection with most of them loses one.
 
-Connections whose messages came at once go first, then unknown connections, then those that were slow. Otherwise calls
-that begin but never send a message would block all others.
+Connections whose messages arrived promptly go first, then unknown connections, then slow ones. Otherwise calls that
+begin but never send a message would block all others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_KNOWN = 8192
 
 
 class _Standing(IntEnum):
-    """Standing of a connection: how fast its messages came."""
+    """Standing of a connection: how fast its messages arrived."""
 
     PROMPT = 0
     UNKNOWN = 1
@@ -62,6 +62,8 @@ FIRST = (_Standing.PROMPT, _Standing.UNKNOWN, _Standing.PROMPT, _Standing.SLOW)
 
 @dataclass(slots=True, eq=False)
 class _Reader:
+    """Call whose message is being read."""
+
     connection: str
     context: Any
     started_s: float
@@ -82,9 +84,9 @@ class Receiver:
         """Set the limits.
 
         Args:
-            num_bytes: memory for slow messages.
-            max_message_bytes: gRPC's own limit of the size of a message.
-            limit_s: seconds within which a message must have come.
+            num_bytes: bytes of memory for slow messages.
+            max_message_bytes: gRPC's own limit of a message, in bytes.
+            limit_s: maximum seconds to receive a message.
             refused: called with the error of each message that is given up.
         """
         self._refused = refused
@@ -115,13 +117,13 @@ class Receiver:
         """Return the message of a call.
 
         Raises:
-            ReceivingError: when there is no room for it, or it does not come in time.
+            ReceivingError: when there is no memory for it, or it does not arrive in time.
             NoMessageError: when the client ends its side without a message.
         """
         message = await self._read(connection, context)
         if message is grpc.aio.EOF:
             await asyncio.sleep(GONE_S)
-            raise NoMessageError("the call came without a message")
+            raise NoMessageError("the call has no message; send one")
         return message  # type: ignore[no-any-return]
 
     async def messages(self, connection: str, context: Any) -> AsyncIterator[bytes]:
@@ -143,7 +145,7 @@ class Receiver:
             is_prompt = reader in self._quick and message is not grpc.aio.EOF
             if is_prompt and self._standing(connection) is not _Standing.SLOW:
                 self._remember(connection, -math.inf)
-            if reader.aborted:  # just before the message was there
+            if reader.aborted:  # just before the message arrived
                 await asyncio.wait([reader.aborted])
                 reader.aborted.result()
             return message
@@ -181,7 +183,7 @@ class Receiver:
             raise
 
     def _leave(self, connection: str) -> None:
-        """Record that a message of a connection has come or was given up, and let others read."""
+        """Record that a message of a connection has arrived or was given up, and let others read."""
         self._num_reading[connection] -= 1
         if not self._num_reading[connection]:
             del self._num_reading[connection]
@@ -195,7 +197,7 @@ class Receiver:
                 turn[1].set_result(None)
 
     def _next_turn(self) -> tuple[str, asyncio.Future[None]] | None:
-        """Return the next call that may read. Each standing goes first now and then, so that none waits forever."""
+        """Return the next call that may read. Each standing goes first in some turns, so that none waits forever."""
         first = FIRST[self._num_turns % len(FIRST)]
         for standing in (first, *_Standing):
             while turn := self._waiting[standing].take(self._may_read):
@@ -244,11 +246,16 @@ class Receiver:
         while len(coming) > self._max_slow:
             reader = self._surplus(coming, now)
             coming.remove(reader)
-            self._give_up(reader, ReceivingError("too many messages are on their way; try later", retry_s=RETRY_S))
+            self._give_up(
+                reader, ReceivingError("too many messages arrive at the same time; try later", retry_s=RETRY_S)
+            )
         for reader in self._late(coming, now):
-            self._give_up(reader, ReceivingError("the message came too slowly; try later", retry_s=RETRY_S))
+            self._give_up(reader, ReceivingError("the message arrives too slowly; try later", retry_s=RETRY_S))
         for reader in [item for item in coming if now - item.started_s >= self._limit_s]:
-            self._give_up(reader, ReceivingError(f"the message did not come within {self._limit_s:g} s"))
+            self._give_up(
+                reader,
+                ReceivingError(f"the message did not arrive within {self._limit_s:g} s; send fewer inputs per call"),
+            )
         self._wake_waiting()
         self._timer = None
         if self._quick or self._slow or self._num_waiting:

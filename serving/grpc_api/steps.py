@@ -1,7 +1,7 @@
-"""Steps that every gRPC call passes before its message is read and after it was answered.
+"""Steps of every gRPC call, before its message is read and after it was answered.
 
-Each step is called with the call, gRPC's context, and the function that runs the steps after it. Their order stands in
-`interceptor.py`.
+Each step is called with the call, gRPC's context, and the function that runs the steps after it. `interceptor.py`
+lists them in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Answer = Callable[[Call, Any], Awaitable[Any]]
 MAX_WATCHES, MAX_WATCHES_PER_CONNECTION = 4096, 32
 """Maximum number of health watches, in all and of a connection. Each lasts until its client leaves."""
 ROUNDING_S = 0.02
-"""Seconds, besides a hundredth of the timeout, by which a client's deadline may pass before the server's."""
+"""Seconds by which a client's deadline may pass before the server's, in addition to a hundredth of the timeout."""
 _HEALTH = f"/{health.SERVICE_NAME}/"
 _WATCH = f"{_HEALTH}Watch"
 
@@ -60,7 +60,7 @@ class Identify:
     """Records who calls, the request id, the trace and the deadline. The client gets the request id back."""
 
     async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Identify a call."""
+        """Fill in the fields of the call, and set its trailing metadata."""
         call.connection = context.peer()
         call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
         remaining_s = context.time_remaining()
@@ -92,7 +92,7 @@ class CountCalls:
         self._metrics = metrics
 
     async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Count a call."""
+        """Count the start and the end of a call."""
         self._metrics.started(call.path)
         try:
             return await proceed(call, context)
@@ -102,7 +102,7 @@ class CountCalls:
 
 
 class SendStatus:
-    """Turns errors into statuses, and records the status of each call. No other place does."""
+    """Converts errors to statuses, and records the status of each call. No other place does."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -119,7 +119,7 @@ class SendStatus:
             raise
         except Exception as error:
             call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
-            drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and that refers to all of these
+            drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and with it the frames
             raise
 
     async def _abort_on_error(self, call: Call, context: Any, proceed: Answer) -> Any:
@@ -148,7 +148,7 @@ class Authenticate:
     """Refuses calls without a valid bearer token."""
 
     def __init__(self, tokens: BearerTokens | None, *, open_health: bool) -> None:
-        """Remember what is needed.
+        """Set the requirements.
 
         Args:
             tokens: valid tokens; None for an open server.
@@ -190,7 +190,7 @@ class LimitCalls:
     """Limits the concurrent calls of each client, and the open health watches."""
 
     def __init__(self, max_per_client: int | None) -> None:
-        """Remember the limit.
+        """Set the limit.
 
         Args:
             max_per_client: maximum number of concurrent calls of a token, or of an address without tokens; None for no
@@ -210,7 +210,9 @@ class LimitCalls:
             return await proceed(call, context)
         client = call.client or call.peer
         if self._calls[client] >= self._max_per_client:
-            raise TooManyCallsError(f"{self._max_per_client} calls of this client are under way; wait for one")
+            raise TooManyCallsError(
+                f"too many concurrent calls of this client (maximum `{self._max_per_client}`); wait for one to end"
+            )
         with self._calls.count(client):
             return await proceed(call, context)
 

@@ -23,7 +23,7 @@ class UnreadReplies:
 
         Args:
             budget: budget that unread replies count against.
-            patience_s: seconds after which a connection that leaves a reply unread is closed, if others need the room.
+            patience_s: seconds after which a connection with an unread reply is closed, if others need the memory.
         """
         self._budget = budget
         self._patience_s = patience_s
@@ -40,7 +40,7 @@ class UnreadReplies:
         """Return whether a reply may wait for its connection.
 
         The unread replies of a connection may take as many bytes as are free. If no reply is unread, one of any size
-        fits. If there is no room, connections that do not read are closed, which soon makes some.
+        fits. If too few bytes are free, connections that do not read are closed, which soon frees some.
         """
         if not self._bytes or self[connection] + CALL_BYTES + reply_bytes <= self._budget.free:
             return True

@@ -18,7 +18,7 @@ from tasks.features import INPUT_NAMES
 
 
 class ModelInfer(Endpoint):
-    """Tensors -> tensors. The model's task decides which."""
+    """Tensors of texts or token ids -> tensors of the task's predictions or of the graph's outputs."""
 
     def parse(self, data: bytes, limits: ParseLimits) -> pb.ModelInferRequest:
         """Parse a request."""
@@ -29,18 +29,18 @@ class ModelInfer(Endpoint):
         return find_named(models, request.model_name, request.model_version, "model_name")
 
     def num_inputs(self, request: pb.ModelInferRequest) -> int:
-        """Return the length of the longest input. Raise InvalidRequestError for shapes that no input has."""
+        """Return the length of the longest input. Raise InvalidRequestError for invalid shapes."""
         check_shapes(request)
         return max((item.shape[0] for item in request.inputs if item.shape), default=0)
 
     def work_bytes(self, request: pb.ModelInferRequest, num_bytes: int) -> int:
-        """Return the size of an equally long request. Context and question are tokenised again with each choice."""
+        """Return the bytes of a plain text that takes as long to encode: each choice repeats context and question."""
         shapes = [item.shape for item in request.inputs if item.datatype == BYTES]
         num_choices = max((shape[1] for shape in shapes if len(shape) == 2), default=1)
         return max([num_bytes * num_choices, *(SEQUENCE_BYTES * math.prod(shape) for shape in shapes)])
 
     def max_tokens(self, request: pb.ModelInferRequest, model: Model) -> float:
-        """Return the most tokens that the model may read."""
+        """Return the maximum number of tokens that the model reads; infinity if it splits texts."""
         sizes = {item.name: math.prod(item.shape) for item in request.inputs}
         if sizes.keys() & set(INPUT_NAMES):
             return max(sizes.values())
@@ -49,7 +49,7 @@ class ModelInfer(Endpoint):
         return model.task.settings.max_seq_length * max(sizes.values(), default=0)
 
     def prepare(self, request: pb.ModelInferRequest, model: Model, limits: RequestLimits) -> Inference:
-        """Choose between texts and token ids."""
+        """Return the inference on texts, or on token ids, whichever the request holds."""
         for item in request.inputs:
             if item.datatype == BYTES:
                 limits.check_count(math.prod(item.shape), "elements")
@@ -57,7 +57,7 @@ class ModelInfer(Endpoint):
         if not sent & set(INPUT_NAMES):
             return TextTensorInference(request, model, tensors)
         if sent & {spec.name for spec in tensors.inputs}:
-            raise invalid_field("inputs", "texts and token ids came; send one or the other")
+            raise invalid_field("inputs", "texts and token ids together; send one or the other")
         return TokenIdInference(request, model)
 
 
@@ -66,7 +66,8 @@ def find_named(models: Models, name: str, version: str, field: str = "name") -> 
 
     Args:
         models: loaded models.
-        name, version: values of the request; the version may be empty.
+        name: name of the model, as sent.
+        version: version, as sent; empty for the highest one.
         field: field of the request that holds the name.
     """
     check_named(models, name, field)

@@ -33,10 +33,10 @@ class OpenInference:
     """Answers the protocol's calls with the models of the inference service."""
 
     def __init__(self, service: InferenceService, is_healthy: Callable[[str], bool]) -> None:
-        """Keep what the answers need.
+        """Set up the service.
 
         Args:
-            service: models, and the path of ModelInfer.
+            service: holds the models, and answers ModelInfer.
             is_healthy: returns the health of a model, given as `name` or `name/version`; of the server for an empty
                 string.
         """

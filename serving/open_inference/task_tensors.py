@@ -31,7 +31,7 @@ TEXT = TensorSpec("text", BYTES, (-1,))
 TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
 
 JSON_ITEMS = 1024
-"""Number of list items that are written as JSON at once."""
+"""Number of list items that are written as JSON at a time."""
 
 
 class TaskTensors:
@@ -41,7 +41,7 @@ class TaskTensors:
     inputs: ClassVar[tuple[TensorSpec, ...]] = (TEXT,)
     options: ClassVar[tuple[str, ...]] = ("truncate",)
     windowed_fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields of its examples that are read in windows and may have any length."""
+    """Fields of its examples that are split into windows and may have any length."""
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         """Return the output tensors of a model."""
@@ -55,7 +55,7 @@ class TaskTensors:
         """Return the task with the options of a request.
 
         Raises:
-            InvalidRequestError: when the model does not have an option.
+            InvalidRequestError: when the model does not support an option.
         """
         return task
 
@@ -99,7 +99,9 @@ class EmbeddingTensors(TaskTensors):
         if options.normalize is None:
             return task
         if task.settings.normalize and not options.normalize:
-            raise invalid_field("parameters[normalize]", "this model's vectors have length 1")
+            raise invalid_field(
+                "parameters[normalize]", "must be true or unset: this model always returns vectors of length 1"
+            )
         return task.with_settings(normalize=options.normalize)
 
     def result(self, prediction: np.ndarray, example: Any, options: Options, task: Embedding) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Tensors of a request -> numpy arrays, and numpy arrays -> tensors of a response."""
+"""Conversion of tensors: from requests to numpy arrays, and from numpy arrays to responses."""
 
 from __future__ import annotations
 
@@ -58,21 +58,19 @@ def quoted(name: str) -> str:
 def check_shapes(request: pb.ModelInferRequest) -> None:
     """Check the number of tensors, and their shapes.
 
-    The product of very many or huge axes would be much work.
+    Multiplying very many or huge axes would take long.
 
     Raises:
-        InvalidRequestError: naming the first tensor that no model takes.
+        InvalidRequestError: naming the first invalid tensor.
     """
     for field in ("inputs", "outputs", "raw_input_contents"):
         if (count := len(getattr(request, field))) > MAX_TENSORS:
-            raise invalid_field(field, f"{count} came, a request has at most {MAX_TENSORS}")
+            raise invalid_field(field, f"too many tensors: `{count}` (maximum `{MAX_TENSORS}`)")
     for index, item in enumerate(request.inputs):
         if len(item.shape) > MAX_RANK:
-            raise invalid_field(
-                f"inputs[{index}].shape", f"{len(item.shape)} axes came, an input has at most {MAX_RANK}"
-            )
+            raise invalid_field(f"inputs[{index}].shape", f"too many axes: `{len(item.shape)}` (maximum `{MAX_RANK}`)")
         if any(not 0 <= size <= MAX_AXIS for size in item.shape):
-            raise invalid_field(f"inputs[{index}].shape", f"{list(item.shape)} came, an axis is from 0 to {MAX_AXIS}")
+            raise invalid_field(f"inputs[{index}].shape", f"an axis must be from 0 to {MAX_AXIS}: `{list(item.shape)}`")
 
 
 def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
@@ -80,7 +78,7 @@ def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> d
 
     Args:
         request: the request.
-        specs: inputs that the model takes.
+        specs: inputs of the model.
 
     Raises:
         InvalidRequestError: naming the first field that does not fit.
@@ -88,7 +86,8 @@ def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> d
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise invalid_field(
-            "raw_input_contents", f"{len(raw)} came for {len(request.inputs)} inputs; send one each, or none"
+            "raw_input_contents",
+            f"`{len(raw)}` entries for {len(request.inputs)} inputs; send one for each input, or none",
         )
     known = {spec.name: spec for spec in specs}
     arrays: dict[str, np.ndarray] = {}
@@ -98,7 +97,7 @@ def read_inputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> d
                 f"inputs[{index}].name", f"unknown: {quoted(item.name)} (this model takes {', '.join(known)})"
             )
         if item.name in arrays:
-            raise invalid_field(f"inputs[{index}].name", f"`{item.name}` came before")
+            raise invalid_field(f"inputs[{index}].name", f"`{item.name}` is listed twice")
         no_parameters(item.parameters, f"inputs[{index}]")
         arrays[item.name] = _Reader(item, index, raw[index] if raw else None).read(known[item.name])
     if missing := [spec.name for spec in specs if not spec.optional and spec.name not in arrays]:
@@ -114,6 +113,8 @@ def no_parameters(parameters: Mapping[str, Any], path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
+    """Converter of one input tensor to an array."""
+
     item: Any
     index: int
     raw: bytes | None
@@ -124,8 +125,8 @@ class _Reader:
 
     def read(self, spec: TensorSpec) -> np.ndarray:
         if self.item.datatype not in (accepted := _ACCEPTED[spec.datatype]):
-            came = quoted(self.item.datatype)
-            raise invalid_field(f"{self.path}.datatype", f"{came} came, `{spec.name}` takes {' or '.join(accepted)}")
+            sent = quoted(self.item.datatype)
+            raise invalid_field(f"{self.path}.datatype", f"`{spec.name}` must be {' or '.join(accepted)}: {sent}")
         self._check_shape(spec)
         count = math.prod(self.item.shape)
         if self.raw is None:
@@ -143,7 +144,7 @@ class _Reader:
         single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
         if len(shape) != rank and not single_column:
             axes = ", ".join(["n", "m"][:rank])
-            raise invalid_field(f"{self.path}.shape", f"{shape} came, `{spec.name}` takes [{axes}]")
+            raise invalid_field(f"{self.path}.shape", f"`{spec.name}` must have the shape [{axes}]: `{shape}`")
 
     def _typed(self, count: int) -> np.ndarray:
         name = _CONTENTS[self.item.datatype]
@@ -169,14 +170,14 @@ class _Reader:
                 raise invalid_field(f"raw_input_contents[{self.index}]", f"element {len(elements)} is cut off")
             elements.append(raw[place - size : place])
             if len(elements) > count + CONVERTED_ELEMENTS:
-                break  # whatever else there is
+                break  # `_check_count` fails anyway
         self._check_count(len(elements), count, "elements")
         return elements
 
-    def _check_count(self, came: int, count: int, unit: str) -> None:
-        if came != count:
+    def _check_count(self, found: int, count: int, unit: str) -> None:
+        if found != count:
             field = f"{self.path}.contents" if self.raw is None else f"raw_input_contents[{self.index}]"
-            raise invalid_field(field, f"{came} {unit} came, the shape {list(self.item.shape)} has {count}")
+            raise invalid_field(field, f"`{found}` {unit}, but the shape {list(self.item.shape)} needs {count}")
 
 
 def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
@@ -198,7 +199,7 @@ def requested_outputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]
 
     Args:
         request: the request.
-        specs: outputs that the model has.
+        specs: outputs of the model.
 
     Raises:
         InvalidRequestError: naming an unknown output.
@@ -210,7 +211,7 @@ def requested_outputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]
             reason = f"unknown: {quoted(item.name)} (these inputs give {', '.join(known)})"
             raise invalid_field(f"outputs[{index}].name", reason)
         if item.name in chosen:
-            raise invalid_field(f"outputs[{index}].name", f"`{item.name}` came before")
+            raise invalid_field(f"outputs[{index}].name", f"`{item.name}` is listed twice")
         no_parameters(item.parameters, f"outputs[{index}]")
         chosen[item.name] = known[item.name]
     return list(chosen.values() or specs)
@@ -226,11 +227,11 @@ def response(
     """Serialise the response.
 
     Args:
-        request: request that it answers.
+        request: request that is answered.
         model: model that answered.
-        specs: outputs that the response holds.
+        specs: outputs to send, in order.
         arrays: outputs by name.
-        num_truncated: number of tokens that were cut, which becomes a parameter unless it is 0.
+        num_truncated: number of tokens that were cut; sent as a parameter unless it is 0.
     """
     manifest = model.manifest
     reply = pb.ModelInferResponse(model_name=manifest.name, model_version=manifest.version, id=request.id)

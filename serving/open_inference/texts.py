@@ -1,4 +1,4 @@
-"""Inference on texts that came as tensors."""
+"""Inference on tensors of texts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _rows(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> Iterator[Ro
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of `{name}`" for name, size in sizes.items())
-        raise invalid_field("inputs", f"differ in number: {listed}")
+        raise invalid_field("inputs", f"different numbers of elements: {listed}")
     absent = dict.fromkeys([spec.name for spec in tensors.inputs], [None] * max(sizes.values()))
     columns = absent | _decoded(arrays, tensors)
     return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
@@ -114,13 +114,13 @@ def _decoded(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> dict[str
 
 
 def _field_path(sent: Sequence[str], invalid: InvalidExample) -> str:
-    """Return the path of an invalid example: the element of the input that it came in.
+    """Return the path of an invalid example: the name of its input, and the index of the element.
 
     Args:
         sent: names of the inputs that were sent.
         invalid: field of an example.
     """
     name, bracket, place = invalid.field.partition("[")
-    if name not in sent:  # to the task, context and question of a choice are one text
+    if name not in sent:  # the task joins context and question of a choice
         name = next((item for item in ("context", "question") if item in sent), sent[0])
     return f"{name}[{invalid.index}]{bracket}{place}"

@@ -1,4 +1,4 @@
-"""Inference on token ids -> outputs of the graph as they are. Each row is one sequence."""
+"""Inference on tensors of token ids: returns the outputs of the graph. Each row is one sequence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class TokenIdInference(Inference):
         ids = arrays["input_ids"]
         for name, array in arrays.items():
             if array.shape != ids.shape:
-                raise invalid_field(name, f"shape {list(array.shape)} where input_ids has {list(ids.shape)}")
+                raise invalid_field(
+                    name, f"shape `{list(array.shape)}` differs from that of input_ids, `{list(ids.shape)}`"
+                )
         if not ids.size:
             raise invalid_field("input_ids", f"empty: shape {list(ids.shape)}; it needs at least one token in each row")
         _check_size(model, ids.shape, len(self.outputs))
@@ -95,7 +97,7 @@ def _check_size(model: Model, shape: tuple[int, ...], num_outputs: int) -> None:
     elements = math.prod(shape) if model.task.token_outputs else shape[0]
     size = 4 * num_outputs * elements * math.prod(model.last_axis)
     if size > MAX_OUTPUT_BYTES:
-        reason = f"the outputs would take {size / 2**20:.0f} MiB, a response takes {MAX_OUTPUT_BYTES / 2**20:.0f}"
+        reason = f"the outputs would have {size / 2**20:.0f} MiB (maximum {MAX_OUTPUT_BYTES / 2**20:.0f} MiB)"
         raise invalid_field("input_ids", f"{reason}; send fewer or shorter rows, or text")
 
 
@@ -106,11 +108,11 @@ def _lengths(mask: np.ndarray, max_length: int) -> np.ndarray:
     for row in np.flatnonzero((mask != prefix).any(axis=1) | (lengths == 0)):
         raise invalid_field(f"attention_mask[{row}]", "must be ones and then zeros, with at least one 1")
     for row in np.flatnonzero(lengths > max_length):
-        raise invalid_field(f"input_ids[{row}]", f"{lengths[row]} tokens came, {max_length} fit")
+        raise invalid_field(f"input_ids[{row}]", f"too long: `{lengths[row]}` tokens (maximum `{max_length}`)")
     return lengths
 
 
 def _check_range(name: str, values: np.ndarray, lengths: np.ndarray, stop: int) -> None:
     attended = np.arange(values.shape[1]) < lengths[:, None]
     for row, place in np.argwhere(attended & ((values < 0) | (values >= stop))):
-        raise invalid_field(f"{name}[{row}][{place}]", f"{values[row, place]} is not within 0 to {stop - 1}")
+        raise invalid_field(f"{name}[{row}][{place}]", f"must be from 0 to {stop - 1}: `{values[row, place]}`")

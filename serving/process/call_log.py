@@ -12,15 +12,21 @@ from serving.process.logs import LineLimit
 logger = logging.getLogger("serving.calls")
 
 MAX_FAILED_PER_S = 50
-"""Maximum number of lines for failed calls per second. The next line after more of them gives the number omitted."""
+"""Maximum number of lines for failed calls per second. The first line of a later second gives the number
+of omitted lines."""
 
 
 class CallLog:
     """Logs ended calls: all, the failed ones, or none."""
 
-    def __init__(self, which: str) -> None:
-        self._all = which == "all"
-        self._failed = which != "none"
+    def __init__(self, log_calls: str) -> None:
+        """Set which calls are logged.
+
+        Args:
+            log_calls: `all`, `failed` or `none`.
+        """
+        self._all = log_calls == "all"
+        self._failed = log_calls != "none"
         self._limit = LineLimit(MAX_FAILED_PER_S)
 
     def __call__(self, call: Call) -> None:

@@ -30,7 +30,7 @@ def raise_limit() -> None:
         logger.info("raised the limit of open files from %d to %d", soft, wanted)
     if (allowed := open_file_limit()) < MIN_LIMIT:
         logger.warning(
-            "the limit of %d open files allows %d connections; more are closed at once. Raise it with `ulimit -n`, "
+            "the limit of `%d` open files allows %d connections; further ones are closed. Raise it with `ulimit -n`, "
             "LimitNOFILE= of systemd or --ulimit of docker",
             allowed,
             max_connections(allowed),

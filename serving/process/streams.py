@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 2**20
 """Maximum bytes of lines that wait to be written; further lines are dropped."""
 GATHER_S = 0.02
-"""Seconds for which lines are gathered into one write: each write waits for the interpreter lock."""
+"""Seconds for which lines are gathered into one write: each write must wait for the interpreter lock."""
 CHUNK = 100
 """Maximum lines of one write; a failed write loses all of them."""
 CLOSE_S = 1.0
@@ -154,8 +154,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def open_missing() -> None:
-    """Open /dev/null for closed standard streams. Otherwise the next file or socket gets their number, and with it the
-    output of libraries."""
+    """Open /dev/null for closed standard streams. Otherwise the next file or socket gets the number of one, and
+    libraries write into it."""
     for fd in range(3):
         try:
             os.fstat(fd)

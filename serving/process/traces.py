@@ -27,7 +27,8 @@ class Traces:
 
         Args:
             endpoint: address of the collector (OTLP over gRPC); `https://` for TLS.
-            sample: fraction of calls to trace, 0 to 1. A call that comes with a trace follows that trace's decision.
+            sample: fraction of calls to trace, 0 to 1. A call that is part of a trace follows that
+                trace's decision.
 
         Raises:
             ValueError: when OpenTelemetry is not installed.
@@ -101,7 +102,7 @@ class Traces:
         timeout.cancel()
         num_lost, self._num_spans = self._num_spans - self._sender.num_sent, self._sender.num_sent
         if num_lost:
-            logger.warning("%d spans did not reach the collector of traces", num_lost)
+            logger.warning("%d spans were lost: the collector of traces did not receive them", num_lost)
 
 
 class _CountingExporter:

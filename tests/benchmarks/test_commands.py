@@ -94,7 +94,7 @@ def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd
     monkeypatch.setattr("benchmarks.serving_peers.SentenceTransformers", Peer)
     words = f"{tmp_path / 'models'} --checkpoint nosuch --texts {texts} --flags=--log-level=error --flags=--max-texts=8"
 
-    assert "64 inputs came, a request takes 8" in mistake("serving_peers", words, monkeypatch, capfd)
+    assert "too many inputs: `64` (maximum `8`)" in mistake("serving_peers", words, monkeypatch, capfd)
 
 
 def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, capfd):

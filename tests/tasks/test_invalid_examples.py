@@ -90,7 +90,7 @@ def test_too_long(tokenizer, name):
     assert len(task.encode([fits], truncate=False)[0][0]) == 8
     assert len(task.encode([too_long])[0][0]) == 8
     invalid = invalid_of(task, [fits, too_long, fits], truncate=False)
-    reason = f"text too long: {num_tokens} tokens came, 8 fit; shorten it or ask for truncation"
+    reason = f"text too long: `{num_tokens}` tokens (maximum `8`); shorten it or set `truncate`"
     assert invalid == [InvalidExample(1, "text", reason)]
 
 
@@ -100,7 +100,7 @@ def test_too_long_question(tokenizer):
 
     assert len(task.encode([SpanExample("a a a a", "b " * 50)], truncate=False)[0]) == 50
     invalid = invalid_of(task, [SpanExample("a a a a a", "b")], truncate=False)
-    reason = "text too long: 5 tokens came, 4 fit; shorten it or ask for truncation"
+    reason = "text too long: `5` tokens (maximum `4`); shorten it or set `truncate`"
     assert invalid == [InvalidExample(0, "question", reason)]
 
 

@@ -139,7 +139,7 @@ def test_a_word_that_would_be_cut_is_refused_without_truncation(word_tokenizer, 
     many = TaggingExample(("w1",) * 50)
     assert len(make_task(word_tokenizer).encode([many], truncate=False)[0]) == 9
 
-    with pytest.raises(InvalidExamplesError, match="example 1, word: text too long: 12 tokens came, 8 fit"):
+    with pytest.raises(InvalidExamplesError, match=r"example 1, word: text too long: `12` tokens \(maximum `8`\)"):
         make_task(tokenizer).encode([TaggingExample(("a",)), TaggingExample(("abcdefghij",))], truncate=False)
     with pytest.raises(InvalidExamplesError, match="example 0, text: empty text"):
         make_task(tokenizer).encode([TaggingExample(("\u200b",))])

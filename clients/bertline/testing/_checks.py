@@ -121,9 +121,9 @@ def _invalid_parts(
     if method == "Tokenize":
         return
     if method == "Choose" and len(sequences) < 2:
-        yield ".choices", f"{len(sequences)} of them; at least two are needed"
+        yield ".choices", f"too few: `{len(sequences)}`; at least two are needed"
     elif method == "Answer" and not sequences:
-        yield ".contexts", "none; at least one is needed"
+        yield ".contexts", "empty; at least one is needed"
     else:
         blank = [name for texts in sequences for name, text in texts.items() if not text.strip()]
         yield from ((name, "empty text; it needs at least one word") for name in blank)
@@ -140,6 +140,6 @@ def _invalid_parts(
 def _too_long(sequences: list[Texts], max_length: int) -> Iterator[tuple[str, str]]:
     for texts in sequences:
         if (length := _length(texts)) > max_length:
-            reason = f"text too long: {length} tokens came, {max_length} fit; shorten it or ask for truncation"
+            reason = f"text too long: `{length}` tokens (maximum `{max_length}`); shorten it or set `truncate`"
             first, *others = [len(tokens(text)) for text in texts.values()]
             yield list(texts)[-1 if sum(others) > first else 0], reason

@@ -40,7 +40,7 @@ def take(order):
 
 def drop(order, entry):
     entry.is_waiting = False
-    order.leave([entry])
+    order.remove([entry])
 
 
 def seconds_by_caller(order, num_batches):

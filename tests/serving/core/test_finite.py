@@ -60,7 +60,7 @@ def test_non_finite_outputs(spoilt, method):
     error = call.future(requests(BROKEN)[method]).exception()
 
     assert error.code() is grpc.StatusCode.INTERNAL
-    assert re.fullmatch(r"(text|input)s\[0\]: (\S+)/1 \(\2\) gave numbers that are not finite: .*", error.details())
+    assert re.fullmatch(r"(text|input)s\[0\]: (\S+)/1 \(\2\) returned NaN or infinity: .*", error.details())
     assert call(requests(SOUND)[method]).model.version == "1"
 
 
@@ -73,7 +73,7 @@ def test_non_finite_outputs_in_the_open_protocol(spoilt, inputs):
         infer(spoilt, "embedding", **inputs)
 
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) gave numbers", caught.value.details())
+    assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) returned NaN", caught.value.details())
 
 
 def test_zero_vectors(tmp_path):
@@ -88,7 +88,7 @@ def test_zero_vectors(tmp_path):
         reply = running.stub.Embed(pb.EmbedRequest(texts=["cat"]))
 
     assert error.code() is grpc.StatusCode.INTERNAL
-    assert "texts[0]: tiny/1 (embedding) gave a vector of zeros, which cannot have length 1" in error.details()
+    assert "texts[0]: tiny/1 (embedding) returned a vector of zeros, which cannot be normalised" in error.details()
     assert reply.vectors == bytes(4 * 8)
 
 

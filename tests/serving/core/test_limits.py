@@ -35,7 +35,7 @@ def test_texts_of_a_request(limited):
     error, _ = refused(limited.stub.Embed, pb.EmbedRequest(texts=["cat"] * 4))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "4 inputs came, a request takes 3" in error.details()
+    assert "too many inputs: `4` (maximum `3`)" in error.details()
 
 
 def test_characters_of_a_text(server):
@@ -43,7 +43,7 @@ def test_characters_of_a_text(server):
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert fields == {"texts[1]": f"{MOST + 1} characters came, {MOST} fit"}
+    assert fields == {"texts[1]": f"text too long: `{MOST + 1}` characters (maximum `{MOST}`); shorten it"}
 
 
 def test_fields_are_named(limited):
@@ -95,7 +95,7 @@ def test_contexts(server, limited):
 
     assert server.stub.Answer(pb.AnswerRequest(inputs=[item])).num_windows[0] > 100
     _, fields = refused(limited.stub.Answer, pb.AnswerRequest(inputs=[item], truncate=True))
-    assert fields == {"inputs[0].contexts[1]": "5004 characters came, 5000 fit"}
+    assert fields == {"inputs[0].contexts[1]": "text too long: `5004` characters (maximum `5000`); shorten it"}
 
 
 def test_limits_come_before_work(limited, monkeypatch):
@@ -112,9 +112,15 @@ def test_limits_come_before_work(limited, monkeypatch):
     )
     as_tensor = infer_request("tagger", text=["cat " * 2000])
 
-    assert refused(limited.stub.Tag, tag)[1] == {"inputs[0].text": "8000 characters came, 5000 fit"}
-    assert refused(limited.stub.Tokenize, tokenize)[1] == {"inputs[0].text_pair": "5001 characters came, 5000 fit"}
-    assert refused(stub(limited, "ModelInfer"), as_tensor)[1] == {"text[0]": "8000 characters came, 5000 fit"}
+    assert refused(limited.stub.Tag, tag)[1] == {
+        "inputs[0].text": "text too long: `8000` characters (maximum `5000`); shorten it"
+    }
+    assert refused(limited.stub.Tokenize, tokenize)[1] == {
+        "inputs[0].text_pair": "text too long: `5001` characters (maximum `5000`); shorten it"
+    }
+    assert refused(stub(limited, "ModelInfer"), as_tensor)[1] == {
+        "text[0]": "text too long: `8000` characters (maximum `5000`); shorten it"
+    }
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_parts_of_inputs(limited, method, request_, came, field):
     error, violations = refused(getattr(limited.stub, method), request_)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert error.details() == f"4 {came} came, a request takes 3; send several requests"
+    assert error.details() == f"too many {came}: `4` (maximum `3`); send several requests"
     assert violations == {field: error.details()}
 
 
@@ -146,7 +152,7 @@ def test_elements_of_a_tensor(limited):
     error, _ = refused(stub(limited, "ModelInfer"), choices)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "4 elements came, a request takes 3" in error.details()
+    assert "too many elements: `4` (maximum `3`)" in error.details()
 
 
 def test_scores_of_a_reply(server, monkeypatch):
@@ -161,7 +167,7 @@ def test_scores_of_a_reply(server, monkeypatch):
     ]
 
     assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
-    assert "24 tokens were asked for at 4 [MASK]s, a reply holds 20" in errors[1].details()
+    assert "too many tokens requested for 4 [MASK]s: `24` (maximum `20` per reply)" in errors[1].details()
 
 
 def test_labels_of_a_reply(server, monkeypatch):
@@ -175,7 +181,9 @@ def test_labels_of_a_reply(server, monkeypatch):
     ]
 
     assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
-    assert all("6 labels were asked for, a reply holds 5; send fewer" in error.details() for error in errors)
+    assert all(
+        "too many labels requested: `6` (maximum `5` per reply); send fewer" in error.details() for error in errors
+    )
 
 
 def test_a_question_before_many_choices(server):
@@ -183,7 +191,9 @@ def test_a_question_before_many_choices(server):
     inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
     _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
 
-    assert fields == {"inputs[0].question": "4000 characters before each of 1000 choices, 1000000 fit in all"}
+    assert fields == {
+        "inputs[0].question": "too long: `4000` characters before each of 1000 choices (maximum `1000000` in all)"
+    }
 
 
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
@@ -194,8 +204,8 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     _, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["a " * 1000, "a " * 40]))
 
     assert fields.keys() == {"texts[0]", "texts[1]"}
-    assert re.search(r"at least \d{2,3} tokens came, 32 fit", fields["texts[0]"])
-    assert "42 tokens came, 32 fit" in fields["texts[1]"]
+    assert re.search(r"at least `\d{2,3}` tokens \(maximum `32`\)", fields["texts[0]"])
+    assert "`42` tokens (maximum `32`)" in fields["texts[1]"]
 
 
 @pytest.mark.parametrize(
@@ -248,8 +258,8 @@ def test_windows_of_a_request(server, monkeypatch, method):
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert error.details() == (
-        f"the texts are read in more than {num_windows // 2 - 1} windows, which a request takes; "
-        "send fewer or shorter ones"
+        f"the texts need more than {num_windows // 2 - 1} windows, the maximum of a request; "
+        "send fewer or shorter texts"
     )
     assert fields == {"inputs": error.details()}
 

@@ -10,7 +10,7 @@ from serving.core.refusal_pacing import RefusalPacer
 @pytest.fixture(autouse=True)
 def limits(monkeypatch):
     monkeypatch.setattr(refusals, "RATE", 10.0)
-    monkeypatch.setattr(refusals, "HOLD_S", 0.4)
+    monkeypatch.setattr(refusals, "MAX_DELAY_S", 0.4)
 
 
 def seconds(*calls):
@@ -54,7 +54,7 @@ def test_a_deadline_ends_the_wait():
 
 def test_few_are_held(monkeypatch):
     """The number of delayed refusals is bounded."""
-    monkeypatch.setattr(refusals, "MAX_HELD", 1)
+    monkeypatch.setattr(refusals, "MAX_DELAYED", 1)
 
     assert sum(took > 0.08 for took in seconds(*[("a", None)] * 19)) == 1
 

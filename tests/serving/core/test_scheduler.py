@@ -516,7 +516,7 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
             time.sleep(0.005)
 
     assert "replaced" in scheduler.check_workers()
-    with pytest.raises(ComputeError, match="its worker ended"):
+    with pytest.raises(ComputeError, match="its worker thread ended"):
         lost.result(0)
     assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
     assert scheduler.check_workers() == ""

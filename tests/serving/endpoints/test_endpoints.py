@@ -230,7 +230,7 @@ def test_too_many_words_are_refused(server, monkeypatch):
     call = server.stub.Tag.future(pb.TagRequest(inputs=inputs), timeout=10)
 
     assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert call.details() == "6 words came, a request takes 5; send several requests"
+    assert call.details() == "too many words: `6` (maximum `5`); send several requests"
 
 
 @pytest.mark.parametrize("words_at_once", [1, 4, 4096])

@@ -128,7 +128,7 @@ def test_tokens_stay_secret(guarded, caplog):
         ("one\nwords\n".encode("utf-16"), "is UTF-16, as some Windows editors write it; save it as UTF-8"),
         ("one\nwords\n".encode("utf-16-le"), "is UTF-16"),
         ("one\nwords\n".encode("utf-32"), "is UTF-32"),
-        (b"one\n" + b"words" * 1000, "line 2: the token has 5000 characters, at most 4096 fit"),
+        (b"one\n" + b"words" * 1000, "line 2: the token has 5000 characters; the maximum is 4096"),
     ],
 )
 def test_bad_tokens_file(tmp_path, content, message):
@@ -185,7 +185,7 @@ def test_concurrency_of_a_client(slow_models, tokens_file):
         other = running.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), metadata=bearer(OTHER))
 
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "2 calls of this client" in refused.details()
+        assert "calls of this client (maximum `2`)" in refused.details()
         assert health_code(running, metadata=bearer(GOOD)) is grpc.StatusCode.OK
         assert {call.code() for call in (*calls, other)} == {grpc.StatusCode.OK}
         assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=bearer(GOOD)).num_tokens == [3]

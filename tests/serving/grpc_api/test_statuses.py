@@ -57,7 +57,7 @@ def error_info(error):
     ("method", "request_", "expected"),
     [
         ("Embed", pb.EmbedRequest(texts=["cat", "", "dog", " "]), {"texts[1]": "empty", "texts[3]": "empty"}),
-        ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "33 tokens came, 32 fit"}),
+        ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "`33` tokens (maximum `32`)"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
         (
@@ -68,7 +68,7 @@ def error_info(error):
         (
             "Classify",
             pb.ClassifyRequest(inputs=[pb.TextInput(text="cat " * 20, text_pair="cat " * 20)]),
-            {"inputs[0].text": "43 tokens came, 32 fit"},
+            {"inputs[0].text": "`43` tokens (maximum `32`)"},
         ),
         (
             "Answer",
@@ -80,7 +80,7 @@ def error_info(error):
         (
             "Answer",
             pb.AnswerRequest(inputs=[pb.AnswerInput(question="who " * 7, contexts=["cat"])]),
-            {"inputs[0].question": "7 tokens came, 6 fit"},
+            {"inputs[0].question": "`7` tokens (maximum `6`)"},
         ),
         (
             "Answer",
@@ -90,7 +90,7 @@ def error_info(error):
         (
             "Embed",
             pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
-            {"dimensions": "9 were asked for, this model has 8", "window_stride": "needs `windows`"},
+            {"dimensions": "`9` is more than the 8 dimensions of this model", "window_stride": "needs `windows`"},
         ),
         (
             "Embed",
@@ -101,12 +101,12 @@ def error_info(error):
         (
             "Regress",
             pb.RegressRequest(inputs=[pb.TextInput(text="a", text_pair=" "), pb.TextInput(text="cat " * 31)]),
-            {"inputs[0].text_pair": "empty", "inputs[1].text": "33 tokens came, 32 fit"},
+            {"inputs[0].text_pair": "empty", "inputs[1].text": "`33` tokens (maximum `32`)"},
         ),
         (
             "Choose",
             pb.ChooseRequest(inputs=[pb.ChooseInput(question="who", choices=["cat"]), pb.ChooseInput()]),
-            {"inputs[0].choices": "1 of them; at least two", "inputs[1].choices": "0 of them; at least two"},
+            {"inputs[0].choices": "too few: `1`; at least two", "inputs[1].choices": "too few: `0`; at least two"},
         ),
         (
             "Choose",
@@ -119,7 +119,7 @@ def error_info(error):
             ),
             {
                 "inputs[0].choices[1]": "empty",
-                "inputs[1].context": "24 tokens came, 16 fit",
+                "inputs[1].context": "`24` tokens (maximum `16`)",
                 "inputs[2].question": "empty",
             },
         ),
@@ -148,7 +148,7 @@ def error_info(error):
         (
             "Tag",
             pb.TagRequest(inputs=[pb.TagInput(words=["cat", "cat." * 9])]),
-            {"inputs[0].words": "20 tokens came, 16 fit"},
+            {"inputs[0].words": "`20` tokens (maximum `16`)"},
         ),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]", "cat"]), {"texts[1]": "[MASK]"}),
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat", "qqq"]), {"targets[1]": "vocabulary"}),
@@ -302,7 +302,11 @@ def test_starting(all_tasks):
 @pytest.mark.parametrize(
     ("count", "message", "counted"),
     [
-        (300, "larger than max (1500 bytes vs. 1000 of --max-request-bytes); send fewer or shorter inputs per call", 1),
+        (
+            300,
+            "the message is too large: `1500` bytes (maximum `1000`, --max-request-bytes); send fewer or",
+            1,
+        ),
         (1000, "Received message larger than max (5000 vs. 2000)", 0),
     ],
 )
@@ -335,7 +339,7 @@ def test_a_reply_that_the_client_does_not_take_is_refused(server):
     assert embedded(server, ("max-reply-bytes", str(size + 100))).code() is grpc.StatusCode.OK
     refusal = embedded(server, ("max-reply-bytes", "3000"))
     assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert re.match(r"the reply is larger than max \(\d+ bytes vs. 3000 of max-reply-bytes\)", refusal.details())
+    assert re.match(r"the reply is too large: `\d+` bytes \(maximum `3000`, max-reply-bytes\)", refusal.details())
 
 
 @pytest.mark.parametrize("value", ["", "4 MiB", "-1", "1e6", "9" * 30])

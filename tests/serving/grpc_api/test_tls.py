@@ -250,4 +250,4 @@ def test_plain_text_warning(all_tasks, caplog):
     warnings = [record.getMessage() for record in caplog.records]
 
     assert len(warnings) == 1
-    assert "0.0.0.0 without TLS" in warnings[0]
+    assert "`0.0.0.0` without TLS" in warnings[0]

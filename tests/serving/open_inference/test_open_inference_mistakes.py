@@ -63,35 +63,35 @@ MISTAKES = {
     "line feed": (infer_request("embedder", **{"a\nb": ["c"]}), "inputs[0].name: unknown: `a\\nb`"),
     "twice": (
         pb.ModelInferRequest(model_name="embedder", inputs=2 * list(infer_request("", text=[], typed=True).inputs)),
-        "inputs[1].name: `text` came before",
+        "inputs[1].name: `text` is listed twice",
     ),
     "texts and ids": (
         infer_request("embedder", text=["a"], input_ids=IDS),
-        "inputs: texts and token ids came; send one",
+        "inputs: texts and token ids together; send one",
     ),
-    "numbers as text": (infer_request("embedder", text=np.array([1])), "`INT64` came, `text` takes BYTES"),
-    "unknown datatype": (text_request(datatype="FP8"), "inputs[0].datatype: `FP8` came, `text` takes BYTES"),
-    "rank": (infer_request("embedder", text=[["a", "b"]]), "inputs[0].shape: [1, 2] came, `text` takes [n]"),
-    "no axes": (text_request(shape=[]), "inputs[0].shape: [] came"),
-    "negative": (text_request(shape=[-2]), "inputs[0].shape: [-2] came"),
-    "shape": (text_request(shape=[3]), "raw_input_contents[0]: 2 elements came, the shape [3] has 3"),
-    "huge shape": (text_request(shape=[2**62]), f"inputs[0].shape: [{2**62}] came, an axis is from 0 to {2**31 - 1}"),
-    "large shape": (text_request(shape=[2**31 - 1]), f"{2**31 - 1} inputs came, a request takes 8192"),
-    "many axes": (text_request(shape=[127] * 30_000), "inputs[0].shape: 30000 axes came, an input has at most 2"),
-    "many huge axes": (text_request(shape=[1] + [2**62] * 300), "inputs[0].shape: 301 axes came"),
+    "numbers as text": (infer_request("embedder", text=np.array([1])), "`text` must be BYTES: `INT64`"),
+    "unknown datatype": (text_request(datatype="FP8"), "inputs[0].datatype: `text` must be BYTES: `FP8`"),
+    "rank": (infer_request("embedder", text=[["a", "b"]]), "inputs[0].shape: `text` must have the shape [n]: `[1, 2]`"),
+    "no axes": (text_request(shape=[]), "inputs[0].shape: `text` must have the shape [n]: `[]`"),
+    "negative": (text_request(shape=[-2]), f"inputs[0].shape: an axis must be from 0 to {2**31 - 1}: `[-2]`"),
+    "shape": (text_request(shape=[3]), "raw_input_contents[0]: `2` elements, but the shape [3] needs 3"),
+    "huge shape": (text_request(shape=[2**62]), f"inputs[0].shape: an axis must be from 0 to {2**31 - 1}: `[{2**62}]`"),
+    "large shape": (text_request(shape=[2**31 - 1]), f"too many inputs: `{2**31 - 1}` (maximum `8192`)"),
+    "many axes": (text_request(shape=[127] * 30_000), "inputs[0].shape: too many axes: `30000` (maximum `2`)"),
+    "many huge axes": (text_request(shape=[1] + [2**62] * 300), "inputs[0].shape: too many axes: `301`"),
     "cut off": (with_raw(with_lengths([b"cat", b"dog"])[:-1]), "raw_input_contents[0]: element 1 is cut off"),
     "cut length": (with_raw(with_lengths([b"cat"]) + b"\1"), "raw_input_contents[0]: element 1 is cut off"),
-    "raw for none": (with_raw(b"", b""), "raw_input_contents: 2 came for 1 inputs"),
+    "raw for none": (with_raw(b"", b""), "raw_input_contents: `2` entries for 1 inputs"),
     "both contents": (both_contents(), "inputs[0].contents: not together with raw_input_contents"),
     "wrong contents": (wrong_contents(), "inputs[0].contents: BYTES goes into bytes_contents, not int64_contents"),
     "not UTF-8": (with_raw(with_lengths([b"cat", b"\xff"])), "text[1]: not UTF-8"),
     "empty text": (infer_request("embedder", text=["cat", " "]), "text[1]: empty text"),
-    "long text": (infer_request("embedder", text=["cat " * 40]), "text[0]: text too long: 42 tokens came, 32 fit"),
+    "long text": (infer_request("embedder", text=["cat " * 40]), "text[0]: text too long: `42` tokens (maximum `32`)"),
     "long question": (infer_request("reader", question=["who " * 7], context=["cat"]), "question[0]: text too long"),
     "no mask in text": (infer_request("filler", text=["cat"]), "text[0]: no `[MASK]`"),
     "numbers differ": (
         infer_request("reader", question=["who"], context=["cat", "dog"]),
-        "inputs: differ in number: 1 of `question`, 2 of `context`",
+        "inputs: different numbers of elements: 1 of `question`, 2 of `context`",
     ),
     "unknown output": (
         infer_request("embedder", text=["cat"], outputs=["logits"]),
@@ -112,26 +112,32 @@ MISTAKES = {
     "shared memory": (with_parameter(shared_memory_region="inputs"), "inputs[0].parameters: unknown: `shared_memory_"),
     "classes": (with_parameter(classification="outputs"), "outputs[0].parameters: unknown: `classification`"),
     "no ids": (infer_request("embedder", attention_mask=MASK), "inputs: `input_ids` is missing"),
-    "ids of text": (infer_request("embedder", input_ids=[["a"]]), "`BYTES` came, `input_ids` takes INT64 or INT32"),
+    "ids of text": (infer_request("embedder", input_ids=[["a"]]), "`input_ids` must be INT64 or INT32: `BYTES`"),
     "huge axis of nothing": (
         pb.ModelInferRequest(
             model_name="chooser", inputs=[{"name": "choices", "datatype": "BYTES", "shape": [0, 2**62]}]
         ),
-        f"inputs[0].shape: [0, {2**62}] came, an axis is from 0 to",
+        f"inputs[0].shape: an axis must be from 0 to {2**31 - 1}: `[0, {2**62}]`",
     ),
-    "one axis": (infer_request("embedder", input_ids=IDS[0]), "inputs[0].shape: [4] came, `input_ids` takes [n, m]"),
+    "one axis": (
+        infer_request("embedder", input_ids=IDS[0]),
+        "inputs[0].shape: `input_ids` must have the shape [n, m]: `[4]`",
+    ),
     "no rows": (infer_request("embedder", input_ids=IDS[:0]), "input_ids: empty: shape [0, 4]"),
     "no tokens": (infer_request("embedder", input_ids=IDS[:, :0]), "input_ids: empty: shape [2, 0]"),
     "bytes of ids": (
         with_raw(b"\1" * 63, input_ids=IDS),
-        "raw_input_contents[0]: 63 bytes came, the shape [2, 4] has 64",
+        "raw_input_contents[0]: `63` bytes, but the shape [2, 4] needs 64",
     ),
-    "vocabulary": (infer_request("embedder", input_ids=IDS + 22), "input_ids[0][1]: 30 is not within 0 to 27"),
-    "negative id": (infer_request("embedder", input_ids=-IDS), "input_ids[0][0]: -2 is not within 0 to 27"),
-    "types": (infer_request("embedder", input_ids=IDS, token_type_ids=IDS), "token_type_ids[0][0]: 2 is not within 0"),
+    "vocabulary": (infer_request("embedder", input_ids=IDS + 22), "input_ids[0][1]: must be from 0 to 27: `30`"),
+    "negative id": (infer_request("embedder", input_ids=-IDS), "input_ids[0][0]: must be from 0 to 27: `-2`"),
+    "types": (
+        infer_request("embedder", input_ids=IDS, token_type_ids=IDS),
+        "token_type_ids[0][0]: must be from 0 to 1: `2`",
+    ),
     "shapes differ": (
         infer_request("embedder", input_ids=IDS, attention_mask=MASK[:1]),
-        "attention_mask: shape [1, 4] where input_ids has [2, 4]",
+        "attention_mask: shape `[1, 4]` differs from that of input_ids, `[2, 4]`",
     ),
     "mask with a hole": (
         infer_request("embedder", input_ids=IDS, attention_mask=np.array([[1, 1, 1, 1], [1, 0, 1, 0]])),
@@ -142,7 +148,10 @@ MISTAKES = {
         "attention_mask[0]: must be ones",
     ),
     "mask of twos": (infer_request("embedder", input_ids=IDS, attention_mask=MASK * 2), "attention_mask[0]: must be"),
-    "long row": (infer_request("embedder", input_ids=np.full((1, 33), 8)), "input_ids[0]: 33 tokens came, 32 fit"),
+    "long row": (
+        infer_request("embedder", input_ids=np.full((1, 33), 8)),
+        "input_ids[0]: too long: `33` tokens (maximum `32`)",
+    ),
 }
 
 
@@ -180,7 +189,7 @@ def test_outputs_too_large(server, monkeypatch):
     monkeypatch.setattr(token_ids, "MAX_OUTPUT_BYTES", 2**20)
     ids = np.full((1000, 20), 8)
 
-    with pytest.raises(grpc.RpcError, match="the outputs would take 2 MiB, a response takes 1"):
+    with pytest.raises(grpc.RpcError, match=r"the outputs would have 2 MiB \(maximum 1 MiB\)"):
         infer(server, "filler", input_ids=ids)
     assert infer(server, "embedder", input_ids=ids)["sentence_embedding"].shape == (1000, 8)
 
@@ -207,7 +216,7 @@ def test_not_utf8(server, request_, field):
 @pytest.mark.parametrize("method", METHODS)
 def test_not_a_message(server, method):
     """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""
-    with pytest.raises(grpc.RpcError, match=f"not a inference.{method}Request") as caught:
+    with pytest.raises(grpc.RpcError, match=f"not a `inference.{method}Request`") as caught:
         stub(server, method)(b"\x0f\xff\xff")
 
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -123,7 +123,7 @@ def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
 
     assert time.monotonic() - started < 8  # OpenTelemetry would wait 10 s for a silent collector
     messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
-    assert messages == ["1 spans did not reach the collector of traces"]
+    assert messages == ["1 spans were lost: the collector of traces did not receive them"]
 
 
 def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
@@ -141,7 +141,7 @@ def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
 
     messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
 
-    assert messages == ["100 spans did not reach the collector of traces"]
+    assert messages == ["100 spans were lost: the collector of traces did not receive them"]
 
 
 def test_not_installed(monkeypatch):
