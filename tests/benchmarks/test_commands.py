@@ -1,4 +1,4 @@
-"""Benchmarks are commands like all others: a mistake prints one line."""
+"""Command lines of the benchmarks."""
 
 import re
 from importlib import import_module
@@ -35,8 +35,8 @@ def mistake(name, words, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_benchmark_says_how_it_is_called(name, monkeypatch, capfd):
-    """The usage names the module, not a path."""
+def test_usage_names_the_module(name, monkeypatch, capfd):
+    """`--help` of every benchmark names the module, not a path."""
     ended = call(import_module(f"benchmarks.{name}").main, ["--help"], monkeypatch, capfd)
 
     assert ended.returncode == 0
@@ -44,12 +44,13 @@ def test_every_benchmark_says_how_it_is_called(name, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_flag_that_there_is_not_is_told(name, monkeypatch, capfd):
+def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
+    """An unknown flag prints one line that names it."""
     assert "unknown flag `--nosuch`" in mistake(name, "--nosuch", monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "words", "message"),
     [
         ("client", "--calls 0", "--calls must be at least 1"),
         ("int8_graphs", "--checkpoint nosuch", "no checkpoint at `nosuch`"),
@@ -64,8 +65,9 @@ def test_a_flag_that_there_is_not_is_told(name, monkeypatch, capfd):
         ("tuner", "--num-tunings 0", "--num-tunings must be at least 1"),
     ],
 )
-def test_mistakes_get_one_line(name, words, told, monkeypatch, capfd):
-    assert told in mistake(name, words, monkeypatch, capfd)
+def test_mistakes_print_one_line(name, words, message, monkeypatch, capfd):
+    """An invalid value prints one line that names it."""
+    assert message in mistake(name, words, monkeypatch, capfd)
 
 
 def test_peers_need_as_many_texts_as_one_call_takes(texts, monkeypatch, capfd):
@@ -87,7 +89,7 @@ class Peer:
         return np.ones((len(texts), 8))
 
 
-def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd):
+def test_refusal_of_the_server_prints_one_line(tmp_path, texts, monkeypatch, capfd):
     """The client requests 64 vectors at once, more than the server accepts."""
     texts.write_text("the cat\n" * 256, encoding="utf-8")
     write_model(tmp_path / "models")
@@ -97,7 +99,7 @@ def test_what_a_server_refuses_gets_one_line(tmp_path, texts, monkeypatch, capfd
     assert "too many inputs: `64` (maximum `8`)" in mistake("serving_peers", words, monkeypatch, capfd)
 
 
-def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, capfd):
+def test_mistake_under_load_prints_one_line(tmp_path, monkeypatch, capfd):
     """The worker process reads the texts, and its error reaches the command."""
     write_model(tmp_path / "models")
     words = f"overload {tmp_path / 'models'} --texts nosuch.txt --flags=--log-level=error --flags=--max-texts=8"
@@ -105,7 +107,7 @@ def test_a_mistake_that_shows_under_load_gets_one_line(tmp_path, monkeypatch, ca
     assert "cannot use `nosuch.txt`" in mistake("serving", words, monkeypatch, capfd)
 
 
-def test_the_engine_is_measured_with_models_of_more_threads_than_cores(tmp_path, texts):
+def test_engine_uses_at_most_one_thread_per_core(tmp_path, texts):
     """Like the server, the engine uses at most one thread per core."""
     write_model(tmp_path / "models", execution=Execution(num_threads=1000))
 

@@ -7,7 +7,7 @@ from benchmarks.jobs import run_measured
 ALLOCATE = "import time; kept = b'1' * {megabytes} * 1024 * 1024; time.sleep(0.2)"
 
 
-def test_memory_is_that_of_the_command():
+def test_memory_of_a_command():
     """Memory of the parent does not count, although `wait4` includes it."""
     own = b"1" * (300 * 1024 * 1024)
 
@@ -18,6 +18,7 @@ def test_memory_is_that_of_the_command():
     assert large.seconds > 0.2
 
 
-def test_a_command_that_fails_is_told():
+def test_failed_command_is_an_error():
+    """A command that fails raises."""
     with pytest.raises(ValueError, match="failed"):
         run_measured([sys.executable, "-c", "raise SystemExit(3)"])

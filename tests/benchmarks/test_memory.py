@@ -7,7 +7,7 @@ from tests.serving.models import WORDS, write_model
 
 
 @pytest.mark.slow
-def test_a_server_that_grows_is_flagged(tmp_path):
+def test_growing_server_is_flagged(tmp_path):
     """The memory check flags a server that keeps its requests, and not the real server."""
     write_model(tmp_path / "models")
     texts = tmp_path / "texts.txt"

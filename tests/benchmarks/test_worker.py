@@ -22,8 +22,8 @@ def worker():
     found.close()
 
 
-def test_a_worker_that_is_killed_is_noticed(worker):
-    """Both `receive` and `send` raise."""
+def test_killed_worker_raises(worker):
+    """Both `receive` and `send` raise when the worker was killed."""
     worker.send(2)
     assert worker.receive() == 4
     worker.send("die")
@@ -34,8 +34,8 @@ def test_a_worker_that_is_killed_is_noticed(worker):
         worker.send(2)
 
 
-def test_a_worker_whose_asker_has_failed_ends_silently(worker, capfd):
-    """Only the error of the parent is printed."""
+def test_worker_of_a_failed_parent_ends_silently(worker, capfd):
+    """A worker whose parent has closed the connection exits without printing."""
     worker._connection.close()
     worker._process.join()
 
@@ -43,8 +43,8 @@ def test_a_worker_whose_asker_has_failed_ends_silently(worker, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_mistake_that_a_worker_finds_is_raised_here(worker, capfd):
-    """The worker does not print it."""
+def test_error_of_a_worker_is_raised_in_the_parent(worker, capfd):
+    """A ValueError of the worker is raised in the parent, and the worker does not print it."""
     worker.send("two")
 
     with pytest.raises(ValueError, match="'two'"):

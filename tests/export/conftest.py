@@ -32,7 +32,7 @@ Save = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep races short, as speed does not matter here."""
+    """Keep measurements short, as speed does not matter here."""
     monkeypatch.setattr("export.autotune.timing.PASS_S", 1e-3)
     monkeypatch.setattr("export.autotune.timing.MIN_BATCHES", 1e-3)
     for name in ("FIELD_S", "FINALISTS_S"):
@@ -102,7 +102,7 @@ def save_sentence_transformer(save_checkpoint: Save) -> Save:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save) -> dict[str, Path]:
-    """One checkpoint of each task, and `plain` without a head."""
+    """Return a checkpoint of each task, and `plain` without a head."""
     root = tmp_path_factory.mktemp("checkpoints")
     labels = {"id2label": {0: "sports", 1: "weather", 2: "news"}, "label2id": {"sports": 0, "weather": 1, "news": 2}}
     tags = {"id2label": {0: "O", 1: "B-PER"}, "label2id": {"O": 0, "B-PER": 1}}
@@ -119,7 +119,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save)
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> dict[str, ModelDirectory]:
-    """A model directory of each task."""
+    """Return a model directory of each task."""
     models = tmp_path_factory.mktemp("models")
     tasks = [name for name in checkpoints if name != "plain"]
     return {

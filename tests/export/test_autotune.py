@@ -1,4 +1,4 @@
-"""The fastest form is found by trying, and written where it is served."""
+"""Autotuning: search, timing, workloads, and tuning of model directories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.export.conftest import SETTINGS, UNTUNED
 
 
 def seconds_at(speed):
-    """What a stopwatch says where each value of a field has its speed, 1 unless it is named; fp32 a quarter of that."""
+    """Return a fake `Timer.seconds`: each value of a field has a speed, 1 by default; fp32 has a quarter of it."""
 
     def seconds(self, configuration, precision=None):
         values = vars(configuration.variant) | vars(configuration.execution)
@@ -42,7 +42,7 @@ def seconds_at(speed):
 
 
 def fastest_together(trials):
-    """Of the finalists, in words."""
+    """Return the description of the fastest finalist."""
     return next(trial.value for trial in trials if trial.name == FINALISTS and trial.ratio == 1)
 
 
@@ -53,8 +53,8 @@ def network(checkpoints):
     return Network(model.config, Weights.from_model(model), source.task)
 
 
-def test_the_fastest_is_chosen(network, monkeypatch):
-    """One configuration after the other, with its speed beside the fastest's."""
+def test_fastest_configuration_is_chosen(network, monkeypatch):
+    """The best value of each field is chosen, and every trial is reported relative to the fastest."""
     speed = {
         "attention": {"Attention": 2.0},
         "skip_layer_norm": {True: 0.5},
@@ -87,8 +87,8 @@ def test_the_fastest_is_chosen(network, monkeypatch):
     assert lines[-1] == "precision: dynamic int8 100%, fp32 25%"
 
 
-def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
-    """A norm that gains nothing alone may gain with another attention."""
+def test_nearly_fastest_values_are_combined(network, monkeypatch):
+    """Values that are nearly as fast alone are tried together, as they may win in combination."""
 
     def seconds(self, configuration):
         attention = {"MatMul": (1.0, 1.02), "Attention": (1.005, 0.9)}.get(configuration.variant.attention, (1.2, 1.2))
@@ -107,8 +107,8 @@ def test_what_is_nearly_as_fast_is_tried_together(network, monkeypatch):
 
 
 @pytest.mark.parametrize(("gain", "chosen"), [(1.02, "fused-QKV MatMul"), (1.1, "Attention")])
-def test_what_may_be_noise_does_not_leave_the_default(gain, chosen, network, monkeypatch):
-    """It is often fast, elsewhere too: a graph that is as fast here alone is no better."""
+def test_gain_within_noise_keeps_the_default(gain, chosen, network, monkeypatch):
+    """A gain that may be noise keeps the default, which is fast on many machines."""
     default = default_configuration()
     fields = vars(default.variant) | vars(default.execution)
     del fields["attention"], fields["provider_options"]
@@ -125,8 +125,8 @@ def test_what_may_be_noise_does_not_leave_the_default(gain, chosen, network, mon
     assert lines[-1].startswith(f"chosen: {'the default' if best == default else 'attention: Attention; 1.10 times'}")
 
 
-def test_only_what_matters_leaves_the_default(network, monkeypatch):
-    """Also where there are many combinations of what does not, all of them a little faster."""
+def test_only_significant_gains_leave_the_default(network, monkeypatch):
+    """Fields with small gains keep their defaults, even if many combinations of them are a little faster."""
     speed = {
         "attention": {"Attention": 1.007, "MatMul": 1.008, "MultiHeadAttention": 1.006},
         "bias_gelu": {True: 1.007},
@@ -141,10 +141,10 @@ def test_only_what_matters_leaves_the_default(network, monkeypatch):
     assert best == default_configuration().with_value("max_batch_tokens", 1024)
 
 
-def test_the_speedup_of_a_precision_is_measured_to_the_end(network, monkeypatch):
-    """It stands on pages: a loser there is no candidate that is out."""
+def test_speedup_of_a_precision_is_measured_in_all_rounds(network, monkeypatch):
+    """The speedup over fp32 is reported, so the slower precision is not dropped early."""
     calls = []
-    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *asked: calls.append(asked) or 1.0)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *arguments: calls.append(arguments) or 1.0)
 
     autotune(
         network,
@@ -154,12 +154,12 @@ def test_the_speedup_of_a_precision_is_measured_to_the_end(network, monkeypatch)
         compare_with=[GraphPrecision()],
     )
 
-    names = [asked[1].name for asked in calls if len(asked) > 1]
+    names = [arguments[1].name for arguments in calls if len(arguments) > 1]
     assert names.count("fp32") == names.count("dynamic int8") == MIN_ROUNDS
 
 
-def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
-    """However many combinations there are of what was nearly as fast."""
+def test_best_so_far_is_a_finalist(network, monkeypatch):
+    """The best configuration so far is a finalist, however many combinations are nearly as fast."""
     speed = {
         "attention": {
             "MatMul": 0.99,
@@ -183,8 +183,8 @@ def test_the_best_so_far_is_tried_to_the_end(network, monkeypatch):
     assert fastest_together(trials) == best.describe(default_configuration())
 
 
-def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_batch):
-    """Whatever wins, the graph computes what PyTorch does, and its manifest says how to run it."""
+def test_tuned_graph_computes_the_same(checkpoints, tmp_path, random_batch):
+    """With the execution settings of its manifest, a tuned graph gives the outputs of the default one."""
     model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", ExportConfig(), settings=SETTINGS["spans"])
     untuned = export_checkpoint(checkpoints["spans"], tmp_path / "spans/2", UNTUNED, settings=SETTINGS["spans"])
 
@@ -198,7 +198,7 @@ def test_really_tuned_graphs_are_served_as_chosen(checkpoints, tmp_path, random_
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random_batch):
-    """It stays the same model, with its numbers, and the digests are those of the new files."""
+    """Tuning keeps the model and its precision, and writes the digests of the new files."""
     config = ExportConfig(precision=precision, tune=False)
     before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
@@ -216,8 +216,8 @@ def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
 
 
-def test_directories_of_others_are_refused(exported, tmp_path):
-    """One line, and nothing is changed."""
+def test_directory_without_graph_record_is_refused(exported, tmp_path):
+    """A model directory of another version is an error."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     manifest = directory / "manifest.json"
     values = json.loads(manifest.read_text())
@@ -228,8 +228,8 @@ def test_directories_of_others_are_refused(exported, tmp_path):
         tune_model_directory(directory, Workload((5,), 65))
 
 
-def test_edited_options_are_not_lost(exported, tmp_path):
-    """What a configuration would put in their place is told, and nothing is changed."""
+def test_edited_provider_options_are_refused(exported, tmp_path):
+    """The error says which options tuning would write, and the manifest stays unchanged."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     manifest = directory / "manifest.json"
     values = json.loads(manifest.read_text())
@@ -242,8 +242,8 @@ def test_edited_options_are_not_lost(exported, tmp_path):
     assert json.loads(manifest.read_text()) == values
 
 
-def test_workload_makes_batches_as_the_server_does():
-    """All sequences, sorted by length, within the cap."""
+def test_workload_batches_like_the_server():
+    """Batches contain all sequences, sorted by length, within `max_batch_tokens`."""
     workload = Workload((3, 9, 4, 30), 65)
 
     batches = workload.batches(20)
@@ -252,8 +252,8 @@ def test_workload_makes_batches_as_the_server_does():
     assert sum(int(batch["attention_mask"].sum()) for batch in batches) == workload.num_tokens == 46
 
 
-def test_batches_are_run_once_by_several_callers():
-    """Each batch by whoever is free."""
+def test_threads_run_each_batch_once():
+    """Several threads take batches from one queue, and each batch is run once."""
     seen = []
 
     seconds = run_all(lambda batch: seen.append(batch) or {}, [{"x": np.array(number)} for number in range(20)], 3)
@@ -262,8 +262,8 @@ def test_batches_are_run_once_by_several_callers():
     assert seconds > 0
 
 
-def test_errors_of_callers_are_raised():
-    """Memory that does not suffice, say, is no measurement."""
+def test_errors_of_threads_are_raised():
+    """An error while batches run, such as lack of memory, is raised."""
 
     def fail(batch):
         raise RuntimeError("out of memory")
@@ -272,8 +272,8 @@ def test_errors_of_callers_are_raised():
         run_all(fail, [{}], 2)
 
 
-def test_tensorrt_keeps_to_operators_of_onnx():
-    """Whatever else is tried with it."""
+def test_tensorrt_gets_standard_operators_only():
+    """With TensorRT, variants stay standard when other fields change."""
     configuration = default_configuration().with_value("attention", "Attention").with_value("provider", TENSORRT)
 
     assert configuration.variant.standard
@@ -285,8 +285,8 @@ def test_tensorrt_keeps_to_operators_of_onnx():
     ("change", "refused"),
     [(lambda x: x, False), (lambda x: x + 1e-3, False), (lambda x: 3 * x, True), (lambda x: x * np.nan, True)],
 )
-def test_new_graphs_give_the_old_numbers(change, refused, exported):
-    """Compared as numbers: a text has a single logit in regression, whose sign alone says little."""
+def test_changed_outputs_are_refused(change, refused, exported):
+    """A tuned graph whose outputs differ from the old ones is refused, also for a single logit."""
     task, before = exported["regression"].load_task(), ort_run(exported["regression"].model_path)
 
     def after(arrays):
@@ -297,7 +297,7 @@ def test_new_graphs_give_the_old_numbers(change, refused, exported):
 
 
 def test_measurements_take_turns():
-    """So that a slow second of the machine meets all alike."""
+    """Candidates are measured in turns, so that a slow moment of the machine affects all of them."""
     order = []
 
     def measure(name, values):
@@ -311,8 +311,8 @@ def test_measurements_take_turns():
     assert found == {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
 
 
-def test_losers_run_no_more():
-    """After three rounds; what they took by then is known. Nor does a winner without rivals."""
+def test_slow_candidates_are_dropped():
+    """Slow candidates stop after three rounds, and so does a winner without rivals."""
     order = []
 
     def measure(name, seconds):
@@ -333,8 +333,8 @@ def test_losers_run_no_more():
     moments=st.lists(st.floats(0.1, 10.0), min_size=5, max_size=15),
     data=st.data(),
 )
-def test_moments_of_the_machine_do_not_count(speeds, moments, data):
-    """Whole rounds may be slow or fast, and one of them for one candidate alone."""
+def test_paired_medians_ignore_slow_rounds(speeds, moments, data):
+    """Slow rounds, and one slow measurement of one candidate, do not change the ratios."""
     found = {name: [speed * moment for moment in moments] for name, speed in enumerate(speeds)}
     disturbed = data.draw(st.integers(0, len(moments) - 1))
     found[0][disturbed] *= 3
@@ -348,7 +348,7 @@ def test_moments_of_the_machine_do_not_count(speeds, moments, data):
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=50), st.floats(0, 20))
 def test_scaled_workloads_have_lengths_in_the_same_proportions(lengths, times):
-    """However often each sequence is to come, or a part of them."""
+    """Scaling a workload repeats or samples its lengths evenly."""
     scaled = Workload(tuple(lengths), 65).scaled(times)
 
     assert len(scaled.lengths) == max(1, round(times * len(lengths)))
@@ -357,15 +357,15 @@ def test_scaled_workloads_have_lengths_in_the_same_proportions(lengths, times):
 
 
 @given(st.lists(st.integers(1, 512), min_size=50, max_size=400), st.floats(0.02, 3))
-def test_scaled_workloads_are_as_long(lengths, times):
-    """On average: a part is none of short texts. A sequence stands for those about it."""
+def test_scaled_workloads_keep_the_mean_length(lengths, times):
+    """A sample of a workload has about the same mean length."""
     scaled = Workload(tuple(lengths), 65).scaled(times)
 
     assert abs(scaled.mean_length - np.mean(lengths)) <= 512 / len(scaled.lengths)
 
 
-def test_typical_lengths_are_those_of_sentences():
-    """Within what the model reads."""
+def test_typical_lengths():
+    """Typical lengths are those of sentences, within the limits of the model."""
     lengths = typical_lengths(500, 64)
 
     assert 20 < np.mean(lengths) < 35
@@ -374,7 +374,7 @@ def test_typical_lengths_are_those_of_sentences():
 
 
 def test_command_tunes(exported, tmp_path, monkeypatch, capsys):
-    """`python -m export tune` says what was tried."""
+    """`python -m export tune` prints the trials and the directory, and updates the report."""
     from export.__main__ import main
 
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")

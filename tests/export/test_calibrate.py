@@ -1,4 +1,4 @@
-"""Calibrated ranges of activations minimise the squared error."""
+"""Calibration: ranges of activations that minimise the squared error."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def histogram_of(parts):
 
 
 @given(st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=6))
-def test_all_values_are_counted_however_they_grow(parts):
-    """Doubling the bins keeps their counts; the ends are exact."""
+def test_histogram_counts_all_values(parts):
+    """Wider bins keep their counts, and the ends are exact."""
     parts = [[1.0], *parts]
     histogram = histogram_of(parts)
 
@@ -42,8 +42,8 @@ def test_all_values_are_counted_however_they_grow(parts):
     np.testing.assert_allclose(found, np.sort(values), atol=1.01 * histogram.limit / NUM_BINS)
 
 
-def test_outliers_do_not_take_all_steps():
-    """The chosen range has the least error on the values themselves."""
+def test_best_range_cuts_off_outliers():
+    """The chosen range has the smallest error on the values."""
     values = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
     values[:3] = (9, -8, 7.5)
 
@@ -56,7 +56,7 @@ def test_outliers_do_not_take_all_steps():
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
+def test_ranges_cover_what_the_graph_computes(pooling, checkpoints):
     """If only [CLS] is read, the last layer uses the other tokens for keys and values only."""
     source = read_source(checkpoints["plain"], settings={"pooling": pooling})
     model, task, features = source.load_model(), source.task, random_ids(source.task).features
@@ -77,12 +77,12 @@ def test_ranges_are_those_of_what_the_graph_computes(pooling, checkpoints):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
-def test_what_overflows_is_refused(value):
-    """The error states the values."""
+def test_overflow_is_refused(value):
+    """The error contains the range of the values."""
     with pytest.raises(ValueError, match=r"activations overflow int8 quantisation: .* to .*; train the model again"):
         histogram_of([[1.0], [value, 0.0]])
 
 
-def test_nothing_but_zeros_has_a_range():
-    """A neuron can be inactive on all texts."""
+def test_zeros_have_a_range():
+    """Activations that are always zero get a valid range."""
     assert histogram_of([[0.0, 0.0]]).best_range() == Range(1.0, 0)

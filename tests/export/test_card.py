@@ -1,4 +1,4 @@
-"""The code in a model card runs as it stands and gives the task's predictions."""
+"""Model cards: snippets that run, scores and notes."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def expected(task, model):
 
 
 @pytest.mark.parametrize("task", sorted(EXAMPLES))
-def test_onnxruntime_alone_says_what_the_task_says(task, exported):
-    """The snippet needs nothing of Bertline."""
+def test_onnxruntime_snippet_predicts_like_the_task(task, exported):
+    """The snippet for plain ONNX Runtime gives the predictions of the task."""
     found = run(snippet(exported[task], "InferenceSession"))
 
     if task == "tagging":  # the first piece of each word
@@ -97,8 +97,8 @@ def test_onnxruntime_alone_says_what_the_task_says(task, exported):
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_providers_are_told_what_the_server_tells_them(target, exported):
-    """Without these options, OpenVINO and CUDA compute in lower precision."""
+def test_snippet_has_the_provider_options_of_the_server(target, exported):
+    """The snippet sets the server's provider options; without them, OpenVINO and CUDA compute in lower precision."""
     manifest = replace(exported["embedding"].manifest, execution=target.execution)
 
     (providers,) = re.findall("    providers=(.*),\n", render(manifest, 1))
@@ -108,7 +108,7 @@ def test_providers_are_told_what_the_server_tells_them(target, exported):
 
 
 def test_layers_in_fp32_are_named(exported):
-    """Card and report list them."""
+    """Card and report list the layers that stay in fp32."""
     manifest = exported["embedding"].manifest
     graph = manifest.provenance["graph"]
     precision = graph["precision"] | {"fp32_layers": ["bert.layers.1.output"]}
@@ -119,14 +119,14 @@ def test_layers_in_fp32_are_named(exported):
 
 
 def test_every_task_has_a_card():
-    """The tests here run each of them."""
+    """`EXAMPLES` has an example for each task."""
     assert EXAMPLES.keys() == TASKS.keys()
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
 @pytest.mark.parametrize("null_threshold", [-100.0, 100.0])
-def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_threshold, tmp_path, checkpoints):
-    """The snippet applies the threshold for unanswerable questions."""
+def test_snippet_applies_the_null_threshold(unanswerable, null_threshold, tmp_path, checkpoints):
+    """The snippet gives no answer where the task gives none."""
     settings = SETTINGS["spans"] | {"unanswerable": unanswerable, "null_threshold": null_threshold}
     model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", UNTUNED, settings=settings)
 
@@ -137,8 +137,8 @@ def test_answers_are_left_out_as_the_task_leaves_them_out(unanswerable, null_thr
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_other_libraries_run_the_snippets(exported):
-    """Optimum runs all graphs, sentence-transformers the embeddings."""
+def test_snippets_of_other_libraries_run(exported):
+    """Optimum runs the graphs of all tasks that it knows, and sentence-transformers runs embeddings."""
     pytest.importorskip("optimum.onnxruntime")
     pytest.importorskip("sentence_transformers")
 
@@ -155,7 +155,7 @@ def test_other_libraries_run_the_snippets(exported):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "library"), [("plain", "sentence_transformers"), ("regression", "optimum")])
-def test_other_libraries_add_integers_exactly(name, library, tmp_path, checkpoints):
+def test_snippets_of_other_libraries_are_exact_in_int8(name, library, tmp_path, checkpoints):
     """Server, ONNX Runtime alone and other libraries give the same outputs on every CPU."""
     pytest.importorskip("optimum.onnxruntime")
     pytest.importorskip("sentence_transformers")
@@ -169,8 +169,8 @@ def test_other_libraries_add_integers_exactly(name, library, tmp_path, checkpoin
     np.testing.assert_allclose(np.squeeze(found), np.squeeze(alone), atol=1e-4)
 
 
-def test_the_client_snippets_ask_a_server(exported, tmp_path):
-    """Every card has one, and it prints the task's prediction."""
+def test_client_snippets_run(exported, tmp_path):
+    """The client snippet of every card prints the task's prediction."""
     served = {task for task in EXAMPLES if "from bertline" in text_of(exported[task])}
     for task in served:
         path = exported[task].path
@@ -189,8 +189,8 @@ def test_the_client_snippets_ask_a_server(exported, tmp_path):
     assert served == EXAMPLES.keys()
 
 
-def test_pairs_of_dev_tell_that_a_foreign_network_takes_pairs(tmp_path, checkpoints):
-    """There is no other sign."""
+def test_pairs_in_dev_data_give_a_card_for_pairs(tmp_path, checkpoints):
+    """The card of a foreign network shows pairs if its dev data are pairs."""
     (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\n")
 
     model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, data=ExportData(dev=(dev,)))
@@ -198,7 +198,7 @@ def test_pairs_of_dev_tell_that_a_foreign_network_takes_pairs(tmp_path, checkpoi
     assert '"text_pair": "Its pair."' in text_of(model)
 
 
-def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
+def test_cards_of_pair_models_show_pairs(tmp_path, checkpoints):
     """A network trained on pairs gets examples with pairs, and the scores of its training."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     scores = {"dev": {"accuracy": 0.75}, "majority label": {"accuracy": 0.5}}
@@ -215,7 +215,7 @@ def test_cards_of_pairs_ask_about_pairs(tmp_path, checkpoints):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkpoints):
+def test_card_lists_scores_and_data(precision, tmp_path, checkpoints):
     """The card shows the scores of PyTorch and of all precisions tried, and name and digest of the data."""
     files = {}
     for name, text in {"dev": "the cat\tnews", "other": "the bakery\tsports", "train": "going home\tnews"}.items():
@@ -260,8 +260,8 @@ def test_the_card_says_how_good_the_graph_is_on_what(precision, tmp_path, checkp
         ),
     ],
 )
-def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, exported):
-    """The legend covers the scores of both tables and no others."""
+def test_card_explains_its_scores(of_training, unit, exported):
+    """The legend explains the scores of both tables, and no others."""
     manifest = exported["embedding"].manifest
     quality = {
         name: {**found, "scores": {"spearman": 0.5, "pearson": 0.5, "alignment_loss": 0.2, "uniformity_loss": -2.0}}
@@ -273,8 +273,8 @@ def test_the_card_says_what_the_scores_of_its_tables_are(of_training, unit, expo
     assert f"{unit} Cosines compare" in text
 
 
-def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
-    """It states the number of trials, and loads the new graph."""
+def test_tuning_updates_the_card(tmp_path, exported):
+    """After tuning, the card states the number of trials, and its snippet runs the new graph."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     before = (directory / CARD_FILE).read_text()
 
@@ -289,8 +289,8 @@ def test_the_card_stays_true_when_the_directory_is_tuned(tmp_path, exported):
     )
 
 
-def test_notes_in_the_card_stay_when_the_rest_is_written_anew(tmp_path, exported, checkpoints):
-    """Users write notes about the data, which no command knows."""
+def test_notes_in_the_card_are_kept(tmp_path, exported, checkpoints):
+    """Notes that a user wrote into the card survive tuning and another export."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     card, notes, lines = directory / CARD_FILE, "## Licence\n\nCC0, says *Müller*.", []
     card.write_text(with_notes(card.read_text(), notes))
@@ -307,7 +307,8 @@ def test_notes_in_the_card_stay_when_the_rest_is_written_anew(tmp_path, exported
     assert any("keeping the notes" in line for line in lines)
 
 
-def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported):
+def test_unreadable_card_is_named_before_tuning(tmp_path, exported):
+    """A card that is not UTF-8 is an error, as its notes would be lost."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     (directory / CARD_FILE).write_bytes(b"\xff")
 
@@ -316,8 +317,8 @@ def test_a_card_that_cannot_be_read_is_named_before_the_work(tmp_path, exported)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))
-def test_whatever_labels_are_the_card_is_markdown_and_python(exported, label):
-    """Users choose the names of labels and files."""
+def test_card_is_valid_for_any_label(exported, label):
+    """Front matter and snippets are valid YAML and Python for any names of labels and files."""
     manifest = exported["classification"].manifest
     settings = ClassificationSettings(labels=(label, label + "2", label + "3"))
     data = {"evaluated_on": {"description": "some", "files": {label: "0" * 64}}}

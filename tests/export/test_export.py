@@ -82,8 +82,8 @@ def cased_tanh(save, path):
 
 
 @pytest.mark.parametrize("layout", [without_pooler, pickled, vocab_only, cased_tanh])
-def test_foreign_layouts_export(tmp_path, layout, save_checkpoint, random_batch, texts):
-    """Whatever the layout, the model directory has the graph and the tokenizer of the checkpoint."""
+def test_foreign_layouts_are_exported(tmp_path, layout, save_checkpoint, random_batch, texts):
+    """Graph and tokenizer of the model directory match the checkpoint, for every layout of its files."""
     directory = layout(save_checkpoint, tmp_path / "checkpoint")
 
     model = export_checkpoint(directory, tmp_path / "models/foreign/1", UNTUNED)
@@ -96,14 +96,14 @@ def test_foreign_layouts_export(tmp_path, layout, save_checkpoint, random_batch,
 
 
 def test_encoder_of_any_checkpoint_can_be_exported(tmp_path, checkpoints, random_batch):
-    """A classifier gives embeddings, too, when asked."""
+    """With `task="embedding"`, the encoder of a classifier is exported."""
     model = export_checkpoint(checkpoints["classification"], tmp_path / "encoder/1", UNTUNED, task="embedding")
 
     check_vectors(model, checkpoints["classification"], random_batch(2, 5))
 
 
-def test_sentence_transformers_folder_exports(tmp_path, save_sentence_transformer, random_batch):
-    """Its pooling and normalisation are in the graph."""
+def test_sentence_transformers_folder_is_exported(tmp_path, save_sentence_transformer, random_batch):
+    """The graph contains the pooling and normalisation of the folder."""
     directory = save_sentence_transformer(tmp_path / "st", at="0_Transformer")
 
     model = export_checkpoint(directory, tmp_path / "models/st/1", UNTUNED)
@@ -112,8 +112,8 @@ def test_sentence_transformers_folder_exports(tmp_path, save_sentence_transforme
     check_vectors(model, directory / "0_Transformer", random_batch(2, 5))
 
 
-def test_manifest_says_where_the_model_came_from(exported, checkpoints):
-    """Digests, versions, recipe and scores are recorded, and the manifest reads back as written."""
+def test_manifest_records_provenance(exported, checkpoints):
+    """The manifest has digests, versions and scores, and is read back as it was written."""
     model = exported["embedding"]
     manifest = model.manifest
 
@@ -129,8 +129,8 @@ def test_manifest_says_where_the_model_came_from(exported, checkpoints):
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30])
-def test_next_to_nothing_is_compared_as_it_is(tmp_path, checkpoints, scale):
-    """Two vectors of zeros are the same, and tiny ones are as near as they are."""
+def test_tiny_vectors_are_compared(tmp_path, checkpoints, scale):
+    """Zero vectors are equal, and tiny vectors have a cosine."""
     checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "checkpoint")
     weights = load_file(checkpoint / "model.safetensors")
     last = {name: value * scale for name, value in weights.items() if "layer.1.output.LayerNorm" in name}
@@ -141,8 +141,8 @@ def test_next_to_nothing_is_compared_as_it_is(tmp_path, checkpoints, scale):
     assert quality["fp32"]["mean_cosine"] == pytest.approx(1)
 
 
-def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoints):
-    """What training recorded is in the manifest."""
+def test_scores_and_provenance_of_training_are_kept(tmp_path, checkpoints):
+    """The manifest contains the settings, scores and provenance of the task card."""
     labels = ("sports", "weather", "news")
     card = TaskCard(
         task="classification",
@@ -160,8 +160,8 @@ def test_scores_and_provenance_of_our_checkpoint_travel_along(tmp_path, checkpoi
     assert manifest.provenance["training"] == card.provenance
 
 
-def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):
-    """They judge what they were labelled for; the encoder alone is judged without them."""
+def test_training_data_are_for_the_same_task_only(tmp_path, checkpoints):
+    """Dev data of training evaluate the same task; the encoder alone is evaluated without them."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
     card = TaskCard(
@@ -180,15 +180,15 @@ def test_data_of_training_are_for_its_task_only(tmp_path, checkpoints):
 
 
 def ours(path, checkpoint, **recipe):
-    """A checkpoint of a training with this recipe."""
+    """Save a checkpoint of Bertline with this recipe."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe})
     save_our_checkpoint(path, load_model(checkpoint, "classification"), tokenizer_from=checkpoint, card=card)
     return path
 
 
-def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
-    """A server shows them to whoever asks."""
+def test_manifest_has_no_paths_of_training(tmp_path, checkpoints):
+    """Paths of the training machine are reduced to names, as servers show manifests to everyone."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
     recipe = {
@@ -215,8 +215,8 @@ def test_manifests_name_no_places_of_the_training(tmp_path, checkpoints):
 
 
 @pytest.mark.parametrize("task", ["classification", "embedding"])
-def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkpoints):
-    """With the columns of those, for the same task; otherwise a line says what that means."""
+def test_dev_alone_calibrates_on_training_data(task, tmp_path, checkpoints):
+    """With --dev only, int8 is calibrated on the checkpoint's training data if the task is the same."""
     (train := tmp_path / "train.tsv").write_text("sentence\tlabel\ngoing home\tnews\n")
     (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\nthe\tb\tsports\n")
     if task == "embedding":
@@ -236,8 +236,8 @@ def test_dev_alone_takes_ranges_from_the_data_of_training(task, tmp_path, checkp
     assert ("no --train: dynamic int8 only, outputs depend on the batch" in lines) == (task == "embedding")
 
 
-def test_train_alone_is_judged_on_the_dev_data_of_training(tmp_path, checkpoints):
-    """Each with its own columns; what is not found is named."""
+def test_train_alone_evaluates_on_dev_data_of_training(tmp_path, checkpoints):
+    """With --train only, the checkpoint's dev data evaluate, each with its own columns; missing files are named."""
     (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
     (train := tmp_path / "other.tsv").write_text("words\tlabel\ngoing home\tnews\n")
     checkpoint = ours(
@@ -266,8 +266,8 @@ def test_train_alone_is_judged_on_the_dev_data_of_training(tmp_path, checkpoints
         (50, "40 texts, calibrated on 10 others", {"num_calibration": 10}),
     ],
 )
-def test_other_texts_judge_than_give_ranges(count, judged, options, tmp_path, checkpoints):
-    """Where there are enough of them, however many of these judge; few get a line of warning."""
+def test_texts_for_calibration_and_evaluation_are_disjoint(count, judged, options, tmp_path, checkpoints):
+    """From 40 texts on, calibration and evaluation use different texts; fewer texts give a warning."""
     (tmp_path / "texts.txt").write_text(
         "".join(f"{chr(97 + number % 26)} cat{'s' * (number > 25)}\n" for number in range(count))
     )
@@ -283,8 +283,8 @@ def test_other_texts_judge_than_give_ranges(count, judged, options, tmp_path, ch
     assert ("give some hundred" in remark) == (count < 40)
 
 
-def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, checkpoints):
-    """A file may hold a question in every first line of two, and its answer in every second."""
+def test_alternating_lines_are_in_both_parts(tmp_path, checkpoints):
+    """If two kinds of lines alternate, calibration and evaluation get both kinds."""
     (tmp_path / "texts.txt").write_text("the cat\nthe cat sat on the mat\n" * 50)
     data = ExportData(texts=tmp_path / "texts.txt", num_calibration=50)
 
@@ -294,8 +294,8 @@ def test_ranges_and_judgement_see_both_kinds_of_lines_that_alternate(tmp_path, c
     assert len({len(features) for features in evaluation_set.features}) == 2
 
 
-def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
-    """A thousand are judged, as a rule."""
+def test_number_of_used_examples_is_reported(tmp_path, checkpoints):
+    """The name of the evaluation set gives the number of used and of all examples."""
     (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "the cat\tnews\n" * 5)
 
     evaluation_set = ExportData(dev=(tmp_path / "dev.tsv",), max_examples=3).evaluation_set(
@@ -305,8 +305,8 @@ def test_examples_that_were_left_out_are_told_of(tmp_path, checkpoints):
     assert evaluation_set.name == "3 of the 5 examples of dev.tsv"
 
 
-def test_the_score_that_counts_may_be_named(tmp_path, checkpoints):
-    """It stands before all others; a name that is none of them is told with those that are."""
+def test_metric_can_be_chosen(tmp_path, checkpoints):
+    """The chosen metric comes first; an unknown metric is an error that lists the known ones."""
     task = read_source(checkpoints["classification"]).task
     labels = task.settings.labels[:2]
     (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
@@ -323,8 +323,8 @@ def test_the_score_that_counts_may_be_named(tmp_path, checkpoints):
 
 
 @pytest.mark.parametrize("max_seq_length", [8, 24, 40])
-def test_masked_words_are_all_among_what_the_model_reads(max_seq_length, tmp_path, checkpoints):
-    """Passages are no longer, as in evaluation."""
+def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, checkpoints):
+    """Passages are cut to the sequence length, so that every masked word is in the input."""
     (tmp_path / "dev.txt").write_text("the a b the c.\n" * 40)
     task = read_source(checkpoints["masked-lm"], task="masked-lm", settings={"max_seq_length": max_seq_length}).task
 
@@ -339,7 +339,7 @@ def test_masked_words_are_all_among_what_the_model_reads(max_seq_length, tmp_pat
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
 @pytest.mark.parametrize("matmul", ["static int8", "dynamic int8"])
 def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts):
-    """The matmul are of integers, and the manifest says what that cost."""
+    """Matmuls run on integers, and the manifest records the quality."""
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     checkpoint = checkpoints["plain" if task == "embedding" else task]
     data = ExportData(texts=tmp_path / "texts.txt") if matmul == "static int8" else ExportData()
@@ -363,7 +363,7 @@ def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, check
 
 
 def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
-    """Quality is a gate, not a note: examples and layers are named."""
+    """A graph below the limit is an error that names the most sensitive layers."""
     config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9999999))
 
     with pytest.raises(
@@ -382,8 +382,8 @@ def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
         (default_configuration().variant.attention, "raise the limit, or use fp32"),
     ],
 )
-def test_graph_that_is_worse_as_it_will_be_run_is_refused(attention, remedies, tmp_path, checkpoints, monkeypatch):
-    """It is judged once more, nothing is written, and what was taken already is no remedy."""
+def test_tuned_graph_below_the_limit_is_refused(attention, remedies, tmp_path, checkpoints, monkeypatch):
+    """The graph is evaluated again as served; the error suggests only remedies that are left."""
 
     def wrong_in_the_file(graph, *, execution):
         run = ort_run(graph, execution=execution)
@@ -402,15 +402,15 @@ def test_graph_that_is_worse_as_it_will_be_run_is_refused(attention, remedies, t
 
 
 def test_refused_graph_leaves_nothing_behind(tmp_path, checkpoints):
-    """A version directory is whole or absent, hidden ones included."""
+    """A refused export leaves no files, hidden ones included."""
     with pytest.raises(ParityError, match="sentence_embedding"):
         export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", IMPOSSIBLE)
 
     assert names(tmp_path / "models/plain") == []
 
 
-def test_existing_version_stays_until_its_successor_is_whole(tmp_path, exported, checkpoints):
-    """Without --replace it is refused; a failed replacement changes nothing; a good one takes its place."""
+def test_existing_version_is_replaced_atomically(tmp_path, exported, checkpoints):
+    """An existing version needs --replace, and stays unchanged if its replacement fails."""
     target = tmp_path / "plain/1"
     shutil.copytree(exported["embedding"].path, target)
     before = read_model_directory(target)
@@ -427,7 +427,7 @@ def test_existing_version_stays_until_its_successor_is_whole(tmp_path, exported,
 
 
 def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
-    """No socket is opened, whatever the environment says."""
+    """The export opens no socket."""
 
     def refuse(*_):
         raise AssertionError("the network was asked")
@@ -447,7 +447,7 @@ def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
     ],
 )
 def test_missing_files_are_named(tmp_path, checkpoints, missing, message):
-    """One line, and nothing is written."""
+    """A missing file of a checkpoint is named in one line, and nothing is written."""
     directory = shutil.copytree(checkpoints["plain"], tmp_path / "checkpoint")
     for name in missing:
         (directory / name).unlink()
@@ -458,8 +458,8 @@ def test_missing_files_are_named(tmp_path, checkpoints, missing, message):
     assert not (tmp_path / "models").exists()
 
 
-def test_wrong_arguments_are_named(tmp_path, checkpoints):
-    """Precision and model directory are checked before any work."""
+def test_invalid_arguments_are_named(tmp_path, checkpoints):
+    """Precision and model directory are checked first."""
     with pytest.raises(ValueError, match="unknown precision: `fp4`"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(precision="fp4"))
     with pytest.raises(ValueError, match="must end in a version, a whole number"):
@@ -470,7 +470,7 @@ def test_wrong_arguments_are_named(tmp_path, checkpoints):
     ("content", "message"), [(b"\n \n", "no texts in"), (b"\xff\xfe", "not UTF-8"), (None, "no such file")]
 )
 def test_unusable_texts_are_named(tmp_path, content, message, checkpoints):
-    """A file that is not there, is empty or is no text is refused."""
+    """Missing, empty and binary files are errors."""
     if content is not None:
         (tmp_path / "texts.txt").write_bytes(content)
 
@@ -485,8 +485,8 @@ def run_command(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_path, checkpoints):
-    """A line a stage on standard output, silence on standard error."""
+def test_command_prints_one_line_per_stage(tmp_path, checkpoints):
+    """The command prints a line for each stage, and nothing on standard error."""
     flags = [
         "--precision",
         "int8",
@@ -520,8 +520,8 @@ def test_command_writes_a_model_directory_and_nothing_else_on_the_terminal(tmp_p
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 
 
-def test_columns_are_those_of_training_unless_others_are_named(tmp_path, checkpoints, monkeypatch):
-    """As in evaluation; for the same task only."""
+def test_columns_of_training_are_defaults(tmp_path, checkpoints, monkeypatch):
+    """Columns of training apply to --dev unless flags give others."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence\tother\tlabel\nthe cat\tx\tnews\nthe bakery\ty\tsports\n")
     card = TaskCard(
@@ -546,8 +546,8 @@ def test_columns_are_those_of_training_unless_others_are_named(tmp_path, checkpo
     assert worst[0] != worst[1]
 
 
-def test_columns_of_training_say_nothing_of_texts(tmp_path, checkpoints, monkeypatch):
-    """They may have a header where the training's data had none."""
+def test_columns_of_training_do_not_apply_to_texts(tmp_path, checkpoints, monkeypatch):
+    """--texts are read with default columns, whatever columns training used."""
     (texts := tmp_path / "texts.tsv").write_text("text\nthe cat\n")
     columns = {"text": "1", "label": "0", "header": False}
     checkpoint = ours(tmp_path / "ours", checkpoints["classification"], dev=[], train=[], columns=columns)
@@ -559,8 +559,8 @@ def test_columns_of_training_say_nothing_of_texts(tmp_path, checkpoints, monkeyp
     assert read_model_directory(tmp_path / "news/1").manifest.scores["evaluated_on"] == "1 texts"
 
 
-def test_mistakes_of_the_user_get_one_line(tmp_path):
-    """On standard error, with a non-zero exit."""
+def test_mistakes_print_one_line(tmp_path):
+    """A mistake prints one line on standard error, and the exit code is 1."""
     result = run_command(tmp_path / "nowhere", tmp_path / "plain/1")
 
     assert result.returncode == 1
@@ -577,10 +577,8 @@ def test_mistakes_of_the_user_get_one_line(tmp_path):
         ("the cat " * 40 + "\tnews", ["--truncate", "no"], False),
     ],
 )
-def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(
-    line, chosen, cuts, tmp_path, checkpoints, monkeypatch, capsys
-):
-    """So that what is served is what was evaluated; the card and the lines of the export say so."""
+def test_model_evaluated_on_truncated_texts_truncates(line, chosen, cuts, tmp_path, checkpoints, monkeypatch, capsys):
+    """A model that was evaluated on truncated texts truncates by default; card and output say so."""
     (tmp_path / "dev.tsv").write_text(f"text\tlabel\nthe mat\tsports\n{line}\n")
     path = tmp_path / "models/news/1"
     arguments = [str(checkpoints["classification"]), str(path), "--no-tune", "--dev", str(tmp_path / "dev.tsv")]
@@ -589,15 +587,15 @@ def test_a_model_that_is_judged_on_cut_texts_serves_such_texts_cut(
 
     assert read_model_directory(path).manifest.truncate is cuts
     assert ('"truncate"' in (path / "manifest.json").read_text()) is cuts
-    told = f"1 of 2 examples of dev.tsv; the server {'truncates' if cuts else 'rejects'} such texts"
-    assert (told in capsys.readouterr().out) is (len(line) > 100)
+    message = f"1 of 2 examples of dev.tsv; the server {'truncates' if cuts else 'rejects'} such texts"
+    assert (message in capsys.readouterr().out) is (len(line) > 100)
     card = (path / "README.md").read_text()
     assert f"longer texts are {'truncated' if cuts else 'rejected'} unless a request says otherwise" in card
     assert ("of which 1 were truncated" in card) is (len(line) > 100)
 
 
-def test_a_model_that_was_evaluated_on_cut_texts_serves_such_texts_cut(tmp_path, checkpoints):
-    """Also where the export scores nothing."""
+def test_model_trained_with_truncated_texts_truncates(tmp_path, checkpoints):
+    """Truncated texts in the evaluation of training count, too, if the export evaluates nothing."""
     task = read_source(checkpoints["classification"]).task
     cuts = {"dev examples": {"num_cut": 3, "num_examples": 5, "limit": "max_seq_length 64"}}
     model = load_model(checkpoints["classification"], "classification", num_labels=3)

@@ -26,8 +26,8 @@ CLASSES = {
 TASKS = list(CLASSES)
 
 
-def theirs(task, checkpoints, arrays):
-    """Outputs of transformers for a checkpoint."""
+def transformers_outputs(task, checkpoints, arrays):
+    """Return the outputs of transformers for a checkpoint."""
     directory = checkpoints["plain" if task == "embedding" else task]
     network = getattr(transformers, CLASSES[task]).from_pretrained(directory).eval()
     inputs = {name: torch.from_numpy(array).long() for name, array in arrays.items()}
@@ -44,11 +44,11 @@ def theirs(task, checkpoints, arrays):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 20), (2, 7), (5, 32), (7, 3)])
-def test_graph_computes_what_transformers_computes(task, rows, length, checkpoints, exported, random_batch):
-    """The graph of a foreign checkpoint agrees with transformers on any shape of batch."""
+def test_graph_agrees_with_transformers(task, rows, length, checkpoints, exported, random_batch):
+    """The graph of a foreign checkpoint agrees with transformers on batches of any shape."""
     arrays = random_batch(rows, length)
 
-    expected, actual = theirs(task, checkpoints, arrays), ort_run(exported[task].model_path)(arrays)
+    expected, actual = transformers_outputs(task, checkpoints, arrays), ort_run(exported[task].model_path)(arrays)
 
     assert actual.keys() >= expected.keys() == set(exported[task].load_task().output_names)
     mask = arrays["attention_mask"].astype(bool) if exported[task].load_task().token_outputs else ...
@@ -57,8 +57,8 @@ def test_graph_computes_what_transformers_computes(task, rows, length, checkpoin
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_graph_has_the_inputs_and_outputs_of_the_contract(task, exported):
-    """Inputs are int32 [batch, length] with both axes free, outputs are named as the task wants them."""
+def test_graph_has_the_documented_inputs_and_outputs(task, exported):
+    """Inputs are int32 [batch, length] with dynamic axes, and outputs have the names of the task."""
     graph = onnx.load(exported[task].model_path).graph
 
     for value in graph.input:
@@ -69,7 +69,7 @@ def test_graph_has_the_inputs_and_outputs_of_the_contract(task, exported):
 
 
 def test_embeddings_are_the_cls_vectors_of_transformers(checkpoints, exported, texts):
-    """Text to vector, through our tokenizer, batching and pooling, gives what transformers gives."""
+    """Our tokenizer, batching and pooling give the vectors of transformers."""
     network = transformers.BertModel.from_pretrained(checkpoints["plain"]).eval()
     encode = transformers.BertTokenizerFast.from_pretrained(checkpoints["plain"])
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def test_embeddings_are_the_cls_vectors_of_transformers(checkpoints, exported, t
 
 
 def test_every_task_predicts_from_its_model_directory(exported):
-    """A model directory is all that prediction needs."""
+    """Prediction needs only the model directory."""
     examples = {
         "classification": ClassificationExample("the bakery", "closed"),
         "spans": SpanExample("a cat", "the cat is going home " * 9),
@@ -99,8 +99,8 @@ def test_every_task_predicts_from_its_model_directory(exported):
 
 @settings(max_examples=25)
 @given(rows=st.integers(1, 9), length=st.integers(1, 32), seed=st.integers(0, 99))
-def test_a_sequence_gets_the_same_outputs_alone_and_in_a_batch(exported, random_batch, rows, length, seed):
-    """Neither its neighbours nor padding change what a sequence gets."""
+def test_outputs_do_not_depend_on_the_batch(exported, random_batch, rows, length, seed):
+    """Neither other sequences nor padding change the outputs of a sequence."""
     arrays = random_batch(rows, length, seed)
     run = ort_run(exported["embedding"].model_path)
     num_tokens = int(arrays["attention_mask"][-1].sum())
@@ -112,13 +112,13 @@ def test_a_sequence_gets_the_same_outputs_alone_and_in_a_batch(exported, random_
 
 
 def test_missing_graph_is_a_value_error(tmp_path):
-    """A graph that is not there is named in one line."""
+    """A missing graph is named in one line."""
     with pytest.raises(ValueError, match=r"cannot load graph `.*none\.onnx`"):
         ort_run(tmp_path / "none.onnx")
 
 
-def test_errors_without_words_are_named(exported, monkeypatch):
-    """By their class."""
+def test_errors_without_message_are_named(exported, monkeypatch):
+    """An error without a message is shown with its class."""
 
     def fail(*arguments, **keywords):
         raise RuntimeError

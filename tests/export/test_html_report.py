@@ -1,4 +1,4 @@
-"""The report of a model directory."""
+"""HTML report of a model directory."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_trials_are_listed_with_ratio_and_speed(exported):
     assert "2.5 MB" in page
 
 
-def test_the_page_of_an_untuned_graph_says_so(exported):
-    """It says how to tune it."""
+def test_report_of_an_untuned_graph(exported):
+    """The report of an untuned graph shows the command that tunes it."""
     page = (exported["embedding"].path / "report.html").read_text()
 
     assert "Not tuned" in page

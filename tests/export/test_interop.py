@@ -1,4 +1,4 @@
-"""Model directories load where people already are."""
+"""Interop: Optimum, sentence-transformers and plain ONNX Runtime load model directories."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CLASSES = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("task", CLASSES)
 def test_optimum_loads_model_directories(task, exported, texts):
-    """Its outputs are those of the graph; a vector is the only token of `last_hidden_state`."""
+    """Optimum gives the outputs of the graph."""
     check_optimum(exported[task], CLASSES[task], texts)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_optimum_loads_weights_out_of_a_file_of_their_own(tmp_path, checkpoints, texts, monkeypatch):
-    """As large graphs have them."""
+def test_optimum_loads_external_weights(tmp_path, checkpoints, texts, monkeypatch):
+    """Optimum loads a graph whose weights are in a second file."""
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
     model = export_checkpoint(checkpoints["classification"], tmp_path / "large/1", UNTUNED)
 
@@ -51,8 +51,8 @@ def check_optimum(model, class_name, texts):
             np.testing.assert_allclose(found[name], values, atol=1e-5)
 
 
-def test_other_libraries_name_the_labels_as_the_server_does(tmp_path, checkpoints):
-    """Whatever the checkpoint called them."""
+def test_other_libraries_see_the_labels_of_the_server(tmp_path, checkpoints):
+    """config.json has the labels of the export, not those of the checkpoint."""
     labels = ("games", "skies", "the rest")
 
     model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, settings={"labels": labels})
@@ -69,7 +69,7 @@ def test_other_libraries_name_the_labels_as_the_server_does(tmp_path, checkpoint
 def test_sentence_transformers_loads_model_directories(
     pooling, max_file_bytes, tmp_path, save_sentence_transformer, texts, monkeypatch
 ):
-    """Its ONNX backend gives our vectors, whatever the pooling was and wherever the weights are."""
+    """The ONNX backend of sentence-transformers gives our vectors, for any pooling and with external weights."""
     library = pytest.importorskip("sentence_transformers")
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", max_file_bytes)
     folder = save_sentence_transformer(tmp_path / "st", pooling=pooling)
@@ -81,8 +81,8 @@ def test_sentence_transformers_loads_model_directories(
     np.testing.assert_allclose(theirs.encode(texts), np.stack(expected), atol=1e-5)
 
 
-def test_plain_onnxruntime_needs_nothing_of_ours(exported, random_batch):
-    """One self-contained file."""
+def test_plain_onnxruntime_loads_the_graph(exported, random_batch):
+    """The graph is one self-contained file."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(exported["embedding"].model_path), providers=["CPUExecutionProvider"])
@@ -90,7 +90,7 @@ def test_plain_onnxruntime_needs_nothing_of_ours(exported, random_batch):
     assert session.run(["sentence_embedding"], random_batch(3, 5))[0].shape == (3, 32)
 
 
-def test_model_directories_are_no_checkpoints(tmp_path, exported):
-    """They hold no weights but the graph's, and say so."""
+def test_model_directory_is_not_a_checkpoint(tmp_path, exported):
+    """A model directory cannot be exported, as its only weights are in the graph."""
     with pytest.raises(ValueError, match="no weights in"):
         export_checkpoint(exported["embedding"].path, tmp_path / "again/1", ExportConfig(tune=False))

@@ -1,4 +1,4 @@
-"""Mistakes of users get one line, a non-zero exit, and leave nothing behind."""
+"""Mistakes of users: one line, exit code 1, and no files left."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ CHECKPOINTS = {
 }
 
 
-def refusal(monkeypatch, *arguments):
-    """The one line that a command ends with."""
+def error_line(monkeypatch, *arguments):
+    """Return the error line of a command that fails."""
     monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -159,12 +159,12 @@ def refusal(monkeypatch, *arguments):
 
 @pytest.mark.parametrize("mistake", CHECKPOINTS)
 def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
-    """What is wrong with the directory."""
+    """The error says what is wrong with the checkpoint."""
     change, message = CHECKPOINTS[mistake]
     directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
     change(directory)
 
-    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+    line = error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
 
     assert re.search(message, line), line
     assert not (tmp_path / "models").exists()
@@ -190,12 +190,12 @@ RECORDS = {
 
 @pytest.mark.parametrize("mistake", RECORDS)
 def test_broken_records_of_training(mistake, tmp_path, checkpoints, monkeypatch):
-    """What a task card says of the past is looked at before any work."""
+    """The provenance in the task card is checked first."""
     provenance, message = RECORDS[mistake]
     directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
     (directory / "task.json").write_text(json.dumps(CARD | {"provenance": provenance}))
 
-    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+    line = error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
 
     assert re.search(rf"broken task card `.*task.json`: {message}", line), line
 
@@ -220,11 +220,11 @@ DATA = {
 @pytest.mark.parametrize("flag", ["--dev", "--train"])
 @pytest.mark.parametrize("mistake", DATA)
 def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
-    """File, line and what is wrong there."""
+    """The error names the file and what is wrong in it."""
     name, data, message = DATA[mistake]
     (tmp_path / name).write_bytes(data)
 
-    line = refusal(
+    line = error_line(
         *(monkeypatch, checkpoints["classification"], tmp_path / "models/news/1", "--no-tune", "--precision", "int8"),
         *(flag, tmp_path / name),
     )
@@ -258,15 +258,15 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
     ],
 )
 def test_wrong_flags(flags, message, tmp_path, checkpoints, monkeypatch):
-    """Each flag by its name."""
-    line = refusal(monkeypatch, checkpoints["classification"], tmp_path / "models/news/1", "--no-tune", *flags)
+    """The error names the flag."""
+    line = error_line(monkeypatch, checkpoints["classification"], tmp_path / "models/news/1", "--no-tune", *flags)
 
     assert message in line
     assert not (tmp_path / "models").exists()
 
 
-def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, monkeypatch):
-    """Not the checkpoint, nor what lies around or in it, nor anybody's folder."""
+def test_only_model_directories_are_overwritten(tmp_path, checkpoints, monkeypatch):
+    """Checkpoints, folders in them and other folders are never replaced."""
     checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "a/1")
     (tmp_path / "b/1").mkdir(parents=True)
     (tmp_path / "b/1/precious").write_text("x")
@@ -276,11 +276,11 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
     before = sorted(tmp_path.rglob("*"))
 
     for target in (checkpoint, checkpoint / "models/1"):
-        assert "overlap; write to another place" in refusal(monkeypatch, checkpoint, target, "--replace")
-    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
-    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "b/1")
-    assert "is not a model directory" in refusal(monkeypatch, checkpoint, tmp_path / "c/1", "--replace")
-    assert "cannot use" in refusal(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
+        assert "overlap; write to another place" in error_line(monkeypatch, checkpoint, target, "--replace")
+    assert "is not a model directory" in error_line(monkeypatch, checkpoint, tmp_path / "b/1", "--replace")
+    assert "is not a model directory" in error_line(monkeypatch, checkpoint, tmp_path / "b/1")
+    assert "is not a model directory" in error_line(monkeypatch, checkpoint, tmp_path / "c/1", "--replace")
+    assert "cannot use" in error_line(monkeypatch, checkpoint, tmp_path / "file/1", "--no-tune")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -292,24 +292,24 @@ def test_nothing_is_overwritten_but_model_directories(tmp_path, checkpoints, mon
         ("vocab.txt", "--texts", r"--replace would delete `.*vocab\.txt`, which the export reads"),
     ],
 )
-def test_what_users_put_into_a_model_directory_is_kept(
+def test_files_of_users_in_a_model_directory_are_kept(
     name, flag, message, tmp_path, checkpoints, exported, monkeypatch
 ):
-    """Though --replace replaces the directory otherwise."""
+    """--replace refuses to delete files that no export wrote, or that the export reads."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     (directory / name).write_text("the cat")
     flags = [flag, directory / name] if flag else []
     if not flag:
         (directory / "1_Pooling" / name).write_text("the dog")
 
-    line = refusal(monkeypatch, checkpoints["plain"], directory, "--replace", "--no-tune", *flags)
+    line = error_line(monkeypatch, checkpoints["plain"], directory, "--replace", "--no-tune", *flags)
 
     assert re.search(message, line), line
     assert (directory / name).read_text() == "the cat"
 
 
 def test_links_to_model_directories_stay_links(tmp_path, checkpoints, monkeypatch):
-    """What they lead to is replaced and tuned."""
+    """The target of a link is replaced and tuned."""
     link = tmp_path / "models/plain/1"
     link.parent.mkdir(parents=True)
     monkeypatch.setattr("sys.argv", ["export", str(checkpoints["plain"]), str(tmp_path / "real/7"), "--no-tune"])
@@ -325,21 +325,21 @@ def test_links_to_model_directories_stay_links(tmp_path, checkpoints, monkeypatc
         assert [path.name for path in (*link.parent.iterdir(), *(tmp_path / "real").iterdir())] == ["1", "7"]
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, checkpoints, monkeypatch):
-    """The error names the directory, not a temporary one."""
+def test_full_disk_leaves_nothing(tmp_path, checkpoints, monkeypatch):
+    """On a full disk, the error names the directory, not a temporary one, and no files are left."""
 
     def full(*arguments, **keywords):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("export.pipeline.save_graph", full)
-    line = refusal(monkeypatch, checkpoints["plain"], tmp_path / "models/plain/1", "--no-tune")
+    line = error_line(monkeypatch, checkpoints["plain"], tmp_path / "models/plain/1", "--no-tune")
 
     assert line == f"error: cannot use `{tmp_path / 'models/plain/1'}`: No space left on device"
     assert not (tmp_path / "models").exists()
 
 
-def test_too_little_memory_is_no_edited_manifest(exported, tmp_path, monkeypatch):
-    """And is told as what it is."""
+def test_lack_of_memory_is_reported(exported, tmp_path, monkeypatch):
+    """Lack of memory is not reported as an edited manifest."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
 
     def lack(*arguments, **keywords):
@@ -347,16 +347,16 @@ def test_too_little_memory_is_no_edited_manifest(exported, tmp_path, monkeypatch
 
     monkeypatch.setattr("onnxruntime.InferenceSession", lack)
 
-    assert "not enough memory" in refusal(monkeypatch, "tune", directory)
+    assert "not enough memory" in error_line(monkeypatch, "tune", directory)
 
 
 @pytest.mark.parametrize("what", ["nothing", "checkpoint", "file"])
-def test_what_is_no_model_directory_is_not_tuned(what, tmp_path, checkpoints, monkeypatch):
-    """Whatever else it is."""
+def test_tuning_needs_a_model_directory(what, tmp_path, checkpoints, monkeypatch):
+    """Missing paths, checkpoints and files cannot be tuned."""
     (tmp_path / "file").write_text("x")
     paths = {"nothing": tmp_path / "none", "checkpoint": checkpoints["plain"], "file": tmp_path / "file"}
 
-    assert "not a model directory" in refusal(monkeypatch, "tune", paths[what])
+    assert "not a model directory" in error_line(monkeypatch, "tune", paths[what])
 
 
 def manifest(*keys, value=None):
@@ -376,7 +376,7 @@ def manifest(*keys, value=None):
 
 
 def signed(change):
-    """Change files, and the manifest as if that were right."""
+    """Change files, and write their digests into the manifest."""
 
     def change_and_sign(directory):
         change(directory)
@@ -423,7 +423,7 @@ PROVENANCE = {
 
 @pytest.mark.parametrize("mistake", PROVENANCE)
 def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, monkeypatch):
-    """That is noticed before anything is timed, and nothing changes."""
+    """Edits are found before anything is timed, and no file changes."""
     change, message = PROVENANCE[mistake]
     directory = shutil.copytree(exported["classification"].path, tmp_path / "news/1")
     change(directory)
@@ -432,7 +432,7 @@ def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, mon
         "export.autotune.model_directory.autotune", lambda *arguments, **keywords: pytest.fail("timed for nothing")
     )
 
-    line = refusal(monkeypatch, "tune", directory)
+    line = error_line(monkeypatch, "tune", directory)
 
     assert re.search(message or r"`.*model\.onnx` does not match its manifest: .* export the model again", line), line
     assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
@@ -443,7 +443,7 @@ def test_edited_model_directories_are_not_tuned(mistake, exported, tmp_path, mon
 def test_graphs_of_other_directories_are_not_tuned(
     graph_of, directory_of, exported, tmp_path, checkpoints, monkeypatch
 ):
-    """Though their digests are in the manifest."""
+    """A graph that does not match its manifest is refused, even if its digest does."""
     int8 = ExportConfig(precision="int8", tune=False)
     paths = {
         "int8": export_checkpoint(checkpoints["classification"], tmp_path / "int8/1", int8).path,
@@ -453,11 +453,11 @@ def test_graphs_of_other_directories_are_not_tuned(
     directory = shutil.copytree(paths[directory_of], tmp_path / "news/1")
     signed(lambda there: shutil.copy(paths[graph_of] / "model.onnx", there))(directory)
 
-    assert "model.onnx` does not match its manifest" in refusal(monkeypatch, "tune", directory)
+    assert "model.onnx` does not match its manifest" in error_line(monkeypatch, "tune", directory)
 
 
-def test_the_current_directory_is_tuned(exported, tmp_path, monkeypatch):
-    """With a link that leads nowhere in it, and a folder with another graph, which stay."""
+def test_current_directory_is_tuned(exported, tmp_path, monkeypatch):
+    """`.` can be tuned; broken links and other folders in it stay."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     (directory / "link").symlink_to("nowhere")
     (directory / "onnx").mkdir()
@@ -489,30 +489,30 @@ def card(**values):
         (card(provenance={"recipe": {"x": [float("inf")]}}), "training.recipe.x must be a finite number: `inf`"),
     ],
 )
-def test_what_json_cannot_say_is_refused(change, message, tmp_path, checkpoints, monkeypatch):
-    """Before the work, as a manifest is to be read by whoever reads JSON."""
+def test_invalid_json_values_are_refused(change, message, tmp_path, checkpoints, monkeypatch):
+    """Values that JSON cannot represent are errors before any work."""
     directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
     change(directory)
 
-    assert message in refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+    assert message in error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
     assert not (tmp_path / "models").exists()
 
 
-def test_names_that_are_no_text_are_refused(tmp_path, checkpoints, monkeypatch):
-    """Linux takes any bytes for a name, JSON does not."""
+def test_names_that_are_not_utf8_are_refused(tmp_path, checkpoints, monkeypatch):
+    """A checkpoint whose name is not UTF-8 is an error, as JSON cannot contain the name."""
     directory = shutil.copytree(checkpoints["plain"], tmp_path / "\udcff")
 
-    line = refusal(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+    line = error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
 
     assert r"\udcff" in line  # the codec's reason follows
     assert not (tmp_path / "models").exists()
 
 
-def test_no_threshold_is_none(tmp_path, checkpoints, monkeypatch):
-    """NaN would be written as something that JSON has not."""
+def test_nan_threshold_is_refused(tmp_path, checkpoints, monkeypatch):
+    """A threshold of NaN is an error, as JSON has no NaN."""
     flags = ["--max-query-length", "16", "--unanswerable", "--null-threshold", "nan"]
 
-    line = refusal(monkeypatch, checkpoints["spans"], tmp_path / "models/spans/1", "--no-tune", *flags)
+    line = error_line(monkeypatch, checkpoints["spans"], tmp_path / "models/spans/1", "--no-tune", *flags)
 
     assert "`settings.null_threshold` must be a finite number" in line
 
@@ -521,11 +521,11 @@ def test_no_threshold_is_none(tmp_path, checkpoints, monkeypatch):
     ("checkpoint", "data"),
     [("regression", "text\tlabel\nthe\t1\ncat\t1\n"), ("plain", "text\ttext_pair\tlabel\na\tb\t1\n")],
 )
-def test_labels_that_nothing_correlates_with_are_refused(checkpoint, data, tmp_path, checkpoints, monkeypatch):
-    """No score is no good score."""
+def test_constant_labels_are_refused(checkpoint, data, tmp_path, checkpoints, monkeypatch):
+    """Dev data with one constant label are an error, as they have no correlation."""
     (tmp_path / "dev.tsv").write_text(data)
 
-    line = refusal(
+    line = error_line(
         *(monkeypatch, checkpoints[checkpoint], tmp_path / "models/news/1", "--no-tune"),
         *("--dev", tmp_path / "dev.tsv"),
     )
@@ -534,7 +534,7 @@ def test_labels_that_nothing_correlates_with_are_refused(checkpoint, data, tmp_p
 
 
 def with_default_signals():
-    """Who runs the tests may ignore some (nohup does)."""
+    """Restore default signal handlers, as nohup ignores some."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -543,8 +543,8 @@ def with_default_signals():
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP))]
 )
-def test_an_interrupt_leaves_nothing(number, tmp_path, checkpoints):
-    """Ctrl-C and other signals that end a process, while variants are timed."""
+def test_interrupt_leaves_nothing(number, tmp_path, checkpoints):
+    """Signals that end the process while variants are timed leave no files."""
     command = [sys.executable, "-u", "-m", "export", str(checkpoints["plain"]), str(tmp_path / "models/plain/1")]
     process = subprocess.Popen(
         command,

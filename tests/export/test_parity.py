@@ -15,7 +15,7 @@ CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans"
 
 @pytest.fixture(scope="module")
 def references(checkpoints):
-    """PyTorch's side of each task."""
+    """Return PyTorch's outputs for each task."""
     settings = {"spans": {"max_query_length": 16}}
     sources = {
         task: read_source(checkpoints[name], task=task, settings=settings.get(task))
@@ -36,7 +36,7 @@ def change_weight(source, target, is_chosen, change):
 
 
 @pytest.mark.parametrize("task", CHECKPOINTS)
-def test_faithful_graph_passes(task, exported, references):
+def test_equal_outputs_pass(task, exported, references):
     """The largest difference of each output is reported."""
     known_task = exported[task].load_task()
 
@@ -51,7 +51,7 @@ def test_faithful_graph_passes(task, exported, references):
     [("embedding", "sentence_embedding"), ("classification", "logits"), ("spans", "start_logits")],
 )
 def test_graph_with_one_wrong_weight_is_refused(tmp_path, task, output, exported, references):
-    """The message names output, difference and shape."""
+    """The error names output, difference and shape."""
 
     def change(weight):
         weight[0, 0] += 0.5
@@ -85,7 +85,7 @@ def test_graph_that_is_wrong_at_the_last_position_only_is_refused(tmp_path, expo
     ],
 )
 def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
-    """Nothing slips through a comparison."""
+    """Outputs of another shape or name, and NaN, are errors."""
     run = ort_run(exported["embedding"].model_path)
 
     with pytest.raises(ParityError, match="`sentence_embedding`"):
@@ -94,8 +94,8 @@ def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
         )
 
 
-def test_padding_of_the_graphs_outputs_is_not_compared(exported, references):
-    """What stands at padded positions is nobody's business."""
+def test_padding_is_not_compared(exported, references):
+    """Outputs at padded positions may differ."""
     run = ort_run(exported["spans"].model_path)
 
     def with_noise(arrays):
@@ -104,8 +104,8 @@ def test_padding_of_the_graphs_outputs_is_not_compared(exported, references):
     assert check_parity(exported["spans"].load_task(), references["spans"], with_noise, atol=1e-4)
 
 
-def test_large_outputs_may_differ_by_their_share(exported, references):
-    """Sums of floats are exact to a share of their size: what would be too much of 10 is not of 1,000."""
+def test_tolerance_is_relative_for_large_outputs(exported, references):
+    """The tolerance grows with the size of the outputs, like rounding errors of floats."""
     task, scale, error = exported["spans"].load_task(), 0.0, 5e-4
 
     def of(run):

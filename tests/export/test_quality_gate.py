@@ -1,4 +1,4 @@
-"""The quality gate takes int8 where it is good enough, and names the most sensitive layers where it is not."""
+"""Quality gate: limits, choice of the precision, and the most sensitive layers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_limits_of_scores_and_vectors(found, by_cosine, message):
 
 
 def test_without_labels_the_cosine_decides():
-    """No scores, one limit."""
+    """Without scores, the mean cosine has to reach its limit."""
     assert QualityLimits().shortfall(quality(0.98), quality(), by_cosine=False)
     assert not QualityLimits().shortfall(quality(0.992), quality(), by_cosine=False)
 
@@ -126,7 +126,7 @@ def test_as_few_layers_as_needed_stay_in_fp32(needed, tried, hard_network):
 
 
 def test_impossible_limits_are_rejected_even_mixed(hard_network):
-    """The remedy is another one then."""
+    """If even mixed precision is rejected, the error suggests other remedies."""
     network, evaluator = hard_network
 
     with pytest.raises(QualityError, match="raise the limit, or export in fp32"):

@@ -23,8 +23,8 @@ from training.task_card import TaskCard
         ("masked-lm", "embedding", {"max_seq_length": 32, "pooling": "cls", "normalize": False}),
     ],
 )
-def test_foreign_checkpoint_tells_task_and_settings(checkpoints, name, task, settings):
-    """Architecture, labels and the tokenizer's limit say what a foreign checkpoint is."""
+def test_foreign_checkpoint_gives_task_and_settings(checkpoints, name, task, settings):
+    """Task and settings come from architecture, labels and the tokenizer's limit."""
     source = read_source(checkpoints[name])
 
     assert source.card is None
@@ -32,8 +32,8 @@ def test_foreign_checkpoint_tells_task_and_settings(checkpoints, name, task, set
     assert settings_to_dict(source.task.settings) == settings
 
 
-def test_settings_of_the_caller_win(checkpoints):
-    """What the caller sets replaces what the checkpoint says."""
+def test_settings_of_the_caller_override(checkpoints):
+    """Settings of the caller replace those of the checkpoint."""
     settings = {"max_seq_length": 40, "max_query_length": 8, "unanswerable": True, "null_threshold": -1.5}
 
     task = read_source(checkpoints["spans"], settings=settings).task
@@ -42,8 +42,8 @@ def test_settings_of_the_caller_win(checkpoints):
     assert settings.items() <= settings_to_dict(task.settings).items()
 
 
-def test_task_card_is_obeyed(tmp_path, checkpoints):
-    """Our own checkpoints say what they are; another task keeps the length they were trained for."""
+def test_task_card_gives_task_and_settings(tmp_path, checkpoints):
+    """Checkpoints of Bertline have a task card; for another task, their sequence length is kept."""
     card = TaskCard(task="masked-lm", settings=MaskedLMSettings(max_seq_length=16))
     model = load_model(checkpoints["masked-lm"], "masked-lm")
     save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["masked-lm"], card=card)
@@ -68,8 +68,8 @@ def test_sentence_transformers_folder_gives_pooling_and_length(tmp_path, save_se
     }
 
 
-def test_sentence_transformers_folder_may_keep_its_network_in_a_subfolder(tmp_path, save_sentence_transformer):
-    """Older folders do; without a Normalize module, vectors stay as they are."""
+def test_sentence_transformers_folder_with_network_in_a_subfolder(tmp_path, save_sentence_transformer):
+    """The network of an older folder is found; without a Normalize module, vectors are not normalised."""
     source = read_source(save_sentence_transformer(tmp_path / "st", kinds=("Pooling",), at="0_Transformer"))
 
     assert source.directory.name == "0_Transformer"
@@ -85,8 +85,8 @@ def test_sentence_transformers_folder_may_keep_its_network_in_a_subfolder(tmp_pa
         ({"kinds": ("Pooling", "Dense")}, r"unsupported module in `.*modules\.json`: `Dense`"),
     ],
 )
-def test_other_sentence_transformers_are_refused(tmp_path, save_sentence_transformer, arguments, message):
-    """What would change the vectors is named, not ignored."""
+def test_unsupported_sentence_transformers_are_refused(tmp_path, save_sentence_transformer, arguments, message):
+    """Unsupported modules and poolings, which would change the vectors, are errors."""
     with pytest.raises(ValueError, match=message):
         read_source(save_sentence_transformer(tmp_path / "st", **arguments))
 
@@ -115,7 +115,7 @@ def test_other_sentence_transformers_are_refused(tmp_path, save_sentence_transfo
     ],
 )
 def test_broken_sentence_transformers_are_refused(tmp_path, save_sentence_transformer, name, content, message):
-    """The message names the file, and what of it would change the vectors."""
+    """Broken files and unsupported values are errors that name the file."""
     directory = save_sentence_transformer(tmp_path / "st")
     (directory / name).write_text(content)
 
@@ -125,8 +125,8 @@ def test_broken_sentence_transformers_are_refused(tmp_path, save_sentence_transf
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_capitals_count_as_sentence_transformers_has_them(tmp_path, save_sentence_transformer, lowercase):
-    """Its `do_lower_case` changes nothing before an uncased tokenizer, nor does a default prompt without words."""
+def test_lowercase_flags_must_agree(tmp_path, save_sentence_transformer, lowercase):
+    """`do_lower_case` is accepted with an uncased tokenizer only; an empty default prompt is accepted."""
     directory = save_sentence_transformer(tmp_path / "st", lowercase=lowercase)
     (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 24, "do_lower_case": true}')
     (directory / "config_sentence_transformers.json").write_text('{"prompts": {"a": ""}, "default_prompt_name": "a"}')
@@ -143,8 +143,8 @@ OWN_HEADS = ["classification", "regression", "multiple-choice", "tagging", "span
 
 @pytest.mark.parametrize("task", ["embedding", *OWN_HEADS])
 @pytest.mark.parametrize("name", OWN_HEADS)
-def test_a_head_serves_its_own_task_alone(checkpoints, name, task):
-    """Also where its weights would fit another; the encoder serves all."""
+def test_head_fits_its_own_task_only(checkpoints, name, task):
+    """A head cannot be exported for another task, even if its shape fits; the encoder can always be exported."""
     directory = checkpoints[name]
 
     if task in ("embedding", name):
@@ -183,8 +183,8 @@ def change_config(directory, **changes):
         ("BertForSequenceClassification", {"id2label": {"0": "score"}}, None, "does not fit `regression`"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path, save_checkpoint, class_name, changes, task, message):
-    """The message names the file or value that is wrong."""
+def test_unsupported_checkpoints_are_refused_in_one_line(tmp_path, save_checkpoint, class_name, changes, task, message):
+    """The error names the wrong file or value."""
     directory = change_config(save_checkpoint(tmp_path / "checkpoint", class_name), **changes)
 
     with pytest.raises(ValueError, match=message) as caught:
@@ -206,8 +206,8 @@ def test_wrong_settings_are_refused(checkpoints, settings, message):
 
 
 @pytest.mark.parametrize(("task", "head"), [("classification", "classifier"), ("spans", "qa_outputs")])
-def test_head_that_the_checkpoint_lacks_is_named(checkpoints, task, head):
-    """A bare encoder cannot classify, nor answer, however short its longest sequence is."""
+def test_missing_head_is_named(checkpoints, task, head):
+    """A checkpoint without a head cannot be exported for a task that needs one."""
     source = read_source(checkpoints["plain"], task=task)
 
     with pytest.raises(ValueError, match=rf"cannot do `{task}`: it lacks `{head}\.(weight|bias)`"):
@@ -215,7 +215,7 @@ def test_head_that_the_checkpoint_lacks_is_named(checkpoints, task, head):
 
 
 def test_labels_must_fit_the_head(checkpoints):
-    """Two names for a head of three labels."""
+    """Two names for a head of three labels are an error."""
     source = read_source(checkpoints["classification"], settings={"labels": ("good", "bad")})
 
     with pytest.raises(ValueError, match=r"`classifier\.(weight|bias)` is of 3 labels, and 2 are named"):
@@ -223,7 +223,7 @@ def test_labels_must_fit_the_head(checkpoints):
 
 
 def test_labels_that_do_not_fit_are_named_with_their_file(checkpoints, tmp_path):
-    """Key and value of the configuration, where no flag is to blame."""
+    """Without a flag, the error names key and value of config.json."""
     path = _changed(checkpoints["classification"], tmp_path, id2label={"0": "bad", "1": "good"}, problem_type=None)
 
     with pytest.raises(ValueError, match=r"is of 3 labels, and 2 are named \(id2label of `.*config.json`: `bad, good`"):
@@ -231,8 +231,8 @@ def test_labels_that_do_not_fit_are_named_with_their_file(checkpoints, tmp_path)
 
 
 @pytest.mark.parametrize("id2label", [{"0": "x", "1": "y", "2": "z"}, {"0": "x"}, None])
-def test_several_numbers_a_text_are_refused(checkpoints, tmp_path, id2label):
-    """With what the configuration says of them."""
+def test_several_outputs_per_text_are_refused(checkpoints, tmp_path, id2label):
+    """A regression of several outputs is an error that names the problem type."""
     path = _changed(checkpoints["classification"], tmp_path, id2label=id2label, problem_type="regression")
     message = (
         r"`classifier\.(weight|bias)` is of 3 outputs, and one is supported \(config.json: problem_type `regression`"
@@ -243,7 +243,7 @@ def test_several_numbers_a_text_are_refused(checkpoints, tmp_path, id2label):
 
 
 def _changed(checkpoint, tmp_path, **values):
-    """A foreign checkpoint with other values in its configuration."""
+    """Copy a foreign checkpoint with other values in its configuration."""
     path = Path(shutil.copytree(checkpoint, tmp_path / "changed"))
     (path / "task.json").unlink(missing_ok=True)
     config = json.loads((path / "config.json").read_text()) | values
@@ -252,7 +252,7 @@ def _changed(checkpoint, tmp_path, **values):
 
 
 def test_ablations_are_refused(tmp_path, tokenizer_dir):
-    """A network that looks only one way is no BERT, and the graph would compute another one."""
+    """A network with left-to-right attention is refused, as the graph would compute something else."""
     config = make_config(
         vocab_size=80, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, direction="left-to-right"
     )

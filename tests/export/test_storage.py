@@ -1,4 +1,4 @@
-"""A graph too large for one file has its weights in a second one, and nobody else notices."""
+"""Large graphs, whose weights are in a second file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.export.conftest import UNTUNED
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Files that hold no more than some kB."""
+    """Limit graph files to 10 kB."""
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
 
 
@@ -27,8 +27,8 @@ def large(tmp_path, checkpoints, small_files):
     return export_checkpoint(checkpoints["plain"], tmp_path / "large/1", UNTUNED)
 
 
-def test_weights_lie_in_a_file_of_their_own(large, exported, random_batch):
-    """Digested as the graph is, each from the start of a page, and the outputs are the same."""
+def test_weights_are_in_a_second_file(large, exported, random_batch):
+    """The second file has a digest, weights start at page boundaries, and the outputs are the same."""
     proto = onnx.load(large.model_path, load_external_data=False)
     places = [ExternalDataInfo(item) for item in proto.graph.initializer if uses_external_data(item)]
 
@@ -41,8 +41,8 @@ def test_weights_lie_in_a_file_of_their_own(large, exported, random_batch):
     np.testing.assert_array_equal(found["sentence_embedding"], expected["sentence_embedding"])
 
 
-def test_weights_come_back_from_their_file(large, exported):
-    """As from one that holds all."""
+def test_weights_are_read_from_their_file(large, exported):
+    """Weights of a large graph are read like those of a small one."""
     found, expected = (Weights.from_graph(model.model_path) for model in (large, exported["embedding"]))
 
     assert found.floats.keys() == expected.floats.keys()
@@ -50,8 +50,8 @@ def test_weights_come_back_from_their_file(large, exported):
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_the_page_counts_both_files(large):
-    """The size is that of the graph with its weights."""
+def test_report_counts_both_files(large):
+    """The report shows the size of the graph with its weights."""
     num_bytes = sum((large.path / name).stat().st_size for name in (MODEL_FILE, DATA_FILE))
 
     assert f"{num_bytes / 1e6:.1f} MB" in (large.path / "report.html").read_text()
@@ -59,7 +59,7 @@ def test_the_page_counts_both_files(large):
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_files, random_batch):
-    """The weights lie beside the graph before and after, under new digests."""
+    """After tuning, the weights are still in a second file, and the outputs are the same."""
     config = ExportConfig(precision=precision, tune=False)
     before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
@@ -74,8 +74,8 @@ def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_fi
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
 
 
-def test_graphs_that_came_to_fit_are_one_file_after_tuning(large, monkeypatch):
-    """Nothing is left of the second file."""
+def test_graphs_that_now_fit_become_one_file(large, monkeypatch):
+    """The second file is removed when tuning writes one file."""
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 1 << 30)
 
     tune_model_directory(large.path, Workload((3, 9), 65))
@@ -84,8 +84,8 @@ def test_graphs_that_came_to_fit_are_one_file_after_tuning(large, monkeypatch):
     assert not (large.path / DATA_FILE).exists()
 
 
-def test_a_missing_or_damaged_weights_file_gets_one_line(large):
-    """As the graph itself."""
+def test_missing_or_damaged_weights_are_named(large):
+    """A missing or damaged second file is named in the error."""
     data = large.path / DATA_FILE
     content = data.read_bytes()
     data.write_bytes(content[:-1] + b"x")
@@ -98,7 +98,7 @@ def test_a_missing_or_damaged_weights_file_gets_one_line(large):
 
 
 def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_checkpoint):
-    """Servers and clients tell models apart by the digest of the graph's file."""
+    """The digest of the graph identifies a model, so it depends on weights in the second file."""
     other = save_checkpoint(tmp_path / "other", initializer_range=0.3)
 
     again = export_checkpoint(other, tmp_path / "large/2", UNTUNED)
@@ -107,7 +107,7 @@ def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_chec
 
 
 def test_large_graphs_are_served(large, exported, texts):
-    """As any other."""
+    """A large graph is served with the same outputs."""
     models = [load_model(model.path) for model in (large, exported["embedding"])]
 
     first, second = (model.compute(model.task.encode(texts[:1])[0]) for model in models)
@@ -115,8 +115,8 @@ def test_large_graphs_are_served(large, exported, texts):
     np.testing.assert_array_equal(first[0]["sentence_embedding"], second[0]["sentence_embedding"])
 
 
-def test_a_server_goes_on_while_its_model_is_tuned(large, texts):
-    """The old files live as long as somebody reads them."""
+def test_running_model_is_not_affected_by_tuning(large, texts):
+    """A loaded model computes the same after its directory was tuned."""
     model = load_model(large.path)
     sequences = model.task.encode(texts[:1])[0]
     before = model.compute(sequences)[0]["sentence_embedding"]

@@ -1,4 +1,4 @@
-"""What an export is for decides its numbers, forms and provider; a provider that is missing is said at once."""
+"""Export targets: precisions, variants and execution providers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATIC = GraphPrecision(matmul="static int8")
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """ONNX Runtime as if it had other providers, which are CPUs all the same."""
+    """Replace ONNX Runtime's sessions: all providers exist, and run on the CPU."""
     real = onnxruntime.InferenceSession
     asked = []
 
@@ -48,8 +48,8 @@ def stand_in(monkeypatch):
     return asked
 
 
-def test_targets_say_what_they_take():
-    """Every precision is either exported or refused with a reason, whatever the target."""
+def test_targets_list_precisions():
+    """Every target supports a precision or gives a reason why not."""
     assert set(TARGETS) == set(get_args(TargetName))
     for target in TARGETS.values():
         assert {*target.matmul_precisions, *target.unsupported} == set(get_args(Precision))
@@ -66,8 +66,8 @@ def test_targets_say_what_they_take():
     ("target", "precision", "reason"),
     [("cpu", "fp16", "use fp32 or int8"), ("openvino", "fp16", "use fp32 or int8"), ("cuda", "int8", "use fp16")],
 )
-def test_numbers_that_a_target_does_not_take_are_refused(target, precision, reason, checkpoints, tmp_path):
-    """In one line, before anything is read."""
+def test_unsupported_precisions_are_refused(target, precision, reason, checkpoints, tmp_path):
+    """An unsupported precision is an error before anything is read."""
     with pytest.raises(
         ValueError, match=f"--target {target} does not support --precision {precision}: .*{reason}"
     ) as refused:
@@ -77,8 +77,8 @@ def test_numbers_that_a_target_does_not_take_are_refused(target, precision, reas
 
 
 @pytest.mark.parametrize("target", ["cuda", "openvino"])
-def test_missing_provider_is_said_before_anything_is_read(target, tmp_path, monkeypatch):
-    """With what there is, and the package that has it."""
+def test_missing_provider_is_named_first(target, tmp_path, monkeypatch):
+    """A missing provider is an error that lists the available ones and the needed package."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     provider = TARGETS[target].provider
 
@@ -91,8 +91,8 @@ def test_missing_provider_is_said_before_anything_is_read(target, tmp_path, monk
     assert "\n" not in str(refused.value)
 
 
-def test_tuning_asks_for_the_provider_of_the_model_directory(exported, tmp_path, monkeypatch):
-    """It does not take another because that is there."""
+def test_tuning_needs_the_provider_of_the_model_directory(exported, tmp_path, monkeypatch):
+    """Tuning does not replace a missing provider by another one."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     directory = exported["embedding"]
     manifest = replace(directory.manifest, execution=Execution(provider=OPENVINO))
@@ -105,7 +105,7 @@ def test_tuning_asks_for_the_provider_of_the_model_directory(exported, tmp_path,
 
 
 def test_provider_that_does_not_start_is_an_error(monkeypatch):
-    """ONNX Runtime itself would go on with the CPU."""
+    """A provider that does not start is an error; ONNX Runtime would use the CPU instead."""
 
     class Session:
         def __init__(self, *args, **kwargs):
@@ -132,7 +132,7 @@ def test_provider_that_does_not_start_is_an_error(monkeypatch):
     ],
 )
 def test_alternatives(target, precision, expected):
-    """Each target has its own; the default is among the values of each."""
+    """Each target has its own fields to tune, and their values include the default."""
     found = dict(TARGETS[target].alternatives(precision, num_cores=4))
 
     assert list(found) == expected.split()
@@ -147,8 +147,8 @@ def fields_of(configuration):
     return vars(configuration.variant) | vars(configuration.execution)
 
 
-def test_fused_operators_are_no_standard_form():
-    """Whatever is changed of a standard form, it stays one that can be written."""
+def test_standard_variants_stay_standard():
+    """A variant without fused operators stays standard when fields change; fused operators end it."""
     variant = GraphVariant(attention="Attention", bias_gelu=True).with_value("standard", True)
 
     assert variant == GraphVariant(attention="fused-QKV MatMul", standard=True)
@@ -159,7 +159,7 @@ def test_fused_operators_are_no_standard_form():
 
 
 def test_tensorrt_gets_a_standard_graph():
-    """It knows no other operators; the execution follows."""
+    """TensorRT gets standard operators and its own provider options."""
     configuration = default_configuration(TARGETS["cuda"]).with_value("provider", TENSORRT)
 
     assert configuration == Configuration(GraphVariant(standard=True), configuration.execution)
@@ -167,8 +167,8 @@ def test_tensorrt_gets_a_standard_graph():
     assert [name for name, _ in configuration.execution.providers] == [TENSORRT, CUDA]
 
 
-def test_what_does_not_start_is_not_tried(checkpoints, stand_in, monkeypatch, exported):
-    """CUDA without TensorRT is the usual case."""
+def test_missing_providers_are_not_tried(checkpoints, stand_in, monkeypatch, exported):
+    """Autotuning for CUDA skips TensorRT if it is not installed."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     network, _ = read_graph(exported["embedding"])
     monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, configuration: 1.0)
@@ -181,7 +181,7 @@ def test_what_does_not_start_is_not_tried(checkpoints, stand_in, monkeypatch, ex
 
 
 def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
-    """fp16 is judged as int8 is, and its model directory can be tuned again."""
+    """fp16 passes the quality gate, and its model directory can be tuned."""
     config = ExportConfig(target="cuda", precision="fp16", tune=False)
     exported = export_checkpoint(checkpoints["classification"], tmp_path / "topic/1", config)
 
@@ -198,8 +198,8 @@ def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
     np.testing.assert_allclose(after, before, atol=0.01)
 
 
-def test_bad_fp16_is_refused(checkpoints, tmp_path, stand_in):
-    """What half precision cannot hold is found by the gate."""
+def test_fp16_below_the_limit_is_refused(checkpoints, tmp_path, stand_in):
+    """The quality gate also applies to fp16."""
     config = ExportConfig(target="cuda", precision="fp16", tune=False)
     config = replace(config, limits=replace(config.limits, min_cosine=1.0))
 
@@ -218,7 +218,7 @@ def texts_file(tmp_path, texts):
 
 
 def test_export_for_openvino(checkpoints, tmp_path, stand_in, texts_file):
-    """Static int8 in ONNX's own operators; weights, scales and ranges come back from it."""
+    """The graph has standard operators only, and can be tuned."""
     config = ExportConfig(target="openvino", precision="int8", tune=False)
     config = replace(config, limits=replace(config.limits, min_cosine=0.9))
     exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=ExportData(texts=texts_file))
@@ -233,8 +233,8 @@ def test_export_for_openvino(checkpoints, tmp_path, stand_in, texts_file):
     assert read_graph(again)[1] == STATIC
 
 
-def test_openvino_needs_ranges_for_int8(checkpoints, tmp_path, stand_in):
-    """Random ids give none."""
+def test_openvino_needs_texts_for_int8(checkpoints, tmp_path, stand_in):
+    """Without texts, int8 for OpenVINO is an error, as it cannot be calibrated."""
     with pytest.raises(ValueError, match="--target openvino supports static int8 only; give --train or --texts"):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(target="openvino", precision="int8"))
 
@@ -242,7 +242,7 @@ def test_openvino_needs_ranges_for_int8(checkpoints, tmp_path, stand_in):
 @pytest.mark.skipif(OPENVINO not in onnxruntime.get_available_providers(), reason="needs onnxruntime-openvino")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_openvino_itself(precision, checkpoints, tmp_path, texts_file):
-    """The whole graph runs there, as faithful as elsewhere, and is tuned."""
+    """With OpenVINO installed, a graph is exported and tuned."""
     config = ExportConfig(target="openvino", precision=precision)
     config = replace(config, limits=replace(config.limits, min_cosine=0.9))
     data = ExportData(texts=texts_file)

@@ -23,7 +23,7 @@ ODD_TEXTS = [
 
 @pytest.fixture(scope="module")
 def tokenizer_pairs(tmp_path_factory, vocab):
-    """Our tokenizer out of `vocab.txt` alone, and transformers' of the same, uncased and cased."""
+    """Return our tokenizer and transformers' for the same `vocab.txt`, uncased and cased."""
     pairs = []
     vocab = [*vocab[:5], "\u2028", "\x85", *vocab[5:]]  # some published vocabularies hold such tokens
     for lowercase in (True, False):
@@ -46,12 +46,12 @@ def check_tokens(pairs, text):
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
 def test_tokens_of_odd_texts_equal_those_of_transformers(tokenizer_pairs, text):
-    """Controls, accents, CJK, specials, long words: the same ids and offsets."""
+    """Ids and offsets are equal for control characters, accents, CJK, special tokens and long words."""
     check_tokens(tokenizer_pairs, text)
 
 
 @settings(max_examples=150)
 @given(text=st.text(max_size=40))
 def test_tokens_of_any_text_equal_those_of_transformers(tokenizer_pairs, text):
-    """Whatever the text."""
+    """Ids and offsets are equal for any text."""
     check_tokens(tokenizer_pairs, text)

@@ -44,7 +44,7 @@ PRECISIONS = [
 
 @pytest.fixture(scope="module")
 def networks(checkpoints):
-    """The network of each task, with ranges."""
+    """Return the calibrated network of each task."""
 
     def make(name, task):
         source = read_source(checkpoints[name], task=task, settings=SETTINGS.get(task))
@@ -58,7 +58,7 @@ def networks(checkpoints):
 
 
 def outputs(network, precision, variant, arrays):
-    """At unpadded positions."""
+    """Return the outputs at unpadded positions."""
     found = ort_run(build_graph(network, precision, variant))(arrays)
     mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
     return {name: value[mask] for name, value in found.items()}
@@ -68,8 +68,8 @@ def outputs(network, precision, variant, arrays):
     "name", ["plain", "classification", "regression", "multiple-choice", "tagging", "spans", "masked-lm"]
 )
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_all_forms_compute_the_same(name, precision, networks, random_batch):
-    """Whatever operators they are written with. Sums in another order may round to another integer."""
+def test_all_variants_compute_the_same(name, precision, networks, random_batch):
+    """All variants agree; in int8, sums in another order may round to another integer."""
     arrays = random_batch(5, 17)
     expected = outputs(networks[name], precision, GraphVariant(), arrays)
 
@@ -81,8 +81,8 @@ def test_all_forms_compute_the_same(name, precision, networks, random_batch):
 
 
 @pytest.mark.parametrize("name", ["plain", "spans"])
-def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch):
-    """A sequence gets the very same alone and beside a longer one; with dynamic precision it does not."""
+def test_static_int8_does_not_depend_on_the_batch(name, networks, random_batch):
+    """With static int8, a sequence gets the same outputs alone and in a batch; with dynamic int8, it does not."""
     arrays = random_batch(4, 23, seed=3)
     network = networks[name]
     num_tokens = int(arrays["attention_mask"][-1].sum())
@@ -101,7 +101,7 @@ def test_static_numbers_do_not_depend_on_the_batch(name, networks, random_batch)
 @pytest.mark.parametrize("standard", [False, True], ids=["fused", "standard"])
 @pytest.mark.parametrize("matmul", ["dynamic int8", "static int8"])
 def test_sums_of_integers_are_exact_on_every_cpu(matmul, standard, networks):
-    """Two matmul of the largest integers do not fit into 16 bits, which is where CPUs without VNNI add them."""
+    """Sums of the largest integers are exact; without VNNI, CPUs add them in 16 bits, which overflow."""
     weights = Weights({"layer.weight": np.ones((64, 32), np.float32), "layer.bias": np.zeros(32, np.float32)})
     network = replace(networks["plain"], weights=weights, ranges={"layer": Range.between(0, 255)})
     graph = GraphBuilder()
@@ -115,15 +115,15 @@ def test_sums_of_integers_are_exact_on_every_cpu(matmul, standard, networks):
 
 
 @pytest.mark.parametrize(("flags", "slower"), [({"avx2", "avx512f"}, True), ({"avx2", "avx_vnni"}, False)])
-def test_exact_sums_cost_nothing_where_there_is_vnni(flags, slower, monkeypatch):
-    """ONNX Runtime would take its slower matmul on every x86 CPU."""
+def test_slow_exact_sums_are_used_without_vnni_only(flags, slower, monkeypatch):
+    """ONNX Runtime's slower exact matmul is selected only on CPUs without VNNI."""
     monkeypatch.setattr("tasks.manifest.cpu_flags", lambda: frozenset(flags))
 
     assert ("session.x64quantprecision" in Execution().session_config) == slower
 
 
-def test_only_cls_saves_products(networks):
-    """Where only [CLS] is read, no product of the last layer's feed-forward network sees the other tokens."""
+def test_cls_pooling_skips_other_tokens(networks):
+    """If only [CLS] is read, the last layer's feed-forward network computes no other tokens."""
     nodes = build_graph(networks["classification"], GraphPrecision(), GraphVariant()).proto.graph.node
     slices = [node for node in nodes if node.op_type == "Slice" and node.name.startswith("layer.1")]
 
@@ -136,7 +136,7 @@ def test_only_cls_saves_products(networks):
 
 
 def test_graphs_are_valid_and_named(networks):
-    """ONNX's checker accepts them; nodes are named for profiles; no value is made twice."""
+    """ONNX's checker accepts the graphs, and their nodes have unique names."""
     for network in networks.values():
         model = build_graph(network, GraphPrecision(), GraphVariant()).whole()
         onnx.checker.check_model(model)
@@ -145,8 +145,8 @@ def test_graphs_are_valid_and_named(networks):
         assert {name.split("/")[0] for name in names} >= {"embeddings", "layer.0", "layer.1", "head"}
 
 
-def test_weights_come_back_from_a_graph(networks, tmp_path):
-    """Of every variant and all precision: what they were, or what integers or half precision have left of them."""
+def test_weights_are_read_from_graphs(networks, tmp_path):
+    """Weights are read from every variant and precision, as floats, integers or half precision."""
     for precision in PRECISIONS:
         for variant in VARIANTS:
             network = networks["masked-lm"]
@@ -170,8 +170,8 @@ def test_weights_come_back_from_a_graph(networks, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plain", "masked-lm"])
-def test_word_embeddings_are_small_and_kept_once(name, networks):
-    """A byte for each number, where integers are taken; also where masked-lm multiplies by them."""
+def test_word_embeddings_are_int8_and_stored_once(name, networks):
+    """Word embeddings are stored once, as int8 in int8 graphs, also if the masked LM head shares them."""
     config = networks[name].config
     shapes = {(config.vocab_size, config.hidden_size), (config.hidden_size, config.vocab_size)}
 
@@ -186,8 +186,8 @@ def test_word_embeddings_are_small_and_kept_once(name, networks):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_standard_graphs_have_onnx_operators_alone(precision, networks):
-    """Whatever the task; static integers stand between QuantizeLinear and DequantizeLinear."""
+def test_standard_graphs_have_standard_operators_only(precision, networks):
+    """Standard graphs use ONNX operators only; static int8 uses QuantizeLinear and DequantizeLinear."""
     for network in networks.values():
         for variant in VARIANTS:
             model = build_graph(network, precision, variant.as_standard()).whole()
@@ -200,8 +200,8 @@ def test_standard_graphs_have_onnx_operators_alone(precision, networks):
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_standard_activations_are_those_of_the_network(activation, networks, random_batch):
-    """Gelu by the error function, by tanh, and none of both."""
+def test_standard_activations(activation, networks, random_batch):
+    """Standard graphs compute gelu, tanh gelu and relu like fused graphs."""
     network = networks["plain"]
     network = replace(network, config=replace(network.config, hidden_act=activation))
     arrays = random_batch(3, 9)
@@ -216,8 +216,8 @@ def test_standard_activations_are_those_of_the_network(activation, networks, ran
 
 @pytest.mark.parametrize("standard", [False, True])
 @pytest.mark.parametrize("name", ["plain", "classification", "spans", "masked-lm"])
-def test_fp16_is_near_fp32_and_gives_floats(name, standard, networks, random_batch):
-    """Everything up to the head is of half precision; inputs and outputs stay what they were."""
+def test_fp16_is_close_to_fp32(name, standard, networks, random_batch):
+    """Weights are in half precision, inputs and outputs are not, and outputs are close to fp32."""
     arrays, variant = random_batch(4, 19), GraphVariant(standard=standard)
     model = build_graph(networks[name], GraphPrecision(matmul="fp16"), variant).whole()
     expected = outputs(networks[name], GraphPrecision(), GraphVariant(), arrays)
@@ -231,8 +231,8 @@ def test_fp16_is_near_fp32_and_gives_floats(name, standard, networks, random_bat
     assert {value.type.tensor_type.elem_type for value in model.graph.output} == {onnx.TensorProto.FLOAT}
 
 
-def test_padding_is_not_seen_in_half_precision(networks, random_batch):
-    """What stands under the mask changes nothing, and the mask itself is a number that fp16 holds."""
+def test_padding_has_no_effect_in_half_precision(networks, random_batch):
+    """Padded tokens do not change the outputs, and the mask is finite in fp16."""
     run = ort_run(build_graph(networks["plain"], GraphPrecision(matmul="fp16"), GraphVariant()))
     arrays = random_batch(3, 12)
     other = arrays | {"input_ids": np.where(arrays["attention_mask"] == 1, arrays["input_ids"], 7)}
@@ -243,8 +243,8 @@ def test_padding_is_not_seen_in_half_precision(networks, random_batch):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_integers_are_near_what_they_stand_for():
-    """Within half a step of each column's scale; a column of zeros stays one."""
+def test_int8_weights_are_close():
+    """Quantized weights are within half a step of each column's scale, and zeros stay zeros."""
     matrix = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32) * [1, 10, 0.1, 0, 3]
 
     found = to_int8(matrix.astype(np.float32))
@@ -255,7 +255,7 @@ def test_integers_are_near_what_they_stand_for():
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 3), (0.5, 2), (-4, -1), (0, 0)])
 def test_zero_is_exact_in_every_range(low, high):
-    """And both ends are in reach."""
+    """Zero is exact, and both ends of the range can be represented."""
     known = Range.between(low, high)
 
     assert 0 <= known.zero_point <= 255
@@ -264,8 +264,8 @@ def test_zero_is_exact_in_every_range(low, high):
     assert ends[1] >= max(high, 0) - known.scale / 2
 
 
-def test_numbers_are_named_for_people():
-    """Each field shows."""
+def test_names_of_precisions():
+    """The name of a precision shows all its fields."""
     assert GraphPrecision().name == "fp32"
     assert GraphPrecision(matmul="static int8", fp32_layers=("a", "b")).name == "static int8, 2 layers in fp32"
     assert {item.name for item in fields(GraphPrecision)} == {"matmul", "fp32_layers"}
