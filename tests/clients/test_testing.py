@@ -223,7 +223,7 @@ def test_accepted_inputs_are_those_of_a_real_server(
 
 
 def test_windows_truncate_nothing(client: Client, server: FakeServer) -> None:
-    """With `windows` nothing is truncated, even with `truncate`."""
+    """`windows` prevents truncation, even with `truncate`."""
     server.models = [FakeModel(max_seq_length=8)]
     usage = Usage()
     client.embed(["cat " * 100], windows=True, truncate=True, usage=usage)

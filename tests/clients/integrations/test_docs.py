@@ -14,7 +14,7 @@ from tests.serving.conftest import serve
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "integrations.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LIBRARIES = {"langchain_core": "integrations", "mteb": "mteb"}
-"""What examples import, and the group that it is in."""
+"""Modules that examples import, with their dependency groups."""
 
 
 @pytest.fixture(scope="module")
