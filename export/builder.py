@@ -16,7 +16,7 @@ OPSET = 20
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
 _IR_VERSION = 10
-"""Supported by ONNX Runtime 1.18 and newer."""
+"""IR version of the file, which ONNX Runtime 1.18 and newer read."""
 
 
 class GraphBuilder:

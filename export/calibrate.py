@@ -37,7 +37,7 @@ class Histogram:
         self.counts = torch.zeros(NUM_BINS)
 
     def add(self, x: Tensor) -> None:
-        """Add all values of a tensor of any shape.
+        """Add all values of a tensor, of any shape.
 
         Raises:
             ValueError: if values are NaN, infinite or close to overflow.
@@ -84,6 +84,8 @@ def calibrate(
     """Return the range of each layer's input, by the layer's name.
 
     Args:
+        model: network to observe.
+        task: task of the network.
         features: a few hundred typical sequences; empty for no ranges.
         layers: names as in `Network.layers`.
         smoothing_factors: as in `Network.smoothing_factors`.

@@ -1,6 +1,6 @@
-"""Model card of a model directory (`README.md`): what the graph is, how good it is, and how to call it.
+"""Model card of a model directory (`README.md`): properties of the graph, quality, and how to call it.
 
-It is rendered from the manifest alone, so that tuning a directory can render it anew.
+It is rendered from the manifest alone, so that tuning can render it again.
 """
 
 from __future__ import annotations

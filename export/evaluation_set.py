@@ -1,4 +1,4 @@
-"""Data of an export: examples to evaluate graphs on, and sequences to calibrate and time them with."""
+"""Data of an export: examples to evaluate graphs on, sequences to calibrate and to time them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_RANDOM_LENGTH = 64
 _NUM_TIMED = 400
 """Number of sequences to time graphs on."""
 MIN_SPLIT_TEXTS = 40
-"""Number of texts from which on calibration and evaluation use different ones."""
+"""Minimum number of texts to calibrate and evaluate on different ones."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class ExportData:
     def with_calibration(self, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:
         """Return the evaluation set, the sequences to calibrate on, and a line about them for the user.
 
-        There are no sequences without training data or texts. The line is empty if the set's name says everything.
+        Without training data or texts, there are no sequences. The line may be empty.
 
         Raises:
             ValueError: as `evaluation_set`.
@@ -240,7 +240,7 @@ class ExportData:
         return {"evaluated_on": evaluated_on, "calibrated_on": {"description": description, "files": files}}
 
     def workload(self, task: AnyTask, evaluation_set: EvaluationSet) -> Workload:
-        """Return sequences to time graphs on: as long as those of the data, or typical sentences without data."""
+        """Return sequences to time graphs on, as long as those of the data; typical lengths without data."""
         if self.dev or self.texts:
             lengths = tuple(len(features) for features in evaluation_set.sample(_NUM_TIMED).features)
         else:
@@ -296,7 +296,7 @@ def _check_labels_vary(examples: Examples, files: str) -> None:
 
 
 def _without_folder(place: str, paths: Sequence[Path]) -> str:
-    """Replace a path by the file's short name, because reports leave the machine."""
+    """Replace a path by the file's short name, because reports are shared with others."""
     for path, name in zip(paths, source_names(paths), strict=True):
         place = place.replace(f"`{path}`", f"`{name}`")
     return place
@@ -350,7 +350,7 @@ def _split(examples: Examples, count: int) -> tuple[Examples, Examples]:
 
 
 def _count(examples: Examples, available: Examples) -> str:
-    """Return for example `1,000 of the 1,500`."""
+    """Describe the number of sampled examples, such as `1,000 of the 1,500`."""
     if len(examples) == len(available):
         return f"{len(examples):,}"
     return f"{len(examples):,} of the {len(available):,}"

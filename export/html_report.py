@@ -30,7 +30,7 @@ _TITLES = {
     FINALISTS: "finalists, as differences from the default",
     PRECISION: "speed of precisions, in the chosen configuration",
 }
-"""Titles of trials whose names do not explain themselves."""
+"""Titles of trials whose field names are not clear enough."""
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:

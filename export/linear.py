@@ -2,7 +2,7 @@
 
 In int8, weights have one scale per output channel, activations are uint8 with one scale and zero point. ONNX Runtime's
 MatMulIntegerToFloat multiplies, scales and adds the bias in one operator, and an activation is quantised once for all
-layers that read it. Sums are exact on CPUs without VNNI as well, if slower (`Execution.session_config`). Standard
+layers that read it. On CPUs without VNNI, a slower mode keeps the sums exact (`Execution.session_config`). Standard
 graphs write static int8 as QDQ (QuantizeLinear, DequantizeLinear, MatMul), which runtimes fuse.
 """
 
@@ -40,13 +40,15 @@ class LinearLayers:
         self._dequantised: dict[str, str] = {}
 
     def is_float(self, layer: str) -> bool:
-        """Return whether a layer's product runs in floats."""
+        """Return whether the matrix product of a layer runs in floats."""
         return not self._precision.is_int8 or layer in self._precision.fp32_layers
 
     def apply(self, layer: str, x: str, columns: slice = slice(None), *, with_bias: bool = True) -> str:
         """Add x W + b to the graph and return the name of the result.
 
         Args:
+            layer: name of the layer, as in `Network.layers`.
+            x: name of its input.
             columns: outputs of the layer to compute.
             with_bias: False for x W.
         """
@@ -64,7 +66,7 @@ class LinearLayers:
         )
 
     def _standard_matmul(self, activation: Int8Activation, layer: str, columns: slice) -> str:
-        """Add a product in standard operators: an integer product to scale (dynamic), or QDQ (static)."""
+        """Add a matrix product in standard operators: MatMulInteger and scales (dynamic), or QDQ (static)."""
         values, scales = self.int8_weight(layer, columns)
         if self._precision.matmul == "dynamic int8":
             integers = self._graph.add("MatMulInteger", activation.values, values, activation.zero_point)

@@ -145,5 +145,5 @@ class Network:
 
     @property
     def quantizable_layers(self) -> list[str]:
-        """Names of everything that can be int8: the layers, and the word embeddings unless the decoder shares them."""
+        """Names of all layers that can be int8, with the word embeddings unless the decoder shares their table."""
         return [WORD_EMBEDDINGS] * (self.task.name != "masked-lm") + self.layers

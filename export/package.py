@@ -40,7 +40,7 @@ _NUM_NAMED = 3
 
 @dataclass(frozen=True)
 class ExportResult:
-    """A graph that was chosen, written and checked."""
+    """Result of an export: the chosen graph, and how it was measured."""
 
     decision: Decision
     configuration: Configuration
@@ -56,13 +56,15 @@ class ExportResult:
 
 
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
-    """Check, before the work, that writing a model directory loses nothing.
+    """Check, before the work, that writing a model directory overwrites nothing that is still needed.
 
     Args:
+        model_dir: model directory to write.
+        checkpoint: checkpoint that the export reads.
         data: files that the export reads.
 
     Raises:
-        ValueError: if something exists there that is not to be replaced, or the export reads from it.
+        ValueError: if something else exists there, or the export reads from it.
     """
     is_ours = holds_manifest(model_dir)
     if is_ours and not replace:
@@ -117,7 +119,7 @@ def write_package(
     precision: Precision,
     notes: str,
 ) -> None:
-    """Write everything else beside the graph in a directory.
+    """Write tokenizer, manifest, model card and report beside the graph in a directory.
 
     Args:
         config: config of the network.

@@ -13,14 +13,14 @@ from tasks.features import Features, collate
 
 _BATCH_SIZES = (1, 2, 7)
 _LARGE = 10.0
-"""Outputs beyond this may differ in proportion, as float sums are exact relative to their size: logits of 30 by three
-times `atol`."""
+"""Outputs above this may differ in proportion to their size, as rounding errors of sums do: logits of 30 by three times
+`atol`."""
 _MAX_VALUES = 2**25
 """Largest output, in values; masked-lm has one for each token and word of the vocabulary."""
 
 
 class ParityError(ValueError):
-    """The fp32 graph does not compute what PyTorch computes."""
+    """Raised when the outputs of the fp32 graph differ from PyTorch's."""
 
 
 def check_parity(
@@ -34,6 +34,10 @@ def check_parity(
     """Compare every output on random ids, at unpadded positions.
 
     Args:
+        task: task of the graph.
+        reference: runs the network in PyTorch.
+        run: runs the graph.
+        atol: maximum absolute difference of outputs up to 10; proportional above.
         progress: called with 1 after each of the `len(batch_shapes(task))` batches.
 
     Returns:
@@ -86,7 +90,7 @@ def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Ite
 
 
 def batch_shapes(task: AnyTask) -> list[tuple[int, ...]]:
-    """Return the lengths of the sequences of each batch to compare."""
+    """Return the sequence lengths of each batch to compare, in tokens."""
     rng = np.random.default_rng(0)
     longest = task.settings.max_seq_length
     width = task.tokenizer.vocab_size if task.name == "masked-lm" else 1

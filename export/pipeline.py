@@ -86,7 +86,7 @@ def export_checkpoint(
     """Export a checkpoint to a model directory. The directory is complete or absent.
 
     Args:
-        checkpoint: BERT directory in Hugging Face's layout, trained by Bertline or not.
+        checkpoint: directory of a BERT in Hugging Face's layout.
         model_dir: `models/<name>/<version>`.
         task: task to export for; None for the one the checkpoint was trained for.
         settings: settings that override the checkpoint's.
@@ -94,8 +94,11 @@ def export_checkpoint(
         replace: overwrite an existing model directory, except the notes in its card.
         reporter: receives the progress.
 
+    Returns:
+        The model directory that was written.
+
     Raises:
-        ParityError: if the fp32 graph does not compute what PyTorch computes.
+        ParityError: if the outputs of the fp32 graph differ from PyTorch's.
         QualityError: if int8 or fp16 loses too much quality.
         ValueError: naming the file, setting or flag that is invalid.
     """

@@ -64,7 +64,7 @@ class ReferenceOutputs:
         self._num_bytes = 0
 
     def outputs(self, indices: range) -> Windows:
-        """Return the outputs of a chunk of examples."""
+        """Return the outputs for a range of examples: those of each sequence of each example."""
         if cached := self._cache.get(indices.start):
             return cached
         outputs = _run_examples(self.evaluation_set, indices, self.run)
@@ -84,7 +84,8 @@ def measure_quality(
     """Run networks on the same examples and compare them with PyTorch.
 
     Args:
-        runs: networks by name.
+        reference: PyTorch's outputs.
+        runs: functions that run a network or graph, by name.
         max_batch_tokens: batch size cap of the networks, which dynamic int8 depends on.
         progress: called with the number of examples just finished.
 
@@ -198,7 +199,7 @@ class Evaluator:
             return measure_quality(self.reference, {name: run}, max_batch_tokens=max_batch_tokens, progress=bar.update)
 
     def most_sensitive_layers(self, network: Network, matmul: MatMulPrecision) -> list[str]:
-        """Rank everything that can be int8 by the loss it causes when it alone is int8, largest loss first."""
+        """Rank the layers by the loss of mean cosine when only that layer is int8, largest loss first."""
         layers = network.quantizable_layers
         sample = ReferenceOutputs(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.reference.run)
         loss: dict[str, float] = {}

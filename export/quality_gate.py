@@ -27,7 +27,7 @@ _NUM_BISECTIONS = 2
 
 
 class QualityError(ValueError):
-    """The quality of a graph is below the limits."""
+    """Raised when the quality of a graph is below the limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,11 @@ class QualityLimits:
     """int8 and fp16: lowest mean cosine to PyTorch's outputs, for embeddings, masked LM, and without labels."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
-        """Return how a quality misses the limits, or an empty string.
+        """Return how a quality misses the limits; empty if it meets them.
 
         Args:
+            quality: quality of the graph.
+            reference: quality of PyTorch.
             by_cosine: True to check the cosine in addition to scores.
         """
         if reference.headline:
@@ -72,8 +74,8 @@ class Decision:
         return self.qualities[self.precision.name]
 
     def shortfall(self, limits: QualityLimits) -> str:
-        """Return how the precision misses the limits, or an empty string."""
-        # Applications use vectors and word probabilities directly, so that scores alone do not suffice.
+        """Return how the precision misses the limits; empty if it meets them."""
+        # Scores alone do not suffice, since applications use vectors and token probabilities directly.
         by_cosine = isinstance(self.network.task, Embedding | MaskedLM)
         return limits.shortfall(self.quality, self.qualities[REFERENCE], by_cosine=by_cosine)
 
@@ -90,9 +92,12 @@ def choose(
     """Choose the first precision within the limits: fp16, or static, dynamic, SmoothQuant and then mixed int8.
 
     Args:
-        network: with ranges, if static int8 is to be tried.
+        network: network to export. Static int8 needs its ranges.
+        precision: `int8` or `fp16`.
+        evaluator: measures the candidates.
+        limits: limits that the chosen one must meet.
         smoothquant: returns the network with smoothing factors; None to skip SmoothQuant.
-        mixed: int8 only: keep as many layers in fp32 as the limits require.
+        mixed: for int8, keep as many layers in fp32 as the limits require.
 
     Raises:
         QualityError: with the loss, the examples that differ most, and the most sensitive layers.
@@ -125,7 +130,7 @@ def check_final_graph(
     """Measure the written graph in its final configuration and return the decision with that quality.
 
     Raises:
-        QualityError: if it misses the limits, although another variant did not.
+        QualityError: if it misses the limits, although another graph variant met them.
     """
     max_batch_tokens = configuration.execution.max_batch_tokens
     qualities = evaluator.measure_run(decision.precision.name, run, max_batch_tokens=max_batch_tokens)
@@ -155,7 +160,7 @@ def _measure(
 
 
 def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluator, limits: QualityLimits) -> Decision:
-    """Keep ever more of the most sensitive layers in fp32 until the limits are met, then bisect for fewer.
+    """Double the number of most sensitive layers in fp32 until the limits are met, then bisect for fewer.
 
     Returns:
         The decision with the fewest fp32 layers that was found, or the last one tried if none meets the limits.

@@ -1,4 +1,4 @@
-"""Progress of an export: one line a finished stage, and progress bars for the long ones."""
+"""Progress of an export: one line per finished stage, and progress bars for long stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.progress_bar import ProgressBar
 
 @dataclass(frozen=True)
 class Reporter:
-    """Where an export reports its progress."""
+    """Receiver of the progress of an export."""
 
     say: Callable[[str], object] = lambda line: None
     """Called with each line."""

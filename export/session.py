@@ -99,7 +99,10 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
 
 
 def _add_weights(options: onnxruntime.SessionOptions, graph: Graph, execution: Execution) -> bytes:
-    """Share the weights with the session without a copy. Providers that compile graphs need them inside the graph."""
+    """Pass the weights to the session without a copy; return the serialised graph.
+
+    Providers that compile graphs need the weights inside the graph.
+    """
     if execution.provider in (OPENVINO, TENSORRT):
         return graph.whole().SerializeToString()
     values = map(onnxruntime.OrtValue.ortvalue_from_numpy, graph.weights.values())

@@ -25,7 +25,7 @@ from training.provenance import checkpoint_name
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
 _OWN_HEADS = {task: MODELS[task].architecture for task in get_args(LabelledTask)}
-"""Tasks that need a head of their own, with its architecture."""
+"""Tasks that need their own head -> architecture with that head."""
 _TASK_OF_ARCHITECTURE = {
     **dict.fromkeys(("BertModel", "BertForPreTraining", "BertForMaskedLM"), "embedding"),
     **{
@@ -40,7 +40,7 @@ class SettingsChanges(TypedDict, total=False):
     max_seq_length: int
     """Longest sequence, in tokens, including special tokens."""
     pooling: Literal["cls", "mean"]
-    """embedding: use the last hidden state of [CLS], or the mean over tokens."""
+    """embedding: return the last hidden state of [CLS], or the mean over tokens."""
     normalize: bool
     """embedding: scale each vector to length 1."""
     labels: tuple[str, ...]
@@ -61,7 +61,7 @@ class SettingsChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A checkpoint and the task to serve it for."""
+    """Checkpoint, and the task to export it for."""
 
     name: str
     """Last part of the given path, or the run's name for `<run>/checkpoint`."""
@@ -168,7 +168,7 @@ def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCa
     problem = config.get("problem_type") or "single_label_classification"
     if task == "classification" and problem != "single_label_classification":
         raise ValueError(
-            f"unsupported problem_type `{problem}` in `{directory / 'config.json'}`; one label a text only"
+            f"unsupported problem_type `{problem}` in `{directory / 'config.json'}`; one label per text only"
         )
 
 

@@ -18,9 +18,9 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from tasks.model_directory import DATA_FILE
 
 MAX_FILE_BYTES = 2**31 - 2**20
-"""Largest single file, in bytes of graph and weights; the rest of 2 GiB is left for names and shapes."""
+"""Maximum bytes of graph and weights in one file; the rest of 2 GiB is reserved for names and shapes."""
 MIN_WEIGHT_BYTES = 1024
-"""Smaller weights stay in the graph, where ONNX Runtime reads shapes and axes."""
+"""Minimum bytes of a weight outside the graph. Shapes and axes are smaller; ONNX Runtime needs them in the graph."""
 _PAGE_BYTES = 4096
 """Alignment of weights, so that they can be mapped into memory."""
 _DIGEST = "weights_sha256"
@@ -70,7 +70,9 @@ def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> Non
     """Write a graph as one file, or with its weights in `DATA_FILE` beside it if it is too large.
 
     Args:
-        max_bytes: largest single file; None for `MAX_FILE_BYTES`.
+        graph: graph with its weights.
+        path: file to write.
+        max_bytes: maximum bytes of one file; None for `MAX_FILE_BYTES`.
     """
     if graph.num_bytes <= (MAX_FILE_BYTES if max_bytes is None else max_bytes):
         onnx.save(graph.whole(), path)

@@ -23,7 +23,7 @@ TargetName = Literal["cpu", "cuda", "openvino"]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A kind of machine with an ONNX Runtime execution provider."""
+    """Kind of machine to export for, with its ONNX Runtime execution provider."""
 
     name: TargetName
     provider: str
@@ -31,9 +31,9 @@ class Target:
     """Values of `max_batch_tokens` to try."""
     default_batch_tokens: int
     matmul_precisions: Mapping[Precision, Sequence[MatMulPrecision]]
-    """Supported precisions: the kinds to try for each, best first."""
+    """Supported precision -> precisions of matrix products to try, best first."""
     unsupported: Mapping[Precision, str]
-    """Unsupported precisions, with the reason and an alternative."""
+    """Unsupported precision -> reason and alternative."""
     variant: GraphVariant = field(default_factory=GraphVariant)
     """Default graph variant, often the fastest."""
     disabled_optimizers: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Degrees of freedom of one network's graph: precision, operators, and execution settings.
+"""Choices for the graph of a network: precision, operators, and execution settings.
 
 Quality decides on the precision (`export.quality_gate`), speed on the rest (`export.autotune`).
 """
@@ -79,7 +79,7 @@ class GraphPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphVariant:
-    """Operators a graph is written with. All variants compute the same function up to the order of sums."""
+    """Operators of a graph. All variants compute the same function, except for the order of sums."""
 
     attention: Attention = "fused-QKV MatMul"
     skip_layer_norm: bool = False
@@ -142,7 +142,7 @@ class Configuration:
         return replace(self, execution=replace(self.execution, **{name: value}))
 
     def session_key(self) -> Configuration:
-        """Return the configuration without the batch size cap, which does not need another session."""
+        """Return the configuration with a batch size cap of 1, since the cap does not need another session."""
         return self.with_value("max_batch_tokens", 1)
 
 

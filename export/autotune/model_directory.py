@@ -33,7 +33,7 @@ from training.ablations.model import make_config
 from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 2e-2}
-"""Largest change of an output: its mean squared difference in any batch, relative to its mean square in all batches.
+"""Maximum change of an output: its mean squared difference in any batch, relative to its mean square in all batches.
 
 Another order of sums can round to another integer; a released model of 6 layers changed by 7e-3. For unit vectors,
 2e-2 is a cosine of 0.99."""
@@ -42,7 +42,17 @@ _MAX_COMPARED_TOKENS = 1024
 
 
 def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter: Reporter = SILENT) -> list[Trial]:
-    """Choose the configuration of a model directory anew and replace it atomically. The notes of its card are kept.
+    """Choose the configuration of a model directory again, and replace the directory atomically.
+
+    The notes of its model card are preserved.
+
+    Args:
+        model_dir: model directory to tune.
+        workload: sequences to time graphs on.
+        reporter: receives the progress.
+
+    Returns:
+        All trials in order.
 
     Raises:
         ValueError: if it is not a model directory, its graph was not written by `export.graph`, its execution provider
@@ -156,7 +166,7 @@ def _smoothing_factors(network: Network) -> dict[str, np.ndarray]:
 
 
 def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: float) -> None:
-    """Compare the outputs of two graphs batch by batch, down to the single logit of one text.
+    """Compare the outputs of two graphs on batches of many sizes, down to one sequence.
 
     Raises:
         ValueError: naming the output that changes by more than `max_change`.

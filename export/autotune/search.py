@@ -28,10 +28,10 @@ MIN_ROUNDS, FIELD_S, FINALISTS_S = 7, 0.7, 2.0
 MAX_SLOWDOWN = 1.1
 """Candidates slower than this multiple of the fastest drop out of a race."""
 NEARLY_AS_FAST = 0.97
-"""Fraction of the highest speed from which on a value is combined with others, and a finalist may win."""
+"""Minimum fraction of the highest speed, for a value to be combined with others and for a finalist to win."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
-"""Largest number of finalists, and of sessions for them, each of which holds the weights in memory. Two more finalists
-are the default, and the best with defaults wherever these are nearly as fast."""
+"""Maximum number of finalists, and of their sessions, each of which holds the weights in memory. Two finalists are
+added: the default, and the best one with default values wherever these are nearly as fast."""
 FINALISTS = "finalists"
 """Name of the trials of the final race; their values are descriptions of configurations."""
 PRECISION = "precision"
@@ -66,6 +66,9 @@ def autotune(
     """Find the fastest configuration.
 
     Args:
+        network: network to build graphs of.
+        precision: precision of the graphs.
+        workload: sequences to time the graphs on.
         target: target of this machine.
         num_cores: number of cores that the server will use.
         compare_with: other precisions to time in the chosen configuration, to report the speedup.

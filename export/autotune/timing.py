@@ -1,4 +1,4 @@
-"""Time graphs against each other, so that the state of the machine affects all alike."""
+"""Time graphs in turns, so that other work on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tasks.batching import RunModel
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 PASS_S = 0.1
-"""Shortest measurement, in seconds."""
+"""Minimum seconds of a measurement."""
 MIN_BATCHES = 1
-"""Smallest workload of a measurement, in batches of the largest size per concurrent caller."""
+"""Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
 
 def run_all(run: RunModel, batches: Sequence[Arrays], num_callers: int) -> float:
