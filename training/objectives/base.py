@@ -122,7 +122,7 @@ class TaskObjective(LabelledObjective):
         return ""
 
     def warnings(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
-        """Describe labels that look wrong or that no prediction can have, a line each."""
+        """Return warnings about examples, a line each: labels that look wrong, or that cannot be predicted."""
         return []
 
     @abstractmethod
