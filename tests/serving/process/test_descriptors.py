@@ -102,7 +102,7 @@ def test_many_connections(tmp_path, limited):
         process.send_signal(signal.SIGTERM)
         log = process.communicate()[1]
 
-    assert "the limit of 64 open files allows 24 connections" in log
+    assert "the limit of `64` open files allows 24 connections" in log
     assert "escriptor limit reached" not in log
     assert "oo many open files" not in log
 
