@@ -173,7 +173,7 @@ def _progress(run: Path) -> Record:
 
 
 def _titles() -> dict[str, str]:
-    """What each task is called, and the vectors."""
+    """Return the title of each task and of the vectors."""
     return {task.name: task.title for task in TASKS} | {EMBED: VECTORS}
 
 

@@ -67,5 +67,5 @@ def checkpoint(corpus_dir, tmp_path_factory, alone):
 
 @pytest.fixture
 def any_number(monkeypatch):
-    """Let recipes hold any number, such as a learning rate at which training diverges."""
+    """Lift the bounds of numbers in recipes, for example to try a learning rate at which training diverges."""
     monkeypatch.setattr("training.loop.types.check_numbers", lambda recipe: None)

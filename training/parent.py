@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end at once if it has ended already.
+    """Ask the kernel to kill this process when its parent ends; exit if the parent has ended already.
 
     Args:
         parent: process id of the parent.

@@ -24,7 +24,7 @@ def main():
 
 
 def _wait(peers):
-    """Let the main process work longer than the timeout of gradients while the other waits for its result."""
+    """Keep the main process busy for longer than the timeout of gradients while the other waits for its result."""
     found = peers.on_main(lambda: time.sleep(8) or "result")
     sys.stdout.write(f"process {peers.rank} has the {found}\n")  # one write, so that the lines do not mix
 
