@@ -42,7 +42,6 @@ from training.data.table_examples import (
 )
 from training.data.tagging import read_tagging
 from training.loop.optimizer import create_optimizer
-from training.loop.schedule import learning_rate
 from training.model.encoder import EncoderConfig
 from training.objectives.registry import best_baseline
 from training.text.documents import read_documents
@@ -571,17 +570,6 @@ def test_layer_norms_and_biases_do_not_decay():
     assert all("norm" in name or name.endswith("bias") for name in others)
     assert "bert.embeddings.word.weight" in decayed
     assert not any("norm" in name for name in decayed)
-
-
-def test_learning_rate_rises_and_falls_linearly():
-    """The learning rate rises linearly to its peak, then falls linearly to 0 after the last step."""
-    rates = [learning_rate(step, peak=1.0, num_steps=10, warmup_steps=4) for step in range(11)]
-
-    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    np.testing.assert_allclose(np.diff(rates[4:]), -1 / 6)
-    assert rates[4] == 1.0
-    assert rates[10] == 0.0
-    assert learning_rate(0, peak=1.0, num_steps=10, warmup_steps=0) == 1.0
 
 
 def test_baselines_of_choices_numbers_and_tags():
