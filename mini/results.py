@@ -172,11 +172,6 @@ def _progress(run: Path) -> Record:
     raise ValueError(f"no progress in `{run / METRICS_FILE}`")
 
 
-def _titles() -> dict[str, str]:
-    """Return the title of each task and of the vectors."""
-    return {task.name: task.title for task in TASKS} | {EMBED: VECTORS}
-
-
 def scored(records: Mapping[str, Record]) -> Iterable[tuple[MiniTask, Record]]:
     """Yield the tasks with scores."""
     return ((task, records[task.name]) for task in TASKS if task.name in records)
