@@ -28,6 +28,8 @@ class Call:
 
     path: str
     """Service and method: `/bertline.v1.Encoder/Embed`."""
+    is_health: bool = False
+    """True if the call asks for the health of the server."""
     request_id: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers (metadata in gRPC), with lower-case names."""

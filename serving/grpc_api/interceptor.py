@@ -7,26 +7,19 @@ from functools import partial
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health
 
 from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
 from serving.core.errors import drop_tracebacks
 from serving.core.metrics import Metrics
+from serving.core.steps import Answer, Authenticate, LimitCalls, NotifyObservers, PaceRefusals, ReadHeaders, Step
 from serving.grpc_api.current import current_call, set_current_call
 from serving.grpc_api.messages import Behaviour, Messages
 from serving.grpc_api.rpc_metrics import RpcMetrics
-from serving.grpc_api.steps import (
-    Answer,
-    Authenticate,
-    CheckMethod,
-    CountCalls,
-    Identify,
-    LimitCalls,
-    NotifyObservers,
-    ReadHeaders,
-    SendStatus,
-    Step,
-)
+from serving.grpc_api.steps import CheckMethod, CountCalls, Identify, LimitWatches, SendStatus
+
+_HEALTH = f"/{health.SERVICE_NAME}/"
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -60,10 +53,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             Identify(),  # request id, trace context, connection, deadline
             NotifyObservers(observers),  # log line and trace, when all is over
             CountCalls(rpc_metrics),
-            SendStatus(metrics),  # errors of the steps below -> statuses
+            SendStatus(),  # errors of the steps below -> statuses
+            PaceRefusals(metrics),
             Authenticate(tokens, open_health=open_health),
             ReadHeaders(),  # priority, largest reply
             CheckMethod(self._handlers),
+            LimitWatches(),
             LimitCalls(max_concurrent_per_client),
         ]
         """Steps in their order, outermost first. Then the message is read and answered."""
@@ -77,7 +72,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> grpc.RpcMethodHandler:
         """Return the handler of a call, wrapped into the steps."""
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
-        call = Call(path, headers=dict(metadata))
+        call = Call(path, headers=dict(metadata), is_health=path.startswith(_HEALTH))
         if "authorization" in call.headers:
             call.authorizations = [value for name, value in metadata if name == "authorization"]
         set_current_call(call)

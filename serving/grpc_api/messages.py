@@ -15,7 +15,6 @@ from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, NoRoomError, UnreadRepliesError
 from serving.core.headers import MAX_REPLY
 from serving.grpc_api.receiving import Receiver
-from serving.grpc_api.steps import is_health
 from serving.grpc_api.unread import UnreadReplies
 
 MAX_UNREAD_BYTES = 128 * 2**20
@@ -54,7 +53,7 @@ class Messages:
             call.request_bytes = len(data)
             self._check_request(call)
             request = _deserialize(deserialize, data)
-            if not is_health(call):  # its messages are small, and watches do not keep them
+            if not call.is_health:  # its messages are small, and watches do not keep them
                 call.hold = partial(self._hold, call)
                 call.hold(len(data))
             del data
@@ -101,7 +100,7 @@ class Messages:
                 f"the reply is too large: `{call.reply_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
                 "send fewer inputs per call, or let the client receive more"
             )
-        is_first_health = is_health(call) and not self._unread[call.connection]
+        is_first_health = call.is_health and not self._unread[call.connection]
         if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
 
