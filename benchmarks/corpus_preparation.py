@@ -2,7 +2,7 @@
 
     python -m benchmarks.corpus_preparation --small wiki-00.txt --large texts/ --tokenizer build/tokenizer
 
-Prepares a small and a large corpus from plain text, and tokenises the same files with a peer: `datasets.map` over lines
+Prepares a small and a large corpus from plain text, and tokenizes the same files with a peer: `datasets.map` over lines
 with transformers' `BertTokenizerFast`, as transformers' run_mlm.py does. This needs the group `hub`. Without it, the
 peer is `encode_batch` of `tokenizers`, in one process, on one file at a time. Memory is the proportional set size (PSS)
 of all processes together: shared pages count once, mapped file pages count too.

@@ -159,7 +159,7 @@ class Usage:
     num_tokens: list[int] = field(default_factory=list)
     """Number of tokens of each input that the model read."""
     num_truncated: list[int] = field(default_factory=list)
-    """Number of tokens truncated from each input. The end of a very long text is cut before tokenisation and counts as
+    """Number of tokens truncated from each input. The end of a very long text is cut before tokenization and counts as
     one token."""
     timings: list[Timings] = field(default_factory=list)
     """Timings of each request that was sent."""

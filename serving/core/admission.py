@@ -21,7 +21,7 @@ class Admission:
         self._metrics = metrics
 
     def estimate_tokens(self, model: Model, num_bytes: int, num_inputs: int, max_tokens: float = math.inf) -> int:
-        """Estimate the tokens of a request that is not tokenised yet.
+        """Estimate the tokens of a request that is not tokenized yet.
 
         Args:
             model: model that answers it.

@@ -19,7 +19,7 @@ from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
 UNCHECKED_BYTES = 4096
-"""Maximum bytes of a request that is tokenised without checks of its deadline."""
+"""Maximum bytes of a request that is tokenized without checks of its deadline."""
 CHECKED_TOKENS = 16_384
 """Number of tokens after which admission is checked again, for texts that are split into windows."""
 MAX_WINDOWS = 2**15
@@ -98,7 +98,7 @@ class TextEncoder:
         """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens.
 
         Args:
-            request: request whose texts are tokenised.
+            request: request whose texts are tokenized.
             model: model of the request.
             is_windowed: True if the model computes all tokens. Too many are then refused before all are read.
 
@@ -118,7 +118,7 @@ class TextEncoder:
         return check
 
     def record(self, request: PendingRequest, model: Model, started_s: float) -> float:
-        """Record a tokenisation that began at `started_s` and ends now; return its seconds."""
+        """Record a tokenization that began at `started_s` and ends now; return its seconds."""
         seconds = time.monotonic() - started_s
         self._metrics.encoded(model, seconds)
         request.call.stages.append(Stage("tokenize", started_s, seconds))

@@ -38,7 +38,7 @@ class Inference(ABC):
 
     @abstractmethod
     def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
-        """Tokenise the inputs and set `windows`.
+        """Tokenize the inputs and set `windows`.
 
         Args:
             encoder: encodes examples within the limits of a request.

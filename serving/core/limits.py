@@ -1,4 +1,4 @@
-"""Limits on one request, checked before its texts are tokenised."""
+"""Limits on one request, checked before its texts are tokenized."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class RequestLimits:
 def count_cut(windows: Sequence[Features], example: Any, cut_example: Any) -> list[Features]:
     """Return the features of an example, with what `RequestLimits.enforce_lengths` cut in `num_truncated`.
 
-    A text that lost more than white space counts as one more truncated token: the removed part was never tokenised.
+    A text that lost more than white space counts as one more truncated token: the removed part was never tokenized.
     """
     pairs = zip(_texts(example), _texts(cut_example), strict=True)
     num_cut = sum(bool(text[len(kept) :].strip()) for (_, text), (_, kept) in pairs)

@@ -68,7 +68,7 @@ class Metrics:
         for threads in (CODEC, TOKENIZE):
             self._wait.labels(threads)
         self._encode = histogram(
-            "bertline_encode_seconds", "Tokenising a request and making its features.", MODEL_LABELS, buckets=SECONDS
+            "bertline_encode_seconds", "Tokenizing a request and making its features.", MODEL_LABELS, buckets=SECONDS
         )
         self._queue = histogram(
             "bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS, buckets=SECONDS

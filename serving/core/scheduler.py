@@ -32,11 +32,11 @@ from serving.core.queue import Queue
 logger = logging.getLogger(__name__)
 
 HEADROOM = 1.4
-"""Minimum ratio of the time left until a deadline to the estimated time, before texts are tokenised. Under overload the
+"""Minimum ratio of the time left until a deadline to the estimated time, before texts are tokenized. Under overload the
 queue grows until admitted requests just meet their deadlines by the estimate; slightly low estimates would make them
 late."""
 FINAL_HEADROOM = 1.25
-"""The same ratio after texts are tokenised: lower, so that few requests are refused after that work is done."""
+"""The same ratio after texts are tokenized: lower, so that few requests are refused after that work is done."""
 RESERVE = 0.2
 """Fraction of the queue that a caller leaves to callers with less core time. Otherwise the caller that was just served
 would take each free place before refused callers try again."""
@@ -145,7 +145,7 @@ class Scheduler:
     def check(
         self, model: BatchModel, num_tokens: int, deadline_s: float | None = None, *, origin: Origin = ANYONE
     ) -> None:
-        """Raise the error that `submit` would raise for a job, before its texts are tokenised.
+        """Raise the error that `submit` would raise for a job, before its texts are tokenized.
 
         Args:
             model: model that computes the job.

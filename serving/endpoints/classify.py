@@ -87,7 +87,7 @@ class Choose(TextEndpoint):
         return sum(len(item.choices) for item in request.inputs)
 
     def work_bytes(self, request: pb.ChooseRequest, num_bytes: int) -> int:
-        # Context and question are tokenised again with each choice.
+        # Context and question are tokenized again with each choice.
         repeated = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
         return super().work_bytes(request, num_bytes) + repeated
 

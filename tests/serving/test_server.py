@@ -158,7 +158,7 @@ def test_tiny_requests_do_not_change_admission(slow):
 
 @contextmanager
 def busy_threads(server):
-    """Keep all tokenising threads busy."""
+    """Keep all tokenizing threads busy."""
     release = threading.Event()
     for _ in range(NUM_THREADS):
         waiting = server.server._service.codec_pool.run(None, SMALL_BYTES + 1, release.wait)
@@ -182,16 +182,16 @@ def hold(monkeypatch, owner, name):
     return called, release
 
 
-def test_refusals_do_not_wait_for_tokenisation(slow):
-    """Requests that are too large are refused while all tokenising threads are busy."""
+def test_refusals_do_not_wait_for_tokenization(slow):
+    """Requests that are too large are refused while all tokenizing threads are busy."""
     with busy_threads(slow):
         refused = embed(slow, *["cat"] * SMALL_BYTES).exception(5)
 
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_requests_refused_late_are_not_tokenised(slow, monkeypatch):
-    """If others have filled the queue since a request was admitted, its texts are not tokenised."""
+def test_requests_refused_late_are_not_tokenized(slow, monkeypatch):
+    """If others have filled the queue since a request was admitted, its texts are not tokenized."""
     embed(slow, LONG).result(10)  # teaches the tokens per byte
     _, compute = hold(monkeypatch, Model, "compute")
     with busy_threads(slow):
@@ -261,8 +261,8 @@ def test_cancelled_call(slow):
     assert slow.total("bertline_tokens_total") == 5 * 32
 
 
-def test_cancelled_during_tokenisation(slow, monkeypatch):
-    """A call that is cancelled during tokenisation is neither queued nor computed."""
+def test_cancelled_during_tokenization(slow, monkeypatch):
+    """A call that is cancelled during tokenization is neither queued nor computed."""
     computing, compute = hold(monkeypatch, Model, "compute")
     first = embed(slow, LONG)
 

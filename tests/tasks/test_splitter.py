@@ -1,4 +1,4 @@
-"""Long texts are tokenised in pieces, with the same tokens as the whole text."""
+"""Long texts are tokenized in pieces, with the same tokens as the whole text."""
 
 import itertools
 import unicodedata
@@ -265,7 +265,7 @@ LONG = {
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_no_piece_is_long(monkeypatch, text):
-    """At most a few thousand characters are tokenised at a time."""
+    """At most a few thousand characters are tokenized at a time."""
     longest = 0
     tokenizer, encode = make(), Tokenizer._encode
 

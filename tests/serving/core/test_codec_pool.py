@@ -45,7 +45,7 @@ SOME = ["cat"] * 20
     ],
 )
 def test_much_work_in_few_bytes_is_done_beside_the_event_loop(server, monkeypatch, method, request_, is_beside):
-    """Small requests with many sequences, or with texts that are tokenised repeatedly, run in threads."""
+    """Small requests with many sequences, or with texts that are tokenized repeatedly, run in threads."""
     threads = set()
 
     def recording(read):

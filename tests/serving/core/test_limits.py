@@ -39,7 +39,7 @@ def test_texts_of_a_request(limited):
 
 
 def test_characters_of_a_text(server):
-    """A text with more characters than its tokens can have is INVALID_ARGUMENT before it is tokenised."""
+    """A text with more characters than its tokens can have is INVALID_ARGUMENT before it is tokenized."""
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -55,7 +55,7 @@ def test_fields_are_named(limited):
 
 
 def test_truncation_by_characters(server):
-    """Truncated texts are cut before they are tokenised, and get the result of their beginning."""
+    """Truncated texts are cut before they are tokenized, and get the result of their beginning."""
     longer, beginning = "cat dog " * 2000, "cat dog " * 1000
     assert len(beginning) == MOST
 
@@ -68,7 +68,7 @@ def test_truncation_by_characters(server):
 
 @pytest.mark.parametrize(("text", "num_truncated"), [("cat" + " " * MOST + "dog", 1), ("cat" + " " * MOST, 0)])
 def test_a_cut_is_never_silent(server, text, num_truncated):
-    """Text that is cut before it is tokenised counts as one truncated token, unless it is white space."""
+    """Text that is cut before it is tokenized counts as one truncated token, unless it is white space."""
     before = server.total("bertline_truncated_total", model="embedder")
 
     reply = server.stub.Embed(pb.EmbedRequest(texts=["cat", text], truncate=True))
@@ -99,7 +99,7 @@ def test_contexts(server, limited):
 
 
 def test_limits_come_before_work(limited, monkeypatch):
-    """Texts that are too long are refused before they are split or tokenised."""
+    """Texts that are too long are refused before they are split or tokenized."""
 
     def read(*arguments):
         raise AssertionError("it was read")
@@ -217,7 +217,7 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     ],
 )
 def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
-    """A request is refused during tokenisation as soon as its estimated wait is too long."""
+    """A request is refused during tokenization as soon as its estimated wait is too long."""
     with serve(all_tasks[0], max_queue_s=0.002) as running:
         read = []
         with_progress = Tokenizer.with_progress

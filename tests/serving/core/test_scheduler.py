@@ -214,7 +214,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
 
 @pytest.mark.parametrize(("method", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
 def test_deadline_needs_headroom(log, model, method, refused, admitted):
-    """The time left must exceed the estimate by a margin, a larger one before tokenisation."""
+    """The time left must exceed the estimate by a margin, a larger one before tokenization."""
     model.seconds_per_token, needed_s = 1.0, 1000.0
     scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
     work = {"check": 1000, "submit": [[[1] * 1000]]}[method]

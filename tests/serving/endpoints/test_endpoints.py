@@ -224,7 +224,7 @@ def test_choose(server, references):
 
 
 def test_too_many_words_are_refused(server, monkeypatch):
-    """The words of all inputs are limited before they are tokenised, since empty words take few bytes."""
+    """The words of all inputs are limited before they are tokenized, since empty words take few bytes."""
     monkeypatch.setattr(answer_tag, "MAX_WORDS", 5)
     inputs = [pb.TagInput(words=["cat", "", "dog"]), pb.TagInput(words=["cat"] * 3)]
     call = server.stub.Tag.future(pb.TagRequest(inputs=inputs), timeout=10)
