@@ -1,4 +1,4 @@
-"""Memory budget for all messages that the server holds, shared by the connections."""
+"""Memory budget for all messages in the server, shared by the connections."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ MIN_BYTES, MAX_BYTES = 32 * 2**20, 256 * 2**20
 
 
 class Budget:
-    """Memory budget, with the bytes that each connection holds. Lives in one event loop.
+    """Memory budget, with the bytes that each connection has reserved. Lives in one event loop.
 
-    A connection may hold at most as many bytes as are free. So connections that take all they can end up with equal
-    parts, and there is always room for a small message of another one.
+    A connection may reserve at most as many bytes as are free. Example with a budget of 120 bytes: one connection gets
+    at most 60. A second one then gets at most 30, and 30 stay free for others.
     """
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
-        self.held = 0
-        """Bytes held by all connections."""
+        self.reserved_bytes = 0
+        """Bytes that all connections have reserved."""
         self._by_connection: dict[str, int] = {}
 
     def __getitem__(self, connection: str) -> int:
-        """Return the bytes that a connection holds."""
+        """Return the bytes that a connection has reserved."""
         return self._by_connection.get(connection, 0)
 
     @property
-    def free(self) -> int:
-        """Bytes that are not held."""
-        return self.num_bytes - self.held
+    def free_bytes(self) -> int:
+        """Bytes that nobody has reserved."""
+        return self.num_bytes - self.reserved_bytes
 
     def fits(self, connection: str, size: int) -> bool:
-        """Return whether a connection may hold `size` more bytes."""
-        return self[connection] + size <= self.free
+        """Return whether a connection may reserve `size` more bytes."""
+        return self[connection] + size <= self.free_bytes
 
     def add(self, connection: str, size: int) -> None:
-        """Hold `size` bytes for a connection; a negative size gives them back."""
-        self.held += size
-        if held := self._by_connection.get(connection, 0) + size:
-            self._by_connection[connection] = held
+        """Reserve `size` bytes for a connection; a negative size frees them."""
+        self.reserved_bytes += size
+        if reserved := self._by_connection.get(connection, 0) + size:
+            self._by_connection[connection] = reserved
         else:
             self._by_connection.pop(connection, None)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from serving.core.job import Origin
 
 
-def hold_nothing(num_bytes: int) -> None:
-    """Reserve nothing: the default of `Call.hold`."""
+def reserve_nothing(num_bytes: int) -> None:
+    """Reserve nothing: the default of `Call.reserve_memory`."""
 
 
 @dataclass(slots=True)
@@ -48,10 +48,11 @@ class Call:
     """Address and port of the client."""
     deadline_s: float | None = None
     """Deadline in seconds on the clock of `time.monotonic`; None without one."""
-    hold: Callable[[int], None] = hold_nothing
-    """Reserves bytes of the memory budget until the call ends; raises NoRoomError if too few are free. For use in the
-    event loop."""
-    held_bytes: int = 0
+    reserve_memory: Callable[[int], None] = reserve_nothing
+    """Function that reserves bytes of the memory budget until the call ends. It raises NoRoomError if too few are free.
+    Only for the event loop."""
+    reserved_bytes: int = 0
+    """Bytes of the memory budget that this call has reserved."""
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0
@@ -89,5 +90,6 @@ class Call:
 
     def end(self) -> None:
         """Record that the call has ended, and how long it took."""
-        self.has_ended, self.hold = True, hold_nothing  # the former `hold` refers to the call: a cycle
+        self.has_ended = True
+        self.reserve_memory = reserve_nothing  # the former function refers to the call: a cycle
         self.seconds = time.monotonic() - self.started_s

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from serving.core.errors import error_line
-from serving.core.storage_threads import StorageThreads
+from serving.core.storage_threads import StorageThreads, WorkKey
 from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from tasks.model_directory import holds_manifest, model_folders, no_models_error, version_paths
 from tasks.regular import read_regular
@@ -65,13 +65,13 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
         TimeoutError: when its storage does not answer.
     """
     try:
-        scan = await threads.call(("all of", directory), partial(_scan_all, directory))
+        scan = await threads.call(WorkKey("scan", directory), partial(_scan_all, directory))
     except TimeoutError:
-        folders = await threads.call(directory, partial(model_folders, directory))
+        folders = await threads.call(WorkKey("list models", directory), partial(model_folders, directory))
         scan = DirectoryScan(directory)
         await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
     if not scan.models and not scan.unreadable:
-        raise await threads.call(("why none in", directory), partial(_scan_error, directory))
+        raise await threads.call(WorkKey("explain why no model was found", directory), partial(_scan_error, directory))
     return scan
 
 
@@ -109,7 +109,7 @@ def _fingerprint_or_none(path: Path, scan: DirectoryScan) -> Fingerprint | None:
 
 async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads) -> None:
     try:
-        paths = await threads.call(folder, partial(version_paths, folder))
+        paths = await threads.call(WorkKey("list versions", folder), partial(version_paths, folder))
     except Exception as error:
         scan.unreadable[folder] = error_line(error)
         return
@@ -119,7 +119,7 @@ async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads
 
 async def _scan_version(path: Path, scan: DirectoryScan, threads: StorageThreads) -> Fingerprint | None:
     try:
-        return await threads.call(path, partial(fingerprint, path))
+        return await threads.call(WorkKey("fingerprint", path), partial(fingerprint, path))
     except Exception as error:
         scan.unreadable[path] = error_line(error)
         return None

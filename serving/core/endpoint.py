@@ -93,8 +93,8 @@ class Endpoint(ABC):
         """Return the number of inputs."""
 
     @abstractmethod
-    def work_bytes(self, request: Any, num_bytes: int) -> int:
-        """Return the bytes of a plain text that takes as long to encode as this request.
+    def encode_cost_bytes(self, request: Any, num_bytes: int) -> int:
+        """Return the cost of encoding this request: the bytes of plain text that take as long to encode.
 
         Args:
             request: the parsed request.

@@ -8,6 +8,15 @@ Three rules divide the cores' time, so that no job and no caller can block anoth
 3. No starvation: the oldest job goes first for OLD_RATIO of the time.
 
 Bulk jobs wait while any interactive job waits, except under rule 3.
+
+Example of rule 1. Callers A and B send jobs of 0.4 core seconds. A has had 3.0 core seconds so far, B 2.0. B goes next
+three times (2.0 -> 2.4 -> 2.8 -> 3.2), then A once (3.0 -> 3.4), then B. A new caller starts at the least of these
+times, not at 0. Otherwise it would go first for seconds.
+
+Example of rule 2. It is A's turn, with a job of 1.6 core seconds. B sends jobs of 0.1, less than an eighth of that.
+They go first as long as the budget for short jobs lasts, SHORT_BURST_S = 0.25 after a quiet time. Each one costs 0.1
+and earns SHORT_RATIO x 0.1 = 0.05. So three go first (0.25 -> 0.20 -> 0.15 -> 0.10); the rest of the budget is reserved
+for jobs of at most a 64th. Then A's job runs and earns 0.8, which fills the budget to 0.25 again.
 """
 
 from __future__ import annotations

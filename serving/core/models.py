@@ -260,10 +260,10 @@ class Models:
         if not versions or (version and version not in versions):
             self._raise_load_error(name, version)
         if not versions:
-            hint = "; the version belongs in the field `version`" if "/" in name else ""
-            raise ModelNotFoundError(f"no model of that name: `{name}`{hint} (loaded: {_listing(self)})")
+            hint = "; put the version into the field `version`" if "/" in name else ""
+            raise ModelNotFoundError(f"model `{name}` does not exist{hint} (loaded: {_listing(self)})")
         if version and version not in versions:
-            raise ModelNotFoundError(f"no such version of `{name}`: `{version}` (loaded: {', '.join(versions)})")
+            raise ModelNotFoundError(f"model `{name}` has no version `{version}` (loaded: {', '.join(versions)})")
         model = versions[version] if version else _highest(versions)
         if task not in (None, model.task.name):
             raise InvalidRequestError(f"{model} does not support the task `{task}` (loaded: {_listing(self)})")
@@ -284,8 +284,8 @@ class Models:
                 raise ModelNotFoundError("no model is loaded")
             raise InvalidRequestError(f"no model supports the task `{task}` (loaded: {_listing(self)})")
         if len(candidates) > 1:
-            of_task = f" of task `{task}`" if task else ""
-            raise InvalidRequestError(f"name one of the models{of_task}: {_listing(candidates)}")
+            of_task = f" for the task `{task}`" if task else ""
+            raise InvalidRequestError(f"several models are loaded{of_task}; name one: {_listing(candidates)}")
         return candidates[0].manifest.name
 
 

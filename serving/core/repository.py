@@ -20,7 +20,7 @@ from typing import Protocol
 from serving.core.directory_scan import DirectoryScan, Fingerprint, VersionKey, Versions, fingerprint, scan_directory
 from serving.core.errors import error_line, shorten
 from serving.core.models import Model, Models, State, Version
-from serving.core.storage_threads import StorageThreads, StorageWork
+from serving.core.storage_threads import StorageThreads, StorageWork, WorkKey
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Repository:
         return {slot.loading.future for slot in self._slots.values() if slot.loading}
 
     def request_scan(self) -> None:
-        """Make `watch` scan the directory at once."""
+        """Make `watch` scan the directory immediately."""
         self._scan_requested.set()
 
     async def watch(self, poll_s: float) -> None:
@@ -275,7 +275,7 @@ class Repository:
         started_s = time.perf_counter()
         load = partial(self._load_unchanged, slot.path, slot.model, found)
         slot.is_overdue, slot.retry_s = False, math.inf
-        slot.loading = call = self._threads.start(("load", slot.path), load)
+        slot.loading = call = self._threads.start(WorkKey("load", slot.path), load)
         slot.fingerprint = found
         call.future.add_done_callback(partial(self._loaded, key, slot, started_s))
         slot.is_overdue = not await call.wait()

@@ -41,8 +41,8 @@ class _Admitted:
     inference: Inference
     num_tokens: int
     """Estimated tokens."""
-    work_bytes: int
-    """`Endpoint.work_bytes`, at least the size of the request."""
+    encode_cost_bytes: int
+    """Cost of encoding, in bytes of plain text: `Endpoint.encode_cost_bytes`, at least the size of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ class InferenceService:
 
         parse_and_admit = partial(self._parse_and_admit, endpoint, request)
         admitted = await self.codec_pool.run(call, len(data), parse_and_admit, small=ADMITTED_BYTES)
-        held_bytes = INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens
-        call.hold(held_bytes)
+        reserved_bytes = INPUT_BYTES * call.num_inputs + TOKEN_BYTES * admitted.num_tokens
+        call.reserve_memory(reserved_bytes)
 
         encode_and_submit = partial(self._encode_and_submit, request, admitted)
-        submitted = await self.codec_pool.run(call, admitted.work_bytes, encode_and_submit, _cancel_submitted)
-        _hold_more(call, submitted, held_bytes)
+        submitted = await self.codec_pool.run(call, admitted.encode_cost_bytes, encode_and_submit, _cancel_submitted)
+        _reserve_more(call, submitted, reserved_bytes)
 
         done = await self._futures.wait(submitted.future)
         call.stages.append(Stage("queue", submitted.submitted_s, done.queue_s))
@@ -173,11 +173,13 @@ class InferenceService:
         num_tokens = self.admission.estimate_tokens(model, num_bytes, num_inputs, max_tokens)
         self.admission.admit(request, model, num_tokens)
         inference = endpoint.prepare(message, model, self.limits)
-        return _Admitted(inference, num_tokens, max(num_bytes, endpoint.work_bytes(message, num_bytes)))
+        return _Admitted(inference, num_tokens, max(num_bytes, endpoint.encode_cost_bytes(message, num_bytes)))
 
     def _encode_and_submit(self, request: PendingRequest, admitted: _Admitted) -> _Submitted:
         inference, model = admitted.inference, admitted.inference.model
-        if admitted.work_bytes > SMALL_BYTES:  # it waited for a thread, and others may have filled the queue since
+        if (
+            admitted.encode_cost_bytes > SMALL_BYTES
+        ):  # it waited for a thread, and others may have filled the queue since
             self.admission.admit(request, model, admitted.num_tokens)
         inference.encode(self.encoder, request)
         windows = inference.windows
@@ -209,11 +211,11 @@ def record_model(call: Call, model: Model, num_inputs: int) -> None:
     call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 
-def _hold_more(call: Call, submitted: _Submitted, held_bytes: int) -> None:
-    """Hold the memory that a request needs beyond the estimate. Cancel the request if there is no room."""
-    if (num_more := submitted.num_bytes - held_bytes) > 0:
+def _reserve_more(call: Call, submitted: _Submitted, reserved_bytes: int) -> None:
+    """Reserve the memory that a request needs beyond the estimate. Cancel the request if there is no room."""
+    if (num_more := submitted.num_bytes - reserved_bytes) > 0:
         try:
-            call.hold(num_more)
+            call.reserve_memory(num_more)
         except RefusedError:
             submitted.future.cancel()
             raise

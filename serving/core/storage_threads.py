@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from serving.core.errors import drop_tracebacks
@@ -18,6 +20,15 @@ IDLE_S = 10.0
 """Seconds without any CPU time after which work counts as hanging. Reading, or waiting for a lock, uses some."""
 MAX_WAIT_S = 120.0
 """Maximum seconds to wait for work, even if it uses CPU time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkKey:
+    """Identity of some work: at most one thread does the same work on the same path."""
+
+    action: str
+    """Name of the work, such as `scan`."""
+    path: Path
 
 
 class StorageWork(Generic[T]):
@@ -67,13 +78,13 @@ class StorageThreads:
     """Runs functions in threads, at most one at a time for each key. Lives in one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[Hashable, StorageWork[Any]] = {}
+        self._running: dict[WorkKey, StorageWork[Any]] = {}
 
     def __bool__(self) -> bool:
         """Return whether some work has not ended, even if nobody waits for it any more."""
         return bool(self._running)
 
-    def start(self, key: Hashable, function: Callable[[], T]) -> StorageWork[T]:
+    def start(self, key: WorkKey, function: Callable[[], T]) -> StorageWork[T]:
         """Call a function in a new thread. Earlier work of the same key must have ended.
 
         Raises:
@@ -98,16 +109,16 @@ class StorageThreads:
             raise
         return work
 
-    def _end(self, key: Hashable, settle: Callable[[], None]) -> None:
+    def _end(self, key: WorkKey, settle: Callable[[], None]) -> None:
         del self._running[key]
         settle()
 
-    async def call(self, key: Hashable, function: Callable[[], T]) -> T:
+    async def call(self, key: WorkKey, function: Callable[[], T]) -> T:
         """Call a function in a thread and return its result.
 
         Args:
-            key: identifies the work, also in the error.
-            function: called unless work of this key is still running, whose result is returned instead.
+            key: action and path of the work; the error names the path.
+            function: called, unless work with the same key is still running. Then its result is returned.
 
         Raises:
             TimeoutError: when the work seems to hang, or has hung since an earlier call.
@@ -115,7 +126,7 @@ class StorageThreads:
         work: StorageWork[T] = self._running.get(key) or self.start(key, function)
         if not work.hangs and await work.wait():
             return work.future.result()
-        raise TimeoutError(f"`{key}` does not answer: its storage hangs")
+        raise TimeoutError(f"`{key.path}` does not answer: its storage hangs")
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:

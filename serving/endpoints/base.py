@@ -51,7 +51,7 @@ class TextEndpoint(Endpoint):
     def num_inputs(self, request: Any) -> int:
         return len(getattr(request, self.inputs))
 
-    def work_bytes(self, request: Any, num_bytes: int) -> int:
+    def encode_cost_bytes(self, request: Any, num_bytes: int) -> int:
         return SEQUENCE_BYTES * self.num_sequences(request)
 
     def max_tokens(self, request: Any, model: Model) -> float:

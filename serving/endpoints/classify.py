@@ -86,10 +86,10 @@ class Choose(TextEndpoint):
     def num_sequences(self, request: pb.ChooseRequest) -> int:
         return sum(len(item.choices) for item in request.inputs)
 
-    def work_bytes(self, request: pb.ChooseRequest, num_bytes: int) -> int:
+    def encode_cost_bytes(self, request: pb.ChooseRequest, num_bytes: int) -> int:
         # Context and question are tokenized again with each choice.
         repeated = sum(len(item.choices) * (len(item.context) + len(item.question)) for item in request.inputs)
-        return super().work_bytes(request, num_bytes) + repeated
+        return super().encode_cost_bytes(request, num_bytes) + repeated
 
     def examples(self, request: pb.ChooseRequest, task: MultipleChoice) -> list[MultipleChoiceExample]:
         return [MultipleChoiceExample(tuple(item.choices), item.context, item.question) for item in request.inputs]

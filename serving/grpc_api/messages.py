@@ -54,13 +54,13 @@ class Messages:
             self._check_request(call)
             request = _deserialize(deserialize, data)
             if not call.is_health:  # its messages are small, and watches do not keep them
-                call.hold = partial(self._hold, call)
-                call.hold(len(data))
+                call.reserve_memory = partial(self._reserve, call)
+                call.reserve_memory(len(data))
             del data
             reply = await behaviour(request, context)
         finally:
-            if call.held_bytes:
-                self._budget.add(call.connection, -call.held_bytes)
+            if call.reserved_bytes:
+                self._budget.add(call.connection, -call.reserved_bytes)
         call.reply_bytes = len(reply) if isinstance(reply, bytes) else 0
         self._check_reply(call)
         self._unread.add(call.connection, call.reply_bytes)
@@ -104,13 +104,13 @@ class Messages:
         if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
 
-    def _hold(self, call: Call, num_bytes: int) -> None:
+    def _reserve(self, call: Call, num_bytes: int) -> None:
         """Reserve bytes for a call. If no other request is in memory, one of any size fits.
 
         Raises:
             NoRoomError: when the bytes do not fit.
         """
-        if self._budget.held > call.held_bytes and not self._budget.fits(call.connection, num_bytes):
+        if self._budget.reserved_bytes > call.reserved_bytes and not self._budget.fits(call.connection, num_bytes):
             self._unread.make_room()
             raise NoRoomError(
                 f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
@@ -118,7 +118,7 @@ class Messages:
                 retry_s=RETRY_S,
             )
         self._budget.add(call.connection, num_bytes)
-        call.held_bytes += num_bytes
+        call.reserved_bytes += num_bytes
 
 
 def _deserialize(deserialize: Deserialize, data: bytes) -> Any:

@@ -4,8 +4,18 @@ gRPC buffers 32 KiB of a message before a handler reads it, and the whole messag
 read at the same time. A small message arrives immediately. A message that is not complete within QUICK_S is large or
 slow; the memory limits the number of such messages. If there are more, the connection with most of them loses one.
 
-Connections whose messages arrived promptly go first, then unknown connections, then slow ones. Otherwise calls that
-begin but never send a message would block all others.
+Calls that find no free place wait. Connections whose messages arrived promptly go first, then unknown connections, then
+slow ones (`_Priority`). Otherwise calls that begin but never send a message would block all others.
+
+Example: an attacker opens 100 connections with one call each, and sends no message. A user sends a query from a new
+connection.
+
+1. Eight calls of the attacker take the MAX_QUICK places. The other 92 calls and the query wait; all are UNKNOWN.
+2. After QUICK_S, the eight calls count as slow and free their places; their connections are SLOW from now on. The next
+   eight calls get in. The query goes after 11 to 12 such rounds, in about 0.3 s.
+3. The query arrives within QUICK_S, so its connection is PROMPT. Its next query goes before all calls of the attacker.
+4. Memory allows 16 slow messages here. With 24, eight are aborted: the newest ones, as each connection has only one. If
+   one connection had several, its oldest ones would be aborted first.
 """
 
 from __future__ import annotations
@@ -31,13 +41,13 @@ WINDOW_BYTES = 32 * 1024
 QUICK_S = 0.025
 """Seconds after which a message counts as slow: it is large, or its connection is slow."""
 MAX_QUICK = 8
-"""Maximum number of messages that are being read for less than QUICK_S."""
+"""Maximum number of quick messages at the same time: those that have been read for less than QUICK_S."""
 MIN_SLOW = 4
 """Minimum number of slow messages at the same time, however little memory there is."""
 MIN_WAITING = 2048
 """Minimum number of calls that may wait for their turn, so that a burst fits."""
 PATIENCE_S = 2.0
-"""Seconds after which a slow message is given up if others wait."""
+"""Seconds after which a slow message is aborted if others wait."""
 RETRY_S = 1.0
 """Seconds after which to retry a refused call."""
 GONE_S = 1.0
@@ -45,19 +55,20 @@ GONE_S = 1.0
 SLOW_S = 60.0
 """Seconds for which a connection counts as slow."""
 MAX_KNOWN = 8192
-"""Maximum number of connections whose standing is remembered, the most recent ones."""
+"""Maximum number of connections whose speed is remembered, the most recent ones."""
 
 
-class _Standing(IntEnum):
-    """Standing of a connection: how fast its messages arrived."""
+class _Priority(IntEnum):
+    """Priority of a connection: how fast its messages arrived. Smaller values go first."""
 
     PROMPT = 0
     UNKNOWN = 1
     SLOW = 2
 
 
-FIRST = (_Standing.PROMPT, _Standing.UNKNOWN, _Standing.PROMPT, _Standing.SLOW)
-"""Standing that goes first, turn by turn. The others follow in their order."""
+PRIORITY_CYCLE = (_Priority.PROMPT, _Priority.UNKNOWN, _Priority.PROMPT, _Priority.SLOW)
+"""Priority that goes first in each turn; the others follow in their order. Each goes first in some turns, so that none
+waits forever."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +98,7 @@ class Receiver:
             num_bytes: bytes of memory for slow messages.
             max_message_bytes: gRPC's own limit of a message, in bytes.
             limit_s: maximum seconds to receive a message.
-            refused: called with the error of each message that is given up.
+            refused: called with the error of each message that is aborted.
         """
         self._refused = refused
         self._aborting: set[asyncio.Future[NoReturn]] = set()
@@ -103,8 +114,8 @@ class Receiver:
         """Quick and slow messages by connection."""
         self._slow_s: OrderedDict[str, float] = OrderedDict()
         """Time at which each known connection was last slow; -inf if it has been prompt since."""
-        self._waiting: dict[_Standing, RoundRobinQueue[asyncio.Future[None]]] = {
-            standing: RoundRobinQueue() for standing in _Standing
+        self._waiting: dict[_Priority, RoundRobinQueue[asyncio.Future[None]]] = {
+            priority: RoundRobinQueue() for priority in _Priority
         }
         self._num_turns = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -143,8 +154,8 @@ class Receiver:
         try:
             message = await uncancelled(context.read())
             is_prompt = reader in self._quick and message is not grpc.aio.EOF
-            if is_prompt and self._standing(connection) is not _Standing.SLOW:
-                self._remember(connection, -math.inf)
+            if is_prompt and self._priority(connection) is not _Priority.SLOW:
+                self._record_speed(connection, -math.inf)
             if reader.aborted:  # just before the message arrived
                 await asyncio.wait([reader.aborted])
                 reader.aborted.result()
@@ -167,11 +178,11 @@ class Receiver:
     async def _wait_for_turn(self, connection: str) -> None:
         """Wait until a connection may read another message, and count it as quick."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[self._standing(connection)].put(connection, turn)
+        self._waiting[self._priority(connection)].put(connection, turn)
         if self._num_waiting > self._max_waiting:
-            late = next(turns for turns in reversed(self._waiting.values()) if turns).take_back()
-            if not late.done():
-                late.set_exception(ReceivingError("too many calls wait to be received; try later", retry_s=RETRY_S))
+            dropped = next(turns for turns in reversed(self._waiting.values()) if turns).take_back()
+            if not dropped.done():
+                dropped.set_exception(ReceivingError("too many calls wait to be received; try later", retry_s=RETRY_S))
         try:
             await turn
         except asyncio.CancelledError:
@@ -183,7 +194,7 @@ class Receiver:
             raise
 
     def _leave(self, connection: str) -> None:
-        """Record that a message of a connection has arrived or was given up, and let others read."""
+        """Record that a message of a connection has arrived or was aborted, and let others read."""
         self._num_reading[connection] -= 1
         if not self._num_reading[connection]:
             del self._num_reading[connection]
@@ -197,14 +208,14 @@ class Receiver:
                 turn[1].set_result(None)
 
     def _next_turn(self) -> tuple[str, asyncio.Future[None]] | None:
-        """Return the next call that may read. Each standing goes first in some turns, so that none waits forever."""
-        first = FIRST[self._num_turns % len(FIRST)]
-        for standing in (first, *_Standing):
-            while turn := self._waiting[standing].take(self._may_read):
-                if (now := self._standing(turn[0])) <= standing:
+        """Take the next waiting call that may read; None if there is none."""
+        first = PRIORITY_CYCLE[self._num_turns % len(PRIORITY_CYCLE)]
+        for priority in (first, *_Priority):
+            while turn := self._waiting[priority].take(self._may_read):
+                if (now := self._priority(turn[0])) <= priority:
                     self._num_turns += 1
                     return turn
-                self._waiting[now].put(*turn)  # its standing changed while it waited
+                self._waiting[now].put(*turn)  # its priority fell while it waited
                 if now is first:
                     return self._next_turn()
         return None
@@ -213,13 +224,13 @@ class Receiver:
     def _num_waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def _standing(self, connection: str) -> _Standing:
+    def _priority(self, connection: str) -> _Priority:
         slow_s = self._slow_s.get(connection)
         if slow_s == -math.inf:
-            return _Standing.PROMPT
-        return _Standing.UNKNOWN if slow_s is None or time.monotonic() >= slow_s + SLOW_S else _Standing.SLOW
+            return _Priority.PROMPT
+        return _Priority.UNKNOWN if slow_s is None or time.monotonic() >= slow_s + SLOW_S else _Priority.SLOW
 
-    def _remember(self, connection: str, slow_s: float) -> None:
+    def _record_speed(self, connection: str, slow_s: float) -> None:
         self._slow_s[connection] = slow_s
         self._slow_s.move_to_end(connection)
         if len(self._slow_s) > MAX_KNOWN:
@@ -230,7 +241,7 @@ class Receiver:
         self._timer = asyncio.get_running_loop().call_later(QUICK_S, self._check)
 
     def _check(self) -> None:
-        """Count messages that take longer than QUICK_S as slow. Give up slow ones that are too many or too late."""
+        """Count messages that take longer than QUICK_S as slow. Abort slow ones that are too many or take too long."""
         now = time.monotonic()
         if now > self._next_check_s + QUICK_S and not self._was_postponed:  # the loop was blocked; reads may have ended
             self._was_postponed = True
@@ -241,18 +252,18 @@ class Receiver:
             del self._quick[reader]
             self._num_quick -= 1
             self._slow[reader] = None
-            self._remember(reader.connection, now)
-        coming = [item for item in self._slow if not item.aborted]
-        while len(coming) > self._max_slow:
-            reader = self._surplus(coming, now)
-            coming.remove(reader)
-            self._give_up(
+            self._record_speed(reader.connection, now)
+        receiving = [item for item in self._slow if not item.aborted]
+        while len(receiving) > self._max_slow:
+            reader = self._choose_victim(receiving, now)
+            receiving.remove(reader)
+            self._abort_reader(
                 reader, ReceivingError("too many messages arrive at the same time; try later", retry_s=RETRY_S)
             )
-        for reader in self._late(coming, now):
-            self._give_up(reader, ReceivingError("the message arrives too slowly; try later", retry_s=RETRY_S))
-        for reader in [item for item in coming if now - item.started_s >= self._limit_s]:
-            self._give_up(
+        for reader in self._head_of_line_blockers(receiving, now):
+            self._abort_reader(reader, ReceivingError("the message arrives too slowly; try later", retry_s=RETRY_S))
+        for reader in [item for item in receiving if now - item.started_s >= self._limit_s]:
+            self._abort_reader(
                 reader,
                 ReceivingError(f"the message did not arrive within {self._limit_s:g} s; send fewer inputs per call"),
             )
@@ -261,26 +272,26 @@ class Receiver:
         if self._quick or self._slow or self._num_waiting:
             self._check_later()
 
-    def _surplus(self, coming: list[_Reader], now: float) -> _Reader:
-        """Return the slow message to give up: the oldest one of the connection with most.
+    def _choose_victim(self, receiving: list[_Reader], now: float) -> _Reader:
+        """Return the slow message to abort: the oldest one of the connection with most of them.
 
-        If each connection has one: the oldest of all if it has had PATIENCE_S, else the newest.
+        If each connection has one: the oldest of all if it has taken PATIENCE_S, else the newest.
         """
-        connection, count = Counter(item.connection for item in coming).most_common(1)[0]
+        connection, count = Counter(item.connection for item in receiving).most_common(1)[0]
         if count > 1:
-            return next(item for item in coming if item.connection == connection)
-        return coming[0] if now - coming[0].started_s >= PATIENCE_S else coming[-1]
+            return next(item for item in receiving if item.connection == connection)
+        return receiving[0] if now - receiving[0].started_s >= PATIENCE_S else receiving[-1]
 
-    def _late(self, coming: list[_Reader], now: float) -> list[_Reader]:
-        """Return the oldest slow message of each connection whose other calls have waited too long for it."""
+    def _head_of_line_blockers(self, receiving: list[_Reader], now: float) -> list[_Reader]:
+        """Return the slow messages that block other calls of their connection: the oldest of each, after PATIENCE_S."""
         oldest: dict[str, _Reader] = {}
-        for reader in coming:
+        for reader in receiving:
             oldest.setdefault(reader.connection, reader)
         waiting = [name for turns in self._waiting.values() for name in turns.callers()]
         blocked = [name for name in waiting if self._num_reading.get(name, 0) >= self._max_of_connection]
         return [oldest[name] for name in blocked if name in oldest and now - oldest[name].started_s >= PATIENCE_S]
 
-    def _give_up(self, reader: _Reader, error: Exception) -> None:
+    def _abort_reader(self, reader: _Reader, error: Exception) -> None:
         """Abort the call, so that its read raises.
 
         If the read were cancelled instead, gRPC would leak the memory of the message (grpc/grpc issue 43360).

@@ -42,7 +42,7 @@ class UnreadReplies:
         The unread replies of a connection may take as many bytes as are free. If no reply is unread, one of any size
         fits. If too few bytes are free, connections that do not read are closed, which soon frees some.
         """
-        if not self._bytes or self[connection] + CALL_BYTES + reply_bytes <= self._budget.free:
+        if not self._bytes or self[connection] + CALL_BYTES + reply_bytes <= self._budget.free_bytes:
             return True
         self.make_room()
         return False

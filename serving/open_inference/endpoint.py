@@ -33,8 +33,8 @@ class ModelInfer(Endpoint):
         check_shapes(request)
         return max((item.shape[0] for item in request.inputs if item.shape), default=0)
 
-    def work_bytes(self, request: pb.ModelInferRequest, num_bytes: int) -> int:
-        """Return the bytes of a plain text that takes as long to encode: each choice repeats context and question."""
+    def encode_cost_bytes(self, request: pb.ModelInferRequest, num_bytes: int) -> int:
+        """Return the cost of encoding in bytes of plain text. Each choice repeats context and question."""
         shapes = [item.shape for item in request.inputs if item.datatype == BYTES]
         num_choices = max((shape[1] for shape in shapes if len(shape) == 2), default=1)
         return max([num_bytes * num_choices, *(SEQUENCE_BYTES * math.prod(shape) for shape in shapes)])

@@ -331,7 +331,7 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
 
 def test_server_errors_are_reported_in_one_line(run: Run, server: FakeServer) -> None:
     """An unknown model or a status of the server is an error of one line with exit code 1."""
-    assert fails(run("embed", "text", "--model", "other"), "no model of that name: `other` (loaded: fake/1)")
+    assert fails(run("embed", "text", "--model", "other"), "model `other` does not exist (loaded: fake/1)")
     server.fail("RESOURCE_EXHAUSTED", "the queue\nis full", method="Embed", times=None)
     assert fails(run("embed", "text", "--patience", "0"), "is overloaded (the queue is full); try again later")
 
@@ -359,7 +359,7 @@ def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
     assert run("health", "-t", server.target, "-m", name).code == 0
     result = run("health", "-t", server.target, "-m", "other")
     assert (result.code, result.err) == (1, "")
-    assert result.out == "not serving: no model of that name: `other` (loaded: fake/1)\n"
+    assert result.out == "not serving: model `other` does not exist (loaded: fake/1)\n"
     assert fails(run("health", "-t", dead_target), "no server is available")
     assert fails(run("health", "-t", server.target, "-m", "/2"), "a version needs the name of its model", 2)
 

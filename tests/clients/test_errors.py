@@ -341,7 +341,7 @@ def test_every_error_has_a_status_and_a_place_in_the_tree() -> None:
 
 def test_an_unknown_model_is_named(client: Client) -> None:
     """The error names the unknown model and lists the loaded ones."""
-    with pytest.raises(errors.ModelNotFound, match=r"no model of that name: `other` \(loaded: fake/1\)"):
+    with pytest.raises(errors.ModelNotFound, match=r"model `other` does not exist \(loaded: fake/1\)"):
         client.embed(["text"], model="other")
 
 

@@ -100,7 +100,9 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
     versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
     for found in sorted(versions, key=_rank, reverse=True):
         if found.serves and found.task not in ("", task) and task:
-            raise Refusal("INVALID_ARGUMENT", f"{found} does not do this task: `{task}` (loaded: {_listing(loaded)})")
+            raise Refusal(
+                "INVALID_ARGUMENT", f"{found} does not support the task `{task}` (loaded: {_listing(loaded)})"
+            )
         if found.serves:
             return found
     _refuse_loading(versions)
@@ -108,8 +110,8 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
         found = max(versions, key=_rank)
         raise Refusal("NOT_FOUND", f"`{found}` could not be loaded: {found.error}")
     if name in {model.name for model in models}:
-        raise Refusal("NOT_FOUND", f"no such version of `{name}`: `{ref.version}` (loaded: {_listing(loaded)})")
-    raise Refusal("NOT_FOUND", f"no model of that name: `{name}` (loaded: {_listing(loaded)})")
+        raise Refusal("NOT_FOUND", f"model `{name}` has no version `{ref.version}` (loaded: {_listing(loaded)})")
+    raise Refusal("NOT_FOUND", f"model `{name}` does not exist (loaded: {_listing(loaded)})")
 
 
 def _only_name(models: Sequence[FakeModel], task: str) -> str:
@@ -118,8 +120,8 @@ def _only_name(models: Sequence[FakeModel], task: str) -> str:
     if len(names) == 1:
         return names.pop()
     if names:
-        of_task = f" of task `{task}`" if task else ""
-        raise Refusal("INVALID_ARGUMENT", f"name one of the models{of_task} (loaded: {_listing(loaded)})")
+        of_task = f" for the task `{task}`" if task else ""
+        raise Refusal("INVALID_ARGUMENT", f"several models are loaded{of_task}; name one: {_listing(loaded)}")
     _refuse_loading(models)
     if not loaded:
         raise Refusal("NOT_FOUND", "no model is loaded")

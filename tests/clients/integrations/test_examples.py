@@ -74,7 +74,7 @@ def test_searches_may_exceed_the_index(search, index):
     [
         (["index", "{notes}", "{index}", "--model", "plain"], "already exists"),
         (["index", "{notes}", "{new}", "--model", "labels"], "`labels` has task `classification`"),
-        (["index", "{notes}", "{new}"], "name one of the models"),
+        (["index", "{notes}", "{new}"], "several models are loaded"),
         (["index", "{empty}", "{new}", "--model", "plain"], "has no text"),
         (["index", "{new}", "{new}", "--model", "plain"], "No such file"),
         (["query", "{new}", "owl"], "No such file"),
@@ -189,7 +189,7 @@ def test_health_over_http(http):
         ("/embed", {"texts": ["owl", " "], "model": "plain"}, 422, "input 1, text: empty text"),
         ("/embed", {"texts": ["owl " * 99], "model": "plain"}, 422, "input 0, text: "),
         ("/embed", {"texts": ["owl"], "model": "other"}, 404, "other"),
-        ("/embed", {"texts": ["owl"]}, 422, "name one of the models"),
+        ("/embed", {"texts": ["owl"]}, 422, "several models are loaded"),
         ("/embed", {"texts": []}, 422, "at least 1 item"),
         ("/embed", {"texts": "owl"}, 422, "valid list"),
         ("/search", {"text": "owl", "top_k": 0}, 422, "greater than or equal to 1"),

@@ -249,9 +249,9 @@ def test_several_models_need_a_name(served_client):
 @pytest.mark.parametrize("batch_size", [None, 1])
 def test_ambiguous_models_raise_the_servers_error(served_client, batch_size):
     """An ambiguous model raises the server's error, whether the list is sent in steps or not."""
-    with pytest.raises(InvalidInput, match="name one of the models of task `embedding`"):
+    with pytest.raises(InvalidInput, match="several models are loaded for the task `embedding`"):
         Encoder(served_client).encode(TEXTS, batch_size=batch_size)
-    with pytest.raises(ModelNotFound, match="no model of that name: `other`"):
+    with pytest.raises(ModelNotFound, match="model `other` does not exist"):
         Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=batch_size)
 
 

@@ -221,7 +221,7 @@ def test_a_stall_of_the_event_loop_makes_no_connection_slow():
         await asyncio.sleep(0)
         time.sleep(0.1)
         await reading
-        return receiver._standing("bystander").name
+        return receiver._priority("bystander").name
 
     assert asyncio.run(run()) == "PROMPT"
 
@@ -328,7 +328,7 @@ def test_budget():
     budget.add("a", -500)
 
     assert budget["a"] == 0
-    assert budget.held == 250
+    assert budget.reserved_bytes == 250
 
 
 def test_buffer_that_does_not_hold_requests():

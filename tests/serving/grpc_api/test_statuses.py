@@ -257,7 +257,7 @@ def test_any_model(versions, method):
     assert call(request_type(model=pb.ModelRef(name="many"))).model.version == "10"
     error, _ = refused(call, request_type())
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "name one of the models: many/10 (embedding), other/1 (embedding)" in error.details()
+    assert "several models are loaded; name one: many/10 (embedding), other/1 (embedding)" in error.details()
     error, _ = refused(call, request_type(model=pb.ModelRef(name="many", version="2")))
     assert error.code() is grpc.StatusCode.NOT_FOUND
 
@@ -384,7 +384,7 @@ def test_a_name_with_its_version(versions):
     error, _ = refused(versions.stub.Embed, pb.EmbedRequest(model=pb.ModelRef(name="many/9"), texts=["cat"]))
 
     assert error.details().startswith(
-        "no model of that name: `many/9`; the version belongs in the field `version` (loaded: "
+        "model `many/9` does not exist; put the version into the field `version` (loaded: "
     )
 
 

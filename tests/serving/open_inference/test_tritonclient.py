@@ -107,7 +107,7 @@ assert ("reader", "1", "READY") in [(item.name, item.version, item.state) for it
     ("call", "status", "message"),
     [
         ("client.infer('embedder', [tensor('text', ['cat', ''])])", "INVALID_ARGUMENT", "text[1]: empty text"),
-        ("client.infer('nobody', [tensor('text', ['cat'])])", "NOT_FOUND", "no model of that name"),
+        ("client.infer('nobody', [tensor('text', ['cat'])])", "NOT_FOUND", "does not exist"),
         ("client.infer('embedder', [tensor('text', ['cat'])], timeout=9)", "INVALID_ARGUMENT", "unknown: `timeout`"),
         ("client.load_model('reader')", "UNIMPLEMENTED", ""),
     ],
