@@ -27,10 +27,10 @@ import tyro
 
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
-from training.checkpoint import load_tokenizer
+from training.checkpoint import load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.labelled import read_examples
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import FinetuneRecipe, default_learning_rate, finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
@@ -62,8 +62,9 @@ class GridRecipe(FinetuneRecipe):
     global_batch_size: tyro.conf.Suppress[int] = 32
     num_epochs: tyro.conf.Suppress[float] = 3.0
     seed: tyro.conf.Suppress[int] = 0
-    learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
-    """Peak learning rates to try."""
+    learning_rates: tuple[float, ...] | None = None
+    """Peak learning rates to try. None: 1, 0.6 and 0.4 times the default of fine-tuning for the hidden size of the
+    encoder, which are the paper's 5e-5, 3e-5 and 2e-5 for BERT-base."""
     batch_sizes: tuple[int, ...] = (32,)
     """Global batch sizes to try, in sequences."""
     epochs: tuple[float, ...] = (3.0,)
@@ -81,7 +82,7 @@ class GridRecipe(FinetuneRecipe):
         super().__post_init__()
         for name in ("learning_rates", "batch_sizes", "epochs", "seeds"):
             values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
+            if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.dev:
             raise ValueError("a grid chooses by the score on held-out data; add --dev")
@@ -90,7 +91,8 @@ class GridRecipe(FinetuneRecipe):
 
     def settings(self) -> list[Setting]:
         """Return all combinations of learning rate, batch size and epochs."""
-        return [Setting(*values) for values in itertools.product(self.learning_rates, self.batch_sizes, self.epochs)]
+        rates = self.learning_rates or (self.learning_rate,)
+        return [Setting(*values) for values in itertools.product(rates, self.batch_sizes, self.epochs)]
 
     def recipes(self, setting: Setting, *, from_scratch: bool = False) -> list[FinetuneRecipe]:
         """Return the recipes of a setting, one for each seed.
@@ -117,6 +119,7 @@ def grid(recipe: GridRecipe, world: World) -> GridReport:
     """
     _check_run_dir(recipe.run_dir)
     _check_metric(recipe)
+    recipe = with_learning_rates(recipe, world)
     recipes = [run_recipe for setting in recipe.settings() for run_recipe in recipe.recipes(setting)]
     progress = _Progress(recipe, recipes, enabled=world.is_main)
     outcomes: list[Outcome] = []
@@ -140,6 +143,18 @@ def grid(recipe: GridRecipe, world: World) -> GridReport:
         _write(recipe, found, best)
     world.barrier()
     return found
+
+
+def with_learning_rates(recipe: GridRecipe, world: World) -> GridRecipe:
+    """Set the learning rates if the recipe has none."""
+    if recipe.learning_rates is not None:
+        return recipe
+    hidden_size = read_shape(recipe.checkpoint).hidden_size
+    rates = tuple(float(f"{factor * default_learning_rate(hidden_size):.2g}") for factor in (1, 0.6, 0.4))
+    if world.is_main:
+        shown = " ".join(f"{rate:g}" for rate in rates)
+        print(f"learning rates: {shown}, by default for hidden size {hidden_size} (--learning-rates)", flush=True)
+    return replace(recipe, learning_rates=rates)
 
 
 def _check_run_dir(run_dir: Path) -> None:

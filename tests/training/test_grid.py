@@ -13,7 +13,7 @@ import torch
 from tests.toy import write_classification, write_spans
 from training.checkpoint import load_model
 from training.finetune import finetune
-from training.grid import GridRecipe, grid, look_up
+from training.grid import GridRecipe, grid, look_up, with_learning_rates
 from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
@@ -40,6 +40,21 @@ def finished(checkpoint, data, tmp_path_factory, alone):
     """Return a grid of a learning rate that learns and one that does not, with its report."""
     run_dir = tmp_path_factory.mktemp("grid") / "run"
     return run_dir, grid(recipe(checkpoint, data, run_dir), alone)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "expected"),
+    [(128, (3e-4, 1.8e-4, 1.2e-4)), (512, (1e-4, 6e-5, 4e-5)), (768, (5e-5, 3e-5, 2e-5)), (1024, (2e-5, 1.2e-5, 8e-6))],
+)
+def test_learning_rates_fall_with_the_hidden_size(hidden_size, expected, data, tmp_path, alone, capsys):
+    """The default learning rates are those of the paper for BERT-base, and higher for smaller encoders."""
+    config = {"model_type": "bert", "hidden_size": hidden_size, "num_attention_heads": hidden_size // 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = recipe(tmp_path, data, tmp_path / "run", learning_rates=None)
+
+    assert with_learning_rates(given, alone).learning_rates == expected
+    assert f"by default for hidden size {hidden_size} (--learning-rates)" in capsys.readouterr().out
+    assert with_learning_rates(recipe(tmp_path, data, tmp_path / "run"), alone).learning_rates == (1e-2, 1e-5)
 
 
 def test_rows_are_mean_and_deviation_over_seeds(finished):
