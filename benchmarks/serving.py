@@ -31,7 +31,7 @@ from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 
 CHUNK = 256
-"""Texts that a thread of the engine takes at once."""
+"""Texts that a thread of the engine takes together."""
 
 
 @dataclass(frozen=True, kw_only=True)

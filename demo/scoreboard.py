@@ -27,7 +27,7 @@ from training.objectives.registry import best_baseline
 from training.progress_bar import ProgressBar
 from training.reports.markdown import markdown_table
 
-WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "gRPC fp32", "gRPC int8")
+RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "gRPC fp32", "gRPC int8")
 NUM_CLOZE = 300
 
 
@@ -56,9 +56,9 @@ class Scoreboard:
         """Return a model directory of the demo."""
         return self.out / "models" / served_name(name, precision) / "1"
 
-    def predictions(self, name: str, way: str) -> tuple[list[Any], float]:
+    def predictions(self, name: str, runtime: str) -> tuple[list[Any], float]:
         """Return predictions of one model in one runtime, and their duration in seconds."""
-        engine, _, precision = way.partition(" ")
+        engine, _, precision = runtime.partition(" ")
         examples = self.examples[name]
         if engine == "gRPC":
             model = served_name(name, precision)
@@ -74,26 +74,26 @@ class Scoreboard:
     def table(self) -> str:
         """Return the table of scores, sizes and speeds in Markdown."""
         found: dict[str, dict[str, tuple[list[Any], float]]] = {}
-        with ProgressBar("score", unit="model", total=len(WAYS) * len(self.examples)) as bar:
+        with ProgressBar("score", unit="model", total=len(RUNTIMES) * len(self.examples)) as bar:
             for name in self.examples:
                 found[name] = {}
-                for way in WAYS:
-                    found[name][way] = self.predictions(name, way)
-                    bar.note(f"{name}, {way}")
+                for runtime in RUNTIMES:
+                    found[name][runtime] = self.predictions(name, runtime)
+                    bar.note(f"{name}, {runtime}")
                     bar.update(1)
-        predictions = {name: {way: found[name][way][0] for way in WAYS} for name in found}
-        rows = [["", "baseline", *WAYS]]
+        predictions = {name: {runtime: found[name][runtime][0] for runtime in RUNTIMES} for name in found}
+        rows = [["", "baseline", *RUNTIMES]]
         for name in ("fill-mask", "library", "answer"):
             rows += self._score_rows(name, predictions[name])
         for name in ("library", "answer"):
             rows.append(_agreement_row(name, predictions[name]))
-        vectors = {way: np.stack(values) for way, values in predictions["embed"].items()}
-        cosines = [_mean_cosine(vectors["PyTorch"], vectors[way]) for way in WAYS]
+        vectors = {runtime: np.stack(values) for runtime, values in predictions["embed"].items()}
+        cosines = [_mean_cosine(vectors["PyTorch"], vectors[runtime]) for runtime in RUNTIMES]
         rows.append(["[CLS] vector: mean cosine to PyTorch", "", *(f"{cosine:.4f}" for cosine in cosines)])
         for name, examples in self.examples.items():
-            rates = [f"{len(examples) / found[name][way][1]:,.0f}" for way in WAYS]
+            rates = [f"{len(examples) / found[name][runtime][1]:,.0f}" for runtime in RUNTIMES]
             rows.append([f"{MODELS[name].title}: examples/s", "", *rates])
-        rows.append(["size of `answer` (MB)", "", *(f"{self._megabytes(way):.1f}" for way in WAYS)])
+        rows.append(["size of `answer` (MB)", "", *(f"{self._megabytes(runtime):.1f}" for runtime in RUNTIMES)])
         return markdown_table(rows)
 
     def samples(self) -> str:
@@ -110,25 +110,25 @@ class Scoreboard:
 
     def _score_rows(self, name: str, predictions: dict[str, list[Any]]) -> list[list[str]]:
         task, examples = MODELS[name].task, self.examples[name]
-        by_way = [score_predictions(task, examples, predictions[way]) for way in WAYS]
+        by_runtime = [score_predictions(task, examples, predictions[runtime]) for runtime in RUNTIMES]
         label, base = best_baseline(task, self.train[name], examples, self.tokenizer)
         rows = []
         for metric in base:
             title = f"{MODELS[name].title}: {metric.replace('_', ' ')}"
-            cells = [_number(metric, scores[metric]) for scores in by_way]
+            cells = [_number(metric, scores[metric]) for scores in by_runtime]
             rows.append([title, f"{_number(metric, base[metric])} ({label})", *cells])
         return rows
 
-    def _megabytes(self, way: str) -> float:
-        if way == "PyTorch":
+    def _megabytes(self, runtime: str) -> float:
+        if runtime == "PyTorch":
             return (self.out / "runs/answer/checkpoint/model.safetensors").stat().st_size / 1e6
-        return (self.model_dir("answer", way.split()[1]) / "model.onnx").stat().st_size / 1e6
+        return (self.model_dir("answer", runtime.split()[1]) / "model.onnx").stat().st_size / 1e6
 
 
 def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:
     """Return the number of examples on which each runtime agrees with PyTorch."""
     reference = predictions["PyTorch"]
-    counts = [num_same(reference, predictions[way]) for way in WAYS]
+    counts = [num_same(reference, predictions[runtime]) for runtime in RUNTIMES]
     return [f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)]
 
 

@@ -23,7 +23,7 @@ from tasks.metrics import main_score
 REFERENCE = "PyTorch"
 """Name of the reference among measured qualities."""
 _CHUNK = 32
-"""Number of examples whose outputs are in memory at once; outputs of masked-lm are large."""
+"""Number of examples whose outputs are in memory at the same time; outputs of masked-lm are large."""
 _NUM_WORST = 5
 _MAX_CACHE_BYTES = 2**28
 _NUM_RANKING_EXAMPLES = 64

@@ -29,7 +29,7 @@ from mini.pipeline import (
     task_names,
     title_of,
 )
-from mini.scores import BEFORE, WAYS, last_progress
+from mini.scores import BEFORE, RUNTIMES, last_progress
 from mini.tasks import CLOZE, EMBED_TARGET, TASKS, MiniTask, Target
 from tasks.files import atomic_write
 from tasks.json_files import read_json
@@ -45,7 +45,7 @@ from training.weights import checkpoint_digest
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
 VECTORS = "vectors of texts"
-_ENDS = (WAYS[0], WAYS[-1])
+_ENDS = (RUNTIMES[0], RUNTIMES[-1])
 Row = Sequence[str]
 Record = Mapping[str, Any]
 
@@ -150,11 +150,11 @@ def target_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     yield "score", "target, two cores", "target, GPU", "baseline", *_ENDS, "reached"
     for task, record in scored(records):
         if task.target:
-            ways = record["ways"][task.target.split]
-            found = [ways[way]["scores"][task.metric] for way in ("baseline", *_ENDS)]
+            by_runtime = record["ways"][task.target.split]
+            found = [by_runtime[runtime]["scores"][task.metric] for runtime in ("baseline", *_ENDS)]
             yield _target_row(f"{task.title}: {score_name(task)} on {task.target.split}", task.target, found)
     if EMBED in records:
-        found = [records[EMBED][way]["spearman"] for way in (BEFORE[0], *_ENDS)]
+        found = [records[EMBED][runtime]["spearman"] for runtime in (BEFORE[0], *_ENDS)]
         yield _target_row(f"{VECTORS}: Spearman on STS-B dev, no training pair from it", EMBED_TARGET, found)
 
 
@@ -197,7 +197,7 @@ def short_title(task: MiniTask) -> str:
 def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
     """Yield a row per task: baseline, mean over seeds, and the best run's model in each runtime."""
     seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
-    yield "task, score", "examples", "baseline", *seeds, *WAYS
+    yield "task, score", "examples", "baseline", *seeds, *RUNTIMES
     for task, record in scored(records):
         if found := record["ways"].get(split):
             yield (
@@ -205,7 +205,7 @@ def score_rows(records: Mapping[str, Record], split: str) -> Iterable[Row]:
                 f"{found['num_examples']:,}",
                 f"{percent(found['baseline']['scores'][task.metric])} ({found['baseline']['name']})",
                 *(seed_cells(record["grid"]) if seeds else ()),
-                *(percent(found[way]["scores"][task.metric]) for way in WAYS),
+                *(percent(found[runtime]["scores"][task.metric]) for runtime in RUNTIMES),
             )
 
 
@@ -232,10 +232,10 @@ def _with_deviation(row: Mapping[str, Any]) -> str:
 
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Yield the number of dev predictions that equal PyTorch's, or the largest difference of scores."""
-    yield "task", "examples", *WAYS[1:]
+    yield "task", "examples", *RUNTIMES[1:]
     for task, record in scored(records):
         found = record["ways"]["dev"]
-        yield task.title, f"{found['num_examples']:,}", *(_same(found[way]) for way in WAYS[1:])
+        yield task.title, f"{found['num_examples']:,}", *(_same(found[runtime]) for runtime in RUNTIMES[1:])
 
 
 def _same(found: Record) -> str:
@@ -257,10 +257,10 @@ def speed_rows(models: Path) -> Iterable[Row]:
 
 def vector_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Yield Spearman's correlation of cosines with STS-B's scores, in each runtime."""
-    ways = [*BEFORE, *WAYS]
-    yield "", "pairs", *ways
+    columns = [*BEFORE, *RUNTIMES]
+    yield "", "pairs", *columns
     if record := records.get(EMBED):
-        scores = (percent(record[way]["spearman"]) for way in ways)
+        scores = (percent(record[column]["spearman"]) for column in columns)
         yield "Spearman", f"{record['num_examples']:,}", *scores
 
 

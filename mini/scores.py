@@ -45,7 +45,7 @@ Predict = Callable[[Sequence[Any]], list[Any]]
 """Function from examples to plain values (`demo.served`)."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
 """Baselines of vectors, with their names in the task card of contrastive training."""
-WAYS = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
+RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 """Runtimes of a model."""
 
 
@@ -88,10 +88,10 @@ def score(pipeline: Pipeline, task: MiniTask, client: Client) -> dict[str, Any]:
     """Return the scores of the grid, and of its best model in each runtime on dev and test."""
     grid = read_json(pipeline.out / task.name / REPORT_FILE)
     found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
-    ways = _ways(pipeline, task.name, task.kind, client)
+    runtimes = _predict_by_runtime(pipeline, task.name, task.kind, client)
     for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
-            found["ways"][split] = _score_split(pipeline, task, pipeline.path(pattern), ways)
+            found["ways"][split] = _score_split(pipeline, task, pipeline.path(pattern), runtimes)
     return found
 
 
@@ -99,8 +99,8 @@ def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     """Return the correlation of cosines with the scores of STS-B dev, for the vectors and their baselines."""
     pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.pretrained))
     before = {name: _card(pipeline, EMBED).scores[name] for name in BEFORE}
-    ways = _ways(pipeline, EMBED, "embedding", client)
-    after = {way: vector_scores(pairs, predictions) for way, predictions in ways.items()}
+    runtimes = _predict_by_runtime(pipeline, EMBED, "embedding", client)
+    after = {runtime: vector_scores(pairs, predictions) for runtime, predictions in runtimes.items()}
     return {"num_examples": len(pairs)} | before | after
 
 
@@ -169,7 +169,7 @@ def _check_origins(pipeline: Pipeline, name: str, data: Mapping[str, str]) -> No
             raise ValueError(f"`{pipeline.out / each}` was made from another `{other[0]}`; remove it to make it again")
 
 
-def _ways(pipeline: Pipeline, name: str, kind: str, client: Client) -> dict[str, Predict]:
+def _predict_by_runtime(pipeline: Pipeline, name: str, kind: str, client: Client) -> dict[str, Predict]:
     """Return a function for each runtime that predicts examples.
 
     Args:
@@ -181,10 +181,10 @@ def _ways(pipeline: Pipeline, name: str, kind: str, client: Client) -> dict[str,
         directory = read_model_directory(pipeline.model(name, precision))
         runs.append((directory.load_task(), ort_run(directory.model_path, execution=directory.manifest.execution)))
     local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
-    return dict(zip(WAYS, [*local, partial(served_predictions, client, kind, served_as(name))], strict=True))
+    return dict(zip(RUNTIMES, [*local, partial(served_predictions, client, kind, served_as(name))], strict=True))
 
 
-def _score_split(pipeline: Pipeline, task: MiniTask, path: Path, ways: Mapping[str, Predict]) -> dict[str, Any]:
+def _score_split(pipeline: Pipeline, task: MiniTask, path: Path, runtimes: Mapping[str, Predict]) -> dict[str, Any]:
     """Return the scores in each runtime, and the agreement with PyTorch."""
     tokenizer, recipe = load_tokenizer(pipeline.pretrained), _card(pipeline, task.name).provenance["recipe"]
 
@@ -196,11 +196,11 @@ def _score_split(pipeline: Pipeline, task: MiniTask, path: Path, ways: Mapping[s
     name, scores = best_baseline(task.kind, known, examples, tokenizer)
     found: dict[str, Any] = {"num_examples": len(examples), "baseline": {"name": name, "scores": scores}}
     values: dict[str, list[Any]] = {}
-    with ProgressBar(f"{task.name}, {path.name}", unit="way", total=len(ways)) as bar:
-        for way, predictions in ways.items():
-            values[way] = predictions(examples)
-            scores = score_predictions(task.kind, examples, values[way])
-            found[way] = {"scores": scores, **_agreement(values[WAYS[0]], values[way])}
+    with ProgressBar(f"{task.name}, {path.name}", unit="runtime", total=len(runtimes)) as bar:
+        for runtime, predictions in runtimes.items():
+            values[runtime] = predictions(examples)
+            scores = score_predictions(task.kind, examples, values[runtime])
+            found[runtime] = {"scores": scores, **_agreement(values[RUNTIMES[0]], values[runtime])}
             bar.update(1)
     return found
 

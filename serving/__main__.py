@@ -134,7 +134,7 @@ async def run(settings: Settings) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """End the process at once, without waiting for threads that compute, load or read."""
+    """End the process immediately, without waiting for threads that compute, load or read."""
     logging.shutdown()
     streams.flush()
     os._exit(code)

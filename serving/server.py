@@ -224,7 +224,7 @@ class Server:
         return "no model is loaded"
 
     def reload(self) -> None:
-        """Scan the directory of models at once."""
+        """Scan the directory of models immediately."""
         self._repository.request_scan()
 
     async def stop(self, grace_s: float) -> None:

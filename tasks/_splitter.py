@@ -20,14 +20,25 @@ import tokenizers
 
 PIECE_CHARS = 4096
 """Characters of a piece, where the text can be split. Tokenizing and converting one takes a few milliseconds."""
-_UNKNOWN, _SPLIT, _GUARDED, _NO_SPLIT, _ODD, _WORD = range(6)
-"""Classes of characters, in this order: not classified yet; a text can be split after it; the same, unless an added
-token spans the place; ends a word, but a text is never split there; none of these. _WORD + n: part of a word, which the
-normalizer turns into n characters."""
-_MAX_CONTENTS = 256
-"""Most added tokens with the same character that are searched for. If more have it, a text is never split there."""
-_MAX_CANDIDATES = 32
-"""Most places of a piece that are checked for an added token that spans them, the last places first."""
+
+# Classes of characters. Texts are split after boundaries. The numbers are ordered: up to _PROTECTED_BOUNDARY, the text
+# may be split after the character; up to _WORD_END, the character ends a word.
+_UNCLASSIFIED = 0
+_BOUNDARY = 1
+"""Space or punctuation mark: the text can be split after it."""
+_PROTECTED_BOUNDARY = 2
+"""The same, but it occurs inside an added token: the text can be split after it unless such a token is there."""
+_WORD_END = 3
+"""Ends a word, but the text is never split after it."""
+_OTHER = 4
+"""None of the other classes. A word with such a character is never shortened."""
+_WORD = 5
+"""_WORD + n is part of a word, and the normalizer turns it into n characters."""
+
+_MAX_ADDED_PER_CHAR = 256
+"""Maximum number of added tokens with the same character. If more have it, a text is never split after it."""
+_MAX_BOUNDARIES = 32
+"""Maximum number of boundaries of a piece to check for an added token, the last ones first."""
 _MAX_MARGIN = 64
 """Long words are shortened only if `_margin` is at most this many characters."""
 
@@ -60,34 +71,34 @@ class TextSplitter:
         """
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self._classes = np.zeros(0x110000, np.uint8)
-        self._classes[0xD800:0xE000] = _ODD  # halves of surrogate pairs, which the backend refuses
+        self._classes[0xD800:0xE000] = _OTHER  # halves of surrogate pairs, which the backend refuses
         self._longest_word = backend.model.max_input_chars_per_word
         added = list(backend.get_added_tokens_decoder().values())
         self._ascii_only = any(token.single_word for token in added)
         self._not_at_spaces = any(token.lstrip or token.rstrip for token in added)
-        self._contents: dict[str, list[str] | None] = {}
-        """Added tokens by each of their characters but the last; None: never split there."""
+        self._added_by_char: dict[str, list[str] | None] = {}
+        """Character -> added tokens with it before their last character; None if a text is never split after it."""
         for token in added:
             self._register(token)
         self._margin = 1 + max((len(token.content) for token in added), default=0)
-        self._shortens = self._margin <= _MAX_MARGIN and not any(map(self._may_be_inside_word, added))
+        self._shortens_words = self._margin <= _MAX_MARGIN and not any(map(self._can_be_inside_word, added))
 
     def _register(self, token: tokenizers.AddedToken) -> None:
         if token.normalized or token.lstrip or token.rstrip or token.single_word:
             normalized = self._normalize(token.content) if token.normalized else ""
-            self._contents.update(dict.fromkeys(token.content + normalized))
+            self._added_by_char.update(dict.fromkeys(token.content + normalized))
             return
         for char in set(token.content[:-1]):
-            known = self._contents.setdefault(char, [])
+            known = self._added_by_char.setdefault(char, [])
             if known is not None:
                 known.append(token.content)
-                if len(known) > _MAX_CONTENTS:
-                    self._contents[char] = None
+                if len(known) > _MAX_ADDED_PER_CHAR:
+                    self._added_by_char[char] = None
 
-    def _may_be_inside_word(self, token: tokenizers.AddedToken) -> bool:
+    def _can_be_inside_word(self, token: tokenizers.AddedToken) -> bool:
         """Return whether no character of an added token ends a word."""
         contents = [token.content, self._normalize(token.content)] if token.normalized else [token.content]
-        return any((self._classify(content) >= _ODD).all() for content in contents)
+        return any((self._classify(content) > _WORD_END).all() for content in contents)
 
     def _normalize(self, text: str) -> str:
         return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
@@ -109,64 +120,65 @@ class TextSplitter:
         if len(text) - start <= PIECE_CHARS:
             return len(text), None
         classes = self._classify(text[start : start + PIECE_CHARS])
-        for index in reversed(self._candidates(classes)[-_MAX_CANDIDATES:]):
-            if self._is_free(text, end := start + int(index) + 1, classes[index]):
+        for index in reversed(self._boundaries(classes)[-_MAX_BOUNDARIES:]):
+            if self._is_outside_added_tokens(text, end := start + int(index) + 1, classes[index]):
                 return end, None
         blocks, end = [classes], start + PIECE_CHARS
         while end < len(text):
             classes = self._classify(text[end : end + PIECE_CHARS])
-            for index in self._candidates(classes)[:_MAX_CANDIDATES]:
-                if self._is_free(text, split := end + int(index) + 1, classes[index]):
+            for index in self._boundaries(classes)[:_MAX_BOUNDARIES]:
+                if self._is_outside_added_tokens(text, split := end + int(index) + 1, classes[index]):
                     return split, np.concatenate([*blocks, classes[: index + 1]])
             blocks.append(classes)
             end += PIECE_CHARS
         return len(text), np.concatenate(blocks)
 
-    def _candidates(self, classes: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(classes <= _GUARDED)
+    def _boundaries(self, classes: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(classes <= _PROTECTED_BOUNDARY)
 
-    def _is_free(self, text: str, split: int, kind: int) -> bool:
-        """Return whether no added token spans a position."""
-        if kind == _SPLIT:
+    def _is_outside_added_tokens(self, text: str, split: int, char_class: int) -> bool:
+        """Return whether no added token spans a position, which is after a character of this class."""
+        if char_class == _BOUNDARY:
             return True
-        contents = self._contents[text[split - 1]] or []
+        contents = self._added_by_char[text[split - 1]] or []
         return all(text.find(item, max(0, split - len(item) + 1), split + len(item) - 1) < 0 for item in contents)
 
     def _classify(self, text: str) -> np.ndarray:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         classes = self._classes[codes]
         if not classes.all():
-            for code in np.unique(codes[classes == _UNKNOWN]).tolist():
+            for code in np.unique(codes[classes == _UNCLASSIFIED]).tolist():
                 self._classes[code] = self._class_of(chr(code))
             classes = self._classes[codes]
         return classes
 
     def _class_of(self, char: str) -> int:
         normalized = self._normalize(char)
+        # Between two letters, a character is part of their word, or ends the first one.
         words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(f"a{normalized}a")]
         if words == [f"a{normalized}a"]:
             # Marks that are kept may be reordered, and then the word begins elsewhere.
-            return _ODD if any(map(unicodedata.combining, normalized)) else _WORD + len(normalized)
+            return _OTHER if any(map(unicodedata.combining, normalized)) else _WORD + len(normalized)
         if words[0] != "a" or words[-1] != "a":
-            return _ODD
+            return _OTHER
         if self._not_at_spaces and any(map(str.isspace, char + normalized)):
-            return _NO_SPLIT
+            return _WORD_END
         if self._ascii_only and (not char.isascii() or char == "_"):
-            return _NO_SPLIT
-        if any(self._contents.get(item, ()) is None for item in char + normalized):
-            return _NO_SPLIT
-        return _GUARDED if char in self._contents else _SPLIT
+            return _WORD_END
+        if any(self._added_by_char.get(item, ()) is None for item in char + normalized):
+            return _WORD_END
+        return _PROTECTED_BOUNDARY if char in self._added_by_char else _BOUNDARY
 
     def _kept_positions(self, classes: np.ndarray) -> np.ndarray | None:
         """Return the positions of the characters of a piece that are kept, in order; None for all."""
-        if not self._shortens:
+        if not self._shortens_words:
             return None
         keep = np.ones(len(classes), bool)
-        ends = np.flatnonzero(np.concatenate([classes < _ODD, [True]]))
+        ends = np.flatnonzero(np.concatenate([classes <= _WORD_END, [True]]))
         starts = np.concatenate([[0], ends[:-1] + 1])
         for index in np.flatnonzero(ends - starts > 4 * self._margin).tolist():
             word = slice(starts[index], ends[index])
-            if not (classes[word] == _ODD).any():
+            if not (classes[word] == _OTHER).any():
                 keep[word] = self._kept_of_word(classes[word] - _WORD)
         return None if keep.all() else np.flatnonzero(keep)
 

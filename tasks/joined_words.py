@@ -2,6 +2,10 @@
 
 A tokenizer splits text at every punctuation mark, but tagged data have words such as `Jean-Luc`, `AT&T`, `1,000` and
 `St.`. The rules for marks that belong to words are learnt from the tagged words.
+
+Example: the training data have the words `Jean-Luc` and `1,000`, and the two words `'s` after names. The rules are the
+marks `a-a` and `0,0` and the word `'s`. The tokenizer divides `Anne-Marie's 2,500` into `Anne - Marie ' s 2 , 500`;
+joined by the rules, the words are `Anne-Marie`, `'s` and `2,500`.
 """
 
 from __future__ import annotations
@@ -11,14 +15,15 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from tasks.languages import is_unspaced
 
-_PATTERN = re.compile(r"a[^a0]a|0[^a0]0|[^a0]a|a[^a0]|a([^a0])a\1", re.DOTALL)
 _INITIALS = re.compile(r"(?:[^\W\d]{1,2}(\W))(?:[^\W\d]{1,2}\1)*[^\W\d]{1,2}")
 _APOSTROPHES = "'\u2019"
 """Apostrophes, the only marks that end a word (an elided one, `l'Italia`) without a following space."""
@@ -36,17 +41,56 @@ MAX_JOINED_WORDS = 500
 MAX_JOINED_MARKS = 1000
 
 
+class Position(Enum):
+    """Position of a mark in a word. The value is its notation on disk, with `_` for the mark."""
+
+    BETWEEN_LETTERS = "a_a"
+    """Between two characters of a word that are not both digits: `Jean-Luc`."""
+    BETWEEN_DIGITS = "0_0"
+    """Between two digits: `1,000`."""
+    START = "_a"
+    """At the start of a word: `@user`."""
+    END = "a_"
+    """At the end of a word: `7%`."""
+    INITIALS = "a_a_"
+    """After each part of initials: `U.S.`."""
+
+
+class MarkRule(NamedTuple):
+    """Rule that a mark belongs to the words that have it at a position."""
+
+    position: Position
+    mark: str
+
+    def __str__(self) -> str:
+        return self.position.value.replace("_", self.mark)
+
+
+def parse_mark_rule(notation: str) -> MarkRule:
+    """Return the rule of a notation such as `a-a`.
+
+    Raises:
+        ValueError: when the notation is malformed.
+    """
+    mark = next(filter(is_mark, notation), "")
+    rules = [MarkRule(position, mark) for position in Position if mark]
+    if not (found := [rule for rule in rules if str(rule) == notation]):
+        raise ValueError(
+            f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{notation[:50]}`"
+        )
+    return found[0]
+
+
 @dataclass(frozen=True)
 class JoinedWords:
     """Rules for marks that belong to words.
 
     Raises:
-        ValueError: naming a mark in another notation, or a list that is too long.
+        ValueError: naming a malformed mark, or a list that is too long.
     """
 
     marks: tuple[str, ...] = ()
-    """Marks: `a-a` between letters, `0.0` between digits, `@a` before a word, `a%` after a word, `a.a.` in and after
-    initials."""
+    """Notations of `MarkRule`: `a-a`, `0,0`, `@a`, `a%` or `a.a.`."""
     words: tuple[str, ...] = ()
     """Words that begin or end with a mark (`'s`, `st.`), in lower case."""
 
@@ -57,18 +101,13 @@ class JoinedWords:
         ):
             if len(values) > most:
                 raise ValueError(f"{name} of tagging can have at most {most} entries, not `{len(values)}`")
-        malformed = next(
-            (mark for mark in self.marks if not (_PATTERN.fullmatch(mark) and any(map(is_mark, mark)))), None
-        )
-        if malformed is not None:
-            raise ValueError(
-                f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{malformed[:50]}`"
-            )
+        _ = self.marks_by_position  # raises for malformed ones
 
     @cached_property
-    def mark_set(self) -> frozenset[str]:
-        """`marks` as a set."""
-        return frozenset(self.marks)
+    def marks_by_position(self) -> dict[Position, frozenset[str]]:
+        """Marks of the rules, for each position."""
+        rules = list(map(parse_mark_rule, self.marks))
+        return {item: frozenset(mark for position, mark in rules if position is item) for item in Position}
 
     @cached_property
     def word_set(self) -> frozenset[str]:
@@ -113,7 +152,10 @@ class _Joiner:
     """Applies rules to the marks of one text, from left to right."""
 
     def __init__(self, rules: JoinedWords, text: str, bounds: np.ndarray) -> None:
-        self._marks, self._words = rules.mark_set, rules.word_set
+        marks = rules.marks_by_position
+        self._between_letters, self._between_digits = marks[Position.BETWEEN_LETTERS], marks[Position.BETWEEN_DIGITS]
+        self._start, self._end, self._initials = marks[Position.START], marks[Position.END], marks[Position.INITIALS]
+        self._words = rules.word_set
         self._text, self._bounds = text, bounds
         self._continues = np.zeros(len(bounds), bool)
 
@@ -144,21 +186,20 @@ class _Joiner:
         """
         text = self._text
         mark = text[position]
-        before = _kind(text[position - 1]) if begin < position else ""
-        after = _kind(text[position + 1]) if end > position + 1 else ""
+        before = _word_char(text[position - 1]) if begin < position else None
+        after = _word_char(text[position + 1]) if end > position + 1 else None
         if not (before or after) or not is_mark(mark):
             return
         if after and text[position:end].lower() in self._words:
             joins = (False, True)
         elif before and after:
-            kind = "0" if before == after == "0" else "a"
             is_elided = mark in _APOSTROPHES and text[begin : position + 1].lower() in self._words
-            is_inside = f"{kind}{mark}{kind}" in self._marks
+            is_inside = mark in (self._between_digits if before is after is _WordChar.DIGIT else self._between_letters)
             joins = (is_elided or is_inside, is_inside and not is_elided)
         elif after:
-            joins = (False, f"{mark}a" in self._marks)
+            joins = (False, mark in self._start)
         else:
-            joins = (f"a{mark}" in self._marks or self._ends_word(index, mark), False)
+            joins = (mark in self._end or self._ends_word(index, mark), False)
         if joins[0]:
             self._continues[index] = True
         if joins[1]:
@@ -170,7 +211,7 @@ class _Joiner:
         while self._continues[first] and index - first < _MAX_PARTS:
             first -= 1
         word = self._text[self._bounds[first, 0] : self._bounds[index, 1]].lower()
-        return word in self._words or (f"a{mark}a{mark}" in self._marks and _is_initials(word))
+        return word in self._words or (mark in self._initials and _is_initials(word))
 
 
 @lru_cache(maxsize=4096)
@@ -183,32 +224,40 @@ def is_mark(char: str) -> bool:
 def word_around(text: str, position: int) -> tuple[int, int]:
     """Return (start, end) of the word that a position is inside of; both are `position` if it is between words."""
     start = end = position
-    if 0 < position < len(text) and _kind(text[position - 1]) and _kind(text[position]):
-        while start and _kind(text[start - 1]):
+    if 0 < position < len(text) and _word_char(text[position - 1]) and _word_char(text[position]):
+        while start and _word_char(text[start - 1]):
             start -= 1
-        while end < len(text) and _kind(text[end]):
+        while end < len(text) and _word_char(text[end]):
             end += 1
     return start, end
 
 
+class _WordChar(Enum):
+    """Class of a character inside words."""
+
+    DIGIT = 1
+    LETTER = 2
+    """Letter, or any other character of a word that is not a digit."""
+
+
 @lru_cache(maxsize=65536)
-def _kind(char: str) -> str:
-    """Return `0` for a digit, `a` for any other character of a word, empty for all others."""
+def _word_char(char: str) -> _WordChar | None:
+    """Return the class of a character; None for marks, spaces, characters without word spacing, and no character."""
     if not char or is_mark(char) or char.isspace() or is_unspaced(char):
-        return ""
-    return "0" if char.isdecimal() else "a"
+        return None
+    return _WordChar.DIGIT if char.isdecimal() else _WordChar.LETTER
 
 
 def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
     """Learn which marks belong to words.
 
-    A mark belongs to words (`a-a`, `@a`) if more words have it than have it beside them as a word of its own. Words
-    that begin or end with a mark against that rule are listed one by one, if they are frequent.
+    A mark belongs to words at a position (`a-a`, `@a`) if more words have it there than have it beside them as a word
+    of its own. Words that begin or end with a mark against that rule are listed one by one, if they are frequent.
 
     Args:
         sentences: words as tagged.
     """
-    with_mark, apart = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    with_mark, apart = defaultdict[MarkRule, set[str]](set), defaultdict[MarkRule, set[str]](set)
     outer, divided = Counter[str](), Counter[str]()
     for sentence in sentences:
         words = [word.lower() for word in sentence]
@@ -216,25 +265,27 @@ def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
             if not word.isalnum():
                 _count_word(word, with_mark, outer, divided)
         for first, second in pairwise(words):
-            if len(first) == 1 and is_mark(first) and _kind(second[:1]):
-                apart[f"{first}a"].add(second)
+            if len(first) == 1 and is_mark(first) and _word_char(second[:1]):
+                apart[MarkRule(Position.START, first)].add(second)
                 divided[first + second] += 1
-            if len(second) == 1 and is_mark(second) and _kind(first[-1:]):
-                apart[f"a{second}"].add(first)
+            if len(second) == 1 and is_mark(second) and _word_char(first[-1:]):
+                apart[MarkRule(Position.END, second)].add(first)
                 if _is_initials(first + second):
-                    apart[f"a{second}a{second}"].add(first)
+                    apart[MarkRule(Position.INITIALS, second)].add(first)
                 divided[first + second] += 1
         for first, mark, last in zip(words, words[1:], words[2:], strict=False):
-            if len(mark) == 1 and is_mark(mark) and (kinds := _kinds(first[-1:], last[:1])):
-                apart[f"{kinds}{mark}{kinds}"].add(f"{first}{mark}{last}")
-    commonest = sorted(with_mark, key=lambda mark: (-len(with_mark[mark]), mark))
-    marks = {mark for mark in commonest[:MAX_JOINED_MARKS] if _belongs(mark, len(with_mark[mark]), len(apart[mark]))}
-    known = [
+            if len(mark) == 1 and is_mark(mark) and (position := _position_between(first[-1:], last[:1])):
+                apart[MarkRule(position, mark)].add(f"{first}{mark}{last}")
+    commonest = sorted(with_mark, key=lambda rule: (-len(with_mark[rule]), str(rule)))
+    rules = {rule for rule in commonest[:MAX_JOINED_MARKS] if _belongs(rule, len(with_mark[rule]), len(apart[rule]))}
+    listed = [
         word
         for word, count in outer.most_common()
-        if count >= _MIN_COUNT and count > divided[word] and not {f"{word[0]}a", f"a{word[-1]}"} & marks
+        if count >= _MIN_COUNT
+        and count > divided[word]
+        and not {MarkRule(Position.START, word[0]), MarkRule(Position.END, word[-1])} & rules
     ]
-    return JoinedWords(tuple(sorted(marks)), tuple(sorted(known[:MAX_JOINED_WORDS])))
+    return JoinedWords(tuple(sorted(map(str, rules))), tuple(sorted(listed[:MAX_JOINED_WORDS])))
 
 
 def _is_initials(word: str) -> bool:
@@ -243,34 +294,46 @@ def _is_initials(word: str) -> bool:
     return found is not None and found[1] == word[-1]
 
 
-def _count_word(word: str, with_mark: dict[str, set[str]], outer: Counter[str], divided: Counter[str]) -> None:
-    for position in range(1, len(word) - 1):
-        mark = word[position]
-        if is_mark(mark) and (kinds := _kinds(word[position - 1], word[position + 1])):
-            with_mark[f"{kinds}{mark}{kinds}"].add(word)
-            divided[word[position:]] += 1
-            divided[word[: position + 1]] += 1
-    if len(word) > 1 and is_mark(word[0]) and _kind(word[1]) and _kind(word[-1]):
-        with_mark[f"{word[0]}a"].add(word)
+def _count_word(word: str, with_mark: dict[MarkRule, set[str]], outer: Counter[str], divided: Counter[str]) -> None:
+    """Count the marks of a tagged word.
+
+    Args:
+        word: word in lower case.
+        with_mark: gets the word for each of its marks.
+        outer: occurrences of words that begin or end with a mark.
+        divided: occurrences of a mark together with the text before or after it, counted as if it were a word.
+    """
+    for place in range(1, len(word) - 1):
+        mark = word[place]
+        if is_mark(mark) and (position := _position_between(word[place - 1], word[place + 1])):
+            with_mark[MarkRule(position, mark)].add(word)
+            divided[word[place:]] += 1
+            divided[word[: place + 1]] += 1
+    if len(word) > 1 and is_mark(word[0]) and _word_char(word[1]) and _word_char(word[-1]):
+        with_mark[MarkRule(Position.START, word[0])].add(word)
         outer[word] += 1
-    elif len(word) > 1 and is_mark(word[-1]) and _kind(word[-2]) and _kind(word[0]):
-        with_mark[f"a{word[-1]}"].add(word)
+    elif len(word) > 1 and is_mark(word[-1]) and _word_char(word[-2]) and _word_char(word[0]):
+        with_mark[MarkRule(Position.END, word[-1])].add(word)
         outer[word] += 1
         if _is_initials(word):
-            with_mark[f"a{word[-1]}a{word[-1]}"].add(word)
+            with_mark[MarkRule(Position.INITIALS, word[-1])].add(word)
 
 
-def _kinds(before: str, after: str) -> str:
-    """Return `0` for a mark between digits, `a` between other characters of words, empty elsewhere."""
-    first, last = _kind(before), _kind(after)
-    return "" if not (first and last) else "0" if first == last == "0" else "a"
+def _position_between(before: str, after: str) -> Position | None:
+    """Return the position of a mark between two characters; None if one of them is not in a word."""
+    first, last = _word_char(before), _word_char(after)
+    if not (first and last):
+        return None
+    return Position.BETWEEN_DIGITS if first is last is _WordChar.DIGIT else Position.BETWEEN_LETTERS
 
 
-def _belongs(mark: str, num_with: int, num_apart: int) -> bool:
-    if len(mark) == 3:
+def _belongs(rule: MarkRule, num_with: int, num_apart: int) -> bool:
+    """Return whether a mark belongs to words, by the number of words that have it, and of words beside it."""
+    if rule.position in (Position.BETWEEN_LETTERS, Position.BETWEEN_DIGITS):
         return num_with * _MAX_APART_RATIO >= num_apart
-    is_outer = len(mark) == 2
-    return num_with > num_apart and not (is_outer and (num_with < _MIN_OUTER or _encloses(mark.strip("a"))))
+    if rule.position is Position.INITIALS:
+        return num_with > num_apart
+    return num_with > num_apart and num_with >= _MIN_OUTER and not _encloses(rule.mark)
 
 
 def _encloses(mark: str) -> bool:

@@ -37,6 +37,6 @@ def two_nodes() -> Iterator[Any]:
 
 
 def kill_a_node(cluster: Any) -> None:
-    """Stop the worker node at once, like a power failure."""
+    """Stop the worker node immediately, like a power failure."""
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)

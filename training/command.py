@@ -226,7 +226,7 @@ def _raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _signals_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C.
 
-    One of several processes ends at once instead: it may wait for others in a call that no exception interrupts.
+    One of several processes ends immediately instead: it may wait for others in a call that no exception interrupts.
     """
     numbers = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
     handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores SIGHUP

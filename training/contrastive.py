@@ -89,7 +89,7 @@ class ContrastiveRecipe(LoopSettings):
     global_batch_size: Annotated[int, COUNT] = 64
     """Texts in a step, each with its positive, over all processes; the other texts are negatives."""
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
-    """Not a flag: a process runs its whole part of the batch at once, as each text is compared with all others."""
+    """Not a flag: a process runs its part of the batch as one micro-batch, as it compares each text with all others."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] = 3e-5

@@ -260,7 +260,7 @@ class _EncodedData:
 
 
 def _encode(recipe: FinetuneRecipe, data: _Data) -> _EncodedData:
-    """Encode all examples. Dev examples are encoded before training, so that invalid ones raise at once."""
+    """Encode all examples. Dev examples are encoded before training, so that invalid ones raise immediately."""
     train, unusable = label_examples(data.task, data.train)
     dev = encode_examples(data.task, data.dev)
     if not train:

@@ -62,7 +62,7 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
         "grpc.service_config": json.dumps(config),
         "grpc.per_rpc_retry_buffer_size": 4 * 2**20,  # as large as a request may be by default
         # Give up an address that does not reply after 1 s, and try again at least every second: a server that comes up
-        # is found, and a missing server is reported at once.
+        # is found, and a missing server is reported immediately.
         "grpc.min_reconnect_backoff_ms": 1000,
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 1000,

@@ -124,7 +124,7 @@ def _add_usage(usage: Usage, reply: Any) -> None:
 
 
 def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
-    """Return a function that splits inputs into requests lazily, so that few messages exist at once.
+    """Return a function that splits inputs into requests lazily, so that few messages exist at the same time.
 
     Args:
         items: inputs.

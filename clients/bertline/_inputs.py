@@ -48,7 +48,7 @@ def read_texts(values: Iterable[str]) -> list[str]:
     """Return texts as a list of strings that UTF-8 can encode."""
     texts = read_items(values, "texts")
     try:
-        "".join(texts).encode()  # all at once takes a tenth of the time
+        "".join(texts).encode()  # joined: ten times as fast as one by one
     except (TypeError, UnicodeEncodeError):
         _check([{"text": text} for text in texts])
     return texts

@@ -29,7 +29,7 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
     grpc.StatusCode.UNAVAILABLE: (ConnectionFailed, "no server is available at `{target}` ({details}); {hint}"),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         TimedOut,
-        "no reply from `{target}` within {timeout:g} s ({details}); raise the timeout or send less at once",
+        "no reply from `{target}` within {timeout:g} s ({details}); raise the timeout, or send fewer inputs per call",
     ),
     grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, "{details}"),
     grpc.StatusCode.NOT_FOUND: (ModelNotFound, "{details}"),
@@ -42,7 +42,7 @@ ERRORS: dict[grpc.StatusCode, tuple[type[BertlineError], str]] = {
 }
 """Error type and message template of each status. Every other status is a ServerError."""
 _SERVER_ERROR = (ServerError, "`{target}` failed with {code} ({details})")
-_TOO_MUCH = "`{target}` does not take so much at once ({details}); lower `batch_size`, or shorten the inputs"
+_TOO_MUCH = "`{target}` does not accept so much in one message ({details}); lower `batch_size`, or shorten the inputs"
 """Message of an Overloaded that is final."""
 
 REQUEST_ID = "x-request-id"

@@ -1,4 +1,4 @@
-"""Pacing of refusals: callers that retry at once must not keep the event loop busy."""
+"""Pacing of refusals: callers that retry immediately must not keep the event loop busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DELAY_S = 2.0
 MARGIN_S = 0.05
 """Seconds before the deadline of its call at which a delayed refusal is sent, so that it arrives in time."""
 MAX_DELAYED = 1000
-"""Maximum number of refusals that are delayed at the same time. Further ones are sent at once."""
+"""Maximum number of refusals that are delayed at the same time. Further ones are sent immediately."""
 
 
 class RefusalPacer:

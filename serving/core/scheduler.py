@@ -1,7 +1,7 @@
 """Dynamic batching across calls and models with a fixed number of cores. Knows neither gRPC nor ONNX Runtime.
 
 A batch is formed when a worker becomes free: under load the queue fills in the meantime, without load nothing waits. A
-request that cannot be done in time is refused at once.
+request that cannot be done in time is refused immediately.
 """
 
 from __future__ import annotations

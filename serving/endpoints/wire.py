@@ -21,9 +21,9 @@ from serving.core.limits import ParseLimits
 MessageT = TypeVar("MessageT", bound=Message)
 
 PIECE_BYTES = 64 * 1024
-"""Bytes that are parsed at once: one to three milliseconds if all of them are empty messages."""
+"""Bytes to parse in one step: one to three milliseconds if all of them are empty messages."""
 CHECKED_STRINGS = 256
-"""Number of strings that are checked for UTF-8 at once."""
+"""Number of strings to check for UTF-8 in one step."""
 DEFAULT_LIMITS = ParseLimits()
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _VARINT_TYPES = {
@@ -137,7 +137,7 @@ class _PieceParser:
             else:
                 self._num_fields += 1
                 name = outer or (field.name if field else "unknown fields")
-                self._check_count(name, self._num_fields, self._limits.max_fields, "items and parts of items")
+                self._check_count(name, self._num_fields, self._limits.max_fields, "values, nested ones included")
             size = place - first
             if start and field and (field.is_deep or size > PIECE_BYTES) and (field.layout or field.is_packed):
                 self._merge_piece(message, piece, first)
@@ -215,7 +215,7 @@ class _PieceParser:
 def serialize_parts(parts: Iterable[Message]) -> bytes:
     """Serialise a message that is given in parts, each with some of its fields.
 
-    Serialising a large message at once would hold the interpreter lock.
+    Serialising a large message in one step would hold the interpreter lock.
     """
     return b"".join(part.SerializeToString() for part in parts)
 

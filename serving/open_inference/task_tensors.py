@@ -272,7 +272,7 @@ def _entity(entity: Entity, text: str) -> dict[str, Any]:
 
 
 def _json(items: Iterator[Any]) -> bytes:
-    """Write a list as JSON, some items at a time: a hundred thousand at once would hold the interpreter lock."""
+    """Write a list as JSON, some items at a time: a hundred thousand in one piece would hold the interpreter lock."""
     parts = iter(lambda: list(islice(items, JSON_ITEMS)), [])
     return b"[%s]" % b", ".join(json.dumps(part, ensure_ascii=False)[1:-1].encode() for part in parts)
 

@@ -27,9 +27,9 @@ MAX_AXIS = 2**31 - 1
 """Maximum size of an axis. In a request, an empty array may have an axis of any size; numpy does not accept that."""
 RAW_OUTPUT = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 COPIED_ELEMENTS = 2**20
-"""Elements of an output that are copied at once, which takes a millisecond."""
+"""Number of elements of an output to copy in one step, which takes a millisecond."""
 CONVERTED_ELEMENTS = 8192
-"""Elements that are converted to an array at once, which takes a millisecond."""
+"""Number of elements to convert to an array in one step, which takes a millisecond."""
 _ACCEPTED = {BYTES: (BYTES,), "INT64": ("INT64", "INT32")}
 _CONTENTS = {BYTES: "bytes_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 

@@ -24,7 +24,7 @@ def use_one_arena() -> None:
 
 
 async def trim_memory() -> None:
-    """Return freed memory to the system every few seconds; return at once if the C library does not support it.
+    """Return freed memory to the system every few seconds; return immediately if the C library does not support it.
 
     Unused memory grows when memory is freed and shrinks after a trim. A trim cannot return all of it, and how much is
     known only afterwards, so the rest is the baseline for the next one.

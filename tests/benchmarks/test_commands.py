@@ -90,7 +90,7 @@ class Peer:
 
 
 def test_refusal_of_the_server_prints_one_line(tmp_path, texts, monkeypatch, capfd):
-    """The client requests 64 vectors at once, more than the server accepts."""
+    """The client requests 64 vectors in one call, more than the server accepts."""
     texts.write_text("the cat\n" * 256, encoding="utf-8")
     write_model(tmp_path / "models")
     monkeypatch.setattr("benchmarks.serving_peers.SentenceTransformers", Peer)

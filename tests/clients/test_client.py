@@ -271,7 +271,7 @@ def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> N
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, kind: str) -> None:
-    """The client sends up to `num_in_flight` requests at once, and never more."""
+    """The client sends up to `num_in_flight` requests at the same time, and never more."""
     server.delay(0.1)
     texts = [str(number) for number in range(9)]
 

@@ -81,7 +81,7 @@ def test_errors_of_workers_are_one_line(cluster, tmp_path, folder, partitions, l
     ],
 )
 def test_no_cluster_is_one_line(address, message):
-    """An address without a cluster fails at once."""
+    """An address without a cluster fails immediately."""
     began = time.monotonic()
     with pytest.raises(RayFailed, match=message):
         map_partitions([1], print, address=address, num_workers=1, progress=print)

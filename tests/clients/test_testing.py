@@ -378,7 +378,7 @@ def test_a_server_may_restart(server: FakeServer) -> None:
     ],
 )
 def test_impossible_faults_raise_at_once(server: FakeServer, use: Callable[[FakeServer], Any], message: str) -> None:
-    """An impossible fault raises ValueError at once, so that no test passes without it."""
+    """An impossible fault raises ValueError immediately, so that no test passes without it."""
     with pytest.raises(ValueError, match=message):
         use(server)
 

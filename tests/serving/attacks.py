@@ -166,7 +166,7 @@ def read_nothing(target, path, message, num_calls, *, seconds=5.0):
 
 
 def reset_rapidly(target, *, rate=10_000, seconds=3.0, path=EMBED):
-    """Start calls and cancel each at once; return their number when the server closed the connection."""
+    """Start calls and cancel each immediately; return their number when the server closed the connection."""
     with Sender(target) as sender:
         began, count = time.monotonic(), 0
         try:

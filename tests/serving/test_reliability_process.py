@@ -125,7 +125,7 @@ def test_reload_and_drain(tmp_path):
 
 
 def test_killed(slow_models):
-    """Calls on a killed server are UNAVAILABLE at once, and the same channels work with a new server."""
+    """Calls on a killed server are UNAVAILABLE immediately, and the same channels work with a new server."""
     with (
         listening(slow_models, "--max-batch-tokens", 32, "--max-queue-s", 1000) as (process, target, _),
         open_channel(

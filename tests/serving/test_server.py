@@ -106,7 +106,7 @@ def test_calls_of_a_connection(server):
 
 
 def test_full_queue(slow):
-    """A request that does not fit is RESOURCE_EXHAUSTED at once; waiting requests are answered."""
+    """A request that does not fit is RESOURCE_EXHAUSTED immediately; waiting requests are answered."""
     call = busy(slow, 16)
     refused = embed(slow, *[LONG] * 10)
 
@@ -282,7 +282,7 @@ def test_cancelled_during_tokenization(slow, monkeypatch):
 
 
 def test_deadline_that_cannot_be_met(slow):
-    """A deadline that cannot be met is DEADLINE_EXCEEDED at once with a retry time, and nothing is computed."""
+    """A deadline that cannot be met is DEADLINE_EXCEEDED immediately with a retry time, and nothing is computed."""
     call = embed(slow, *[LONG] * 8, timeout=2)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -100,7 +100,7 @@ def empty_words(target: str, seconds: float) -> None:
 
 
 def large_messages(target: str, seconds: float) -> None:
-    """Three hundred complete messages of 4 MB at once."""
+    """Three hundred complete messages of 4 MB at the same time."""
     _calls(target, EMBED, _embed(["a" * 100_000] * 40), 300, seconds, connections=10)
 
 
@@ -199,7 +199,7 @@ ATTACKS = [
     Attack("watches", "2,500 `Health/Watch` with names of 500 kB", "4 KiB a name, 32 watches a connection", watches),
     Attack(
         "large-messages",
-        "300 complete messages of 4 MB at once, over and over",
+        "300 complete messages of 4 MB at the same time, over and over",
         "half of `--buffer-bytes`",
         large_messages,
     ),
@@ -220,7 +220,7 @@ ATTACKS = [
     Attack(
         "long-tensors", "4 `ModelInfer` at a time of a sequence of 500,000 ids", "refused by its shape", long_tensors
     ),
-    Attack("rapid-reset", "calls cancelled at once, 10,000 a second", "the connection is closed", resets),
+    Attack("rapid-reset", "calls cancelled immediately, 10,000 a second", "the connection is closed", resets),
     Attack("failing-calls", "calls that fail, as fast as 8 callers can", "50 lines of the log a second", failing_calls),
     Attack("silent-connections", "400 connections that say nothing", "a handshake ends after its time", slow_metrics),
     Attack("bulk", "64 callers with 32 long texts each", "callers share the cores", bulk),

@@ -268,7 +268,7 @@ def test_leftovers_of_a_killed_process_are_removed(old):
 
 
 def test_one_process_at_a_time(tmp_path):
-    """A second process gets an error at once, and the work of the first one is not touched."""
+    """A second process gets an error immediately, and the work of the first one is not touched."""
     path = tmp_path / "there"
     with resumable_directory(path, made_from={"data": "text"}) as partial:
         (partial / "1").touch()

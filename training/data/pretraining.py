@@ -3,8 +3,8 @@
 The rules are those of the paper (appendix A.2) and of create_pretraining_data.py in google-research/bert: sentences are
 packed into pairs, half of the second parts come from another document, and 15% of the tokens are predicted: 80% of them
 become [MASK], 10% a random token, and 10% stay. The reference writes ten copies of the data; here each epoch draws new
-pairs and masks. No example depends on others, so training resumes at any step at once, and sees the same global batches
-with any number of processes. Ablations predict the next token instead.
+pairs and masks. No example depends on others, so training resumes immediately at any step, and sees the same global
+batches with any number of processes. Ablations predict the next token instead.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(days=30)
 """Longest work of the main process that the others wait for, such as an evaluation. Sums of gradients have
-torch.distributed's own timeout. If a process dies, the others fail at once in both cases."""
+torch.distributed's own timeout. If a process dies, the others fail immediately in both cases."""
 
 LAUNCHER = "TRAINING_LAUNCHER_PID"
 """Environment variable with the process id of `training.launch`."""

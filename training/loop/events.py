@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, written at once. TensorBoard's own writer has a thread, whose errors are lost."""
+"""Scalars for TensorBoard, written immediately. TensorBoard's own writer has a thread, whose errors are lost."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise at once if nothing listens at the address; Ray would retry for minutes."""
+    """Raise immediately if nothing listens at the address; Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise ChildProcessError(f"--ray must be `auto`, `local` or host:port of a cluster's head: `{address}`")

@@ -280,7 +280,7 @@ def measured_s(profile: LoadProfile, results: CallResults, elapsed_s: float) -> 
 
 
 def due_times(profile: LoadProfile, rate: float, started: float) -> Iterator[float]:
-    """Yield the times at which the calls of an open loop are due; the first one is due at once."""
+    """Yield the times at which the calls of an open loop are due; the first one is due immediately."""
     draw = random.Random(profile.seed).expovariate
     gaps = (draw(rate) for _ in count()) if profile.arrivals == "poisson" else repeat(1 / rate)
     return islice(accumulate(gaps, initial=started), profile.num_calls)

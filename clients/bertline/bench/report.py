@@ -196,7 +196,7 @@ def _warnings(profile: LoadProfile, results: CallResults, usage: ProcessUsage) -
     if busy > MAX_BUSY:
         yield (
             f"the client was the bottleneck: its event loop was busy {busy:.0%} of the time; put more texts into "
-            "each call (--batch-size), or run several `bertline bench` at once"
+            "each call (--batch-size), or run several `bertline bench` at the same time"
         )
     if results.num_unsent:
         yield (

@@ -116,7 +116,7 @@ def test_a_call_that_would_wait_too_long_is_refused():
 
 
 def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
-    """Cancelled calls free their memory and their place at once, also while all threads are busy."""
+    """Cancelled calls free their memory and their place immediately, also while all threads are busy."""
     monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 5)
     release, kept = threading.Event(), []
     pool = CodecPool("some", 1, lambda name, seconds: None)

@@ -96,7 +96,7 @@ def test_a_caller_that_was_away_has_no_credit():
 
 
 def test_a_caller_with_more_than_its_fraction_is_remembered():
-    """Sending jobs one after another gives no more core time than sending all at once."""
+    """Sending jobs one after another gives no more core time than sending all together."""
     order = FairOrder()
     add(order, 20, "all", count=2000)
     found = defaultdict(float)

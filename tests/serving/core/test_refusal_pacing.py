@@ -29,12 +29,12 @@ def seconds(*calls):
 
 
 def test_few_are_sent_at_once():
-    """A few refusals are sent at once, also to the same caller."""
+    """A few refusals are sent immediately, also to the same caller."""
     assert max(seconds(*[("a", None)] * 10)) < 0.08
 
 
 def test_callers_that_ask_too_often_wait():
-    """Refusals to the same caller are spread over a limited time, and first refusals to others are sent at once."""
+    """Refusals to the same caller are spread over a limited time, and first refusals to others are sent immediately."""
     times = seconds(*[("a", None)] * 20, ("b", None), ("b", None))
 
     assert max(times[:10]) < 0.08

@@ -429,7 +429,7 @@ def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
 
 
 def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
-    """The memory of a failed load is free at once, without the garbage collector."""
+    """The memory of a failed load is free immediately, without the garbage collector."""
     put()
     gc.disable()
     try:

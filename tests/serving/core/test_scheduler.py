@@ -114,7 +114,7 @@ def test_groups(scheduler, model):
 
 
 def test_nothing(scheduler, model):
-    """A job without groups ends at once, without results."""
+    """A job without groups ends immediately, without results."""
     assert scheduler.submit(model, [], total).result(0).results == []
 
 
@@ -159,7 +159,7 @@ def test_many_threads(log, model):
 
 
 def test_full_queue(scheduler, model):
-    """A job that would wait too long is refused at once with a retry time; waiting jobs are not affected."""
+    """A job that would wait too long is refused immediately with a retry time; waiting jobs are not affected."""
     model.seconds_per_token = 0.1
     busy = occupy(scheduler, model)
     waiting = scheduler.submit(model, [[[1] * 50]], total)
@@ -177,7 +177,7 @@ def test_full_queue(scheduler, model):
 
 
 def test_refused_job_is_freed(scheduler, model):
-    """The sequences of a refused job are freed at once, without the garbage collector."""
+    """The sequences of a refused job are freed immediately, without the garbage collector."""
 
     class Sequence(list):
         pass
@@ -263,7 +263,7 @@ def test_speed_is_learnt(scheduler, model):
 
 
 def test_cancelled_in_queue(scheduler, model, log):
-    """A cancelled job leaves the queue at once and is never computed; its neighbours are."""
+    """A cancelled job leaves the queue immediately and is never computed; its neighbours are."""
     occupy(scheduler, model)
     first, second, third = (scheduler.submit(model, [[[number] * 5]] * 2, total) for number in (1, 2, 3))
 
@@ -397,7 +397,7 @@ def test_long_jobs_do_not_starve(scheduler, model):
 
 
 def test_a_batch_that_hangs_is_aborted(log, model):
-    """A batch that hangs fails its jobs at once and is reported until it ends, and the worker goes on."""
+    """A batch that hangs fails its jobs immediately and is reported until it ends, and the worker goes on."""
     scheduler = Scheduler(workers=1, observer=log, max_run_s=0.05)
     hung = occupy(scheduler, model)
     time.sleep(0.1)

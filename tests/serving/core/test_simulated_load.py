@@ -140,7 +140,7 @@ def test_bulk_class_beside_a_saturated_server():
 
 
 def test_a_burst():
-    """A thousand queries at once beside a bulk job are all computed before more of the job."""
+    """A thousand simultaneous queries beside a bulk job are all computed before more of the job."""
     simulation, model = Simulation(4), SimulatedModel()
     simulation.bulk("bulk", model, [250] * 64, in_flight=8, is_bulk=True)
     for number in range(1000):

@@ -47,7 +47,7 @@ def small(all_tasks):
 
 @pytest.mark.parametrize("path", [EMBED, CHECK])
 def test_messages_without_end(small, path):
-    """Connections that begin many messages and complete none get bounded memory; others are answered at once."""
+    """Connections that begin many messages and complete none get bounded memory; others are answered immediately."""
     before = small.total("process_resident_memory_bytes")
     with Sender(small.target) as sender:
         body = struct.pack(">?I", False, MIB) + bytes(MIB - 10)
@@ -169,7 +169,7 @@ async def asking_again(receiver, calls):
 
 
 async def seconds_to_receive(receiver, connection):
-    """Return the wait of a message that is there at once."""
+    """Return the wait of a message that is there immediately."""
     started = time.monotonic()
     await receiver.message(connection, Silent(0))
     return time.monotonic() - started
@@ -339,7 +339,7 @@ def test_buffer_that_does_not_hold_requests():
 
 @pytest.mark.parametrize("text", ["cat", ""])
 def test_memory_of_refused_messages(small, text):
-    """Memory of refused messages is free at once, without the garbage collector."""
+    """Memory of refused messages is free immediately, without the garbage collector."""
     message = pb.EmbedRequest(texts=[text, "x" * (MIB - 100 if text == "" else MIB)]).SerializeToString()
     ask = small.channel.unary_unary(EMBED)
     assert ask.future(message, timeout=20).code() in (

@@ -45,7 +45,7 @@ def test_errors_are_raised():
 
 @pytest.mark.parametrize("outcome", ["result", "error"])
 def test_cancelling_does_not_cancel_the_coroutine(outcome):
-    """Cancelling ends the caller at once, while the future and the coroutine end by themselves."""
+    """Cancelling ends the caller immediately, while the future and the coroutine end by themselves."""
 
     async def run():
         future, log = asyncio.get_running_loop().create_future(), []
@@ -64,7 +64,7 @@ def test_cancelling_does_not_cancel_the_coroutine(outcome):
 
 
 def test_nothing_to_wait_for():
-    """A coroutine that awaits nothing returns at once."""
+    """A coroutine that awaits nothing returns immediately."""
 
     async def at_once():
         return 7

@@ -216,7 +216,7 @@ def test_help():
 
 
 def test_sighup(tmp_path):
-    """SIGHUP scans for models at once, and a broken model does not stop the server."""
+    """SIGHUP scans for models immediately, and a broken model does not stop the server."""
     write_model(tmp_path)
     with started(tmp_path, "--poll-s", 0) as (process, stub, _):
         write_model(tmp_path, version="2")

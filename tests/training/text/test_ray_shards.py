@@ -119,7 +119,7 @@ def test_malformed_text_is_an_error_of_one_line(cluster, tokenizer_dir, tmp_path
     [("127.0.0.1:1", "no Ray cluster at `127.0.0.1:1`"), ("a", "--ray must be `auto`, `local` or host:port")],
 )
 def test_no_cluster_is_one_line(address, message, text_file, tokenizer_dir, tmp_path):
-    """A missing cluster is an error at once, and keeps the prepared files."""
+    """A missing cluster raises an error immediately, and keeps the prepared files."""
     recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", ray=address)
     with pytest.raises(ChildProcessError, match=message):
         prepare_corpus(recipe)
