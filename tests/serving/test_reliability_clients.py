@@ -99,7 +99,7 @@ def num_tasks(server):
     return asyncio.run_coroutine_threadsafe(count(), server.loop).result(10)
 
 
-def test_a_client_that_does_not_read_leaves(large_replies):
+def test_calls_are_freed_when_a_client_leaves_without_reading(large_replies):
     """Nothing of a client's calls remains after it leaves without reading."""
     with serve(large_replies) as server:
         server.stub.Embed(pb.EmbedRequest(texts=["cat"]))

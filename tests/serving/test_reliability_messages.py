@@ -69,7 +69,7 @@ def test_vectors_of_hard_texts(fresh, references, count):
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
-def test_places_in_hard_texts(fresh, count):
+def test_offsets_are_code_points_in_difficult_texts(fresh, count):
     """Offsets of spans, entities, words and tokens are right in code points."""
     rng = random.Random(count)
     contexts = [[text(rng, 40) + " the cat", text(rng) + " dog"] for _ in range(count)]

@@ -124,7 +124,7 @@ def test_reload_and_drain(tmp_path):
     assert {line["logger"] for line in lines if line["level"] == "error"} <= {"serving.core.repository"}
 
 
-def test_killed(slow_models):
+def test_calls_on_a_killed_server_are_unavailable(slow_models):
     """Calls on a killed server are UNAVAILABLE immediately, and the same channels work with a new server."""
     with (
         listening(slow_models, "--max-batch-tokens", 32, "--max-queue-s", 1000) as (process, target, _),

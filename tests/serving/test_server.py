@@ -96,7 +96,7 @@ def busy(server, num_texts):
     return call
 
 
-def test_calls_of_a_connection(server):
+def test_calls_of_a_connection_are_limited(server):
     """The number of concurrent calls of a connection is limited."""
     with http2.Connection(server.target) as connection:
         settings = next(payload for kind, payload in connection.frames() if kind == http2.SETTINGS)

@@ -79,7 +79,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken(tmp_path, name):
+def test_broken_model_affects_no_other(tmp_path, name):
     """A broken model affects no other one, at start or later, and is served once it is corrected."""
     write_model(tmp_path)
     write_model(tmp_path, "broken")

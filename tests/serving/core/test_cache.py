@@ -41,7 +41,7 @@ def test_least_recently_used_go_first(steps):
         assert cache.num_bytes == sum(OVERHEAD_BYTES + len(reply) for reply in expected.values()) <= capacity
 
 
-def test_too_large_ones_displace_nothing():
+def test_reply_larger_than_the_cache_is_not_stored():
     """A reply larger than the whole cache is not stored."""
     cache = ReplyCache(1000)
     cache.put(b"a", CachedReply(None, 1, 1, b"small"))
@@ -83,7 +83,7 @@ def test_the_same_request_is_computed_once(cached):
     assert OVERHEAD_BYTES < cached.total("bertline_cache_bytes") <= 2000
 
 
-def test_other_requests_are_computed(cached):
+def test_different_requests_are_computed(cached):
     """A request with another option, letter or method is computed."""
     for request in (
         pb.EmbedRequest(texts=["the cat"]),
@@ -97,7 +97,7 @@ def test_other_requests_are_computed(cached):
     assert cached.total("bertline_cache_requests_total", result="miss") == 4
 
 
-def test_old_replies_make_room(cached):
+def test_old_replies_are_evicted_and_counted(cached):
     """The cache stays within its memory, and evictions are counted."""
     for number in range(20):
         cached.stub.Embed(pb.EmbedRequest(texts=["cat " * (number + 1)]))

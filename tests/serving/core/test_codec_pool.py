@@ -188,7 +188,7 @@ def test_callers_have_turns():
     assert order == [0, 5, 6, 1, 7, 2, 3, 4]
 
 
-def test_work_that_nobody_waits_for():
+def test_work_of_ended_calls_is_not_run():
     """The pool does not run the work of cancelled or expired calls."""
     order = []
     calls = [call_of("a"), call_of("a", deadline_s=time.monotonic() + 0.1), call_of("b"), call_of("b")]

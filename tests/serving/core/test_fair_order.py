@@ -168,7 +168,7 @@ def test_the_oldest_job_does_not_starve():
         max_size=40,
     )
 )
-def test_counts(jobs):
+def test_each_sequence_is_computed_or_dropped_once(jobs):
     """Each sequence is computed once or dropped, and the counts end at zero."""
     order, added, taken = FairOrder(), 0, 0
     for length, caller, is_bulk, count, to_take in jobs:
@@ -209,7 +209,7 @@ def test_wait_estimate():
     assert order.estimate_wait(Origin("c"), 0.15, 0.0).work_ahead_s == pytest.approx(0.3)
 
 
-def test_reserve_for_callers_with_less_core_time():
+def test_only_callers_with_more_core_time_leave_a_reserve():
     """Only a caller with more core time than a waiting one must leave a reserve."""
     order = FairOrder()
     add(order, 100, "a", count=2)
@@ -289,6 +289,6 @@ def test_wait_estimates_include_large_callers():
         assert all(seconds == pytest.approx(10.6, abs=0.3) for seconds in found)
 
 
-def test_sizes():
+def test_size_classes_are_powers_of_two():
     """Size classes are powers of two."""
     assert size_class(0.25) - size_class(0.124) == 2

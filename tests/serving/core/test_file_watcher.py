@@ -81,7 +81,7 @@ def test_storage_that_hangs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: enlarge(path)])
-def test_no_regular_files(tmp_path, make):
+def test_special_files_are_refused(tmp_path, make):
     """A pipe, a device and an endless file are refused, at start and later, without waiting for them."""
     path = tmp_path / "tokens"
     path.write_text("token\n")

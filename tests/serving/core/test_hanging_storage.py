@@ -65,7 +65,7 @@ AGE = "bertline_repository_look_age_seconds"
 
 
 @pytest.mark.parametrize("place", ["other", "other/1", "tiny", "tiny/2", ""])
-def test_scans_go_on(tmp_path, storage, caplog, place):
+def test_hanging_folder_does_not_stop_scans(tmp_path, storage, caplog, place):
     """While a folder hangs, all other models are served and loaded, the log reports it once, and threads do not pile
     up."""
     write_model(tmp_path)
@@ -114,7 +114,7 @@ def test_a_load_that_hangs(tmp_path, storage, caplog):
     assert caplog.text.count("has not ended after") == 1
 
 
-def test_a_load_that_fails_late(tmp_path, storage, caplog):
+def test_error_of_a_slow_load_is_reported(tmp_path, storage, caplog):
     """The error of a load that hung before is reported like any other."""
     write_model(tmp_path)
     with watching(tmp_path, poll_s=0) as server:
@@ -132,7 +132,7 @@ def test_a_load_that_fails_late(tmp_path, storage, caplog):
 
 
 @pytest.mark.parametrize("part", ["", MODEL_FILE])
-def test_start(tmp_path, storage, part):
+def test_server_starts_while_storage_hangs(tmp_path, storage, part):
     """A server starts while storage hangs, and serves its models later."""
     write_model(tmp_path)
     write_model(tmp_path, "other")
@@ -144,7 +144,7 @@ def test_start(tmp_path, storage, part):
         wait_until(lambda: states(server)["other/1"] == "READY", "it is not served")
 
 
-def test_start_with_nothing_else(tmp_path, storage):
+def test_start_fails_if_the_only_storage_hangs(tmp_path, storage):
     """A server whose only storage hangs reports that, and waits for a slow load."""
     write_model(tmp_path)
     storage.hung = tmp_path / "tiny" / "1"
@@ -158,7 +158,7 @@ def test_start_with_nothing_else(tmp_path, storage):
 
 @pytest.mark.parametrize("name", [MANIFEST_FILE, MODEL_FILE, DATA_FILE, TOKENIZER_FILE, ""])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_special_files(tmp_path, name, kind):
+def test_version_with_a_pipe_or_device_is_refused(tmp_path, name, kind):
     """A version with a pipe or a device is refused without waiting, and others are served."""
     write_model(tmp_path)
     write_model(tmp_path, "odd")
@@ -182,7 +182,7 @@ def test_special_files(tmp_path, name, kind):
             assert f"not a regular file: `{place}`" in versions(server)["odd/1"][1]
 
 
-def test_a_model_that_is_a_pipe(tmp_path):
+def test_pipe_is_no_model(tmp_path):
     """A pipe in the place of a model is ignored."""
     write_model(tmp_path)
     os.mkfifo(tmp_path / "other")
@@ -228,7 +228,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("hung", ["tiny/2", "tiny/2/model.onnx", "models", "tiny/1/model.onnx"])
-def test_exit(tmp_path, hung):
+def test_sigterm_ends_a_process_with_hanging_storage(tmp_path, hung):
     """SIGTERM ends a process with hanging storage within its grace period; SIGHUP does not kill it."""
     write_model(tmp_path / "models")
     command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]

@@ -137,7 +137,7 @@ def test_limits_come_before_work(limited, monkeypatch):
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["unknown"] * 4), "targets", "targets"),
     ],
 )
-def test_parts_of_inputs(limited, method, request_, came, field):
+def test_choices_contexts_and_targets_are_limited(limited, method, request_, came, field):
     """Choices, contexts and targets are limited like inputs."""
     error, violations = refused(getattr(limited.stub, method), request_)
 
@@ -216,7 +216,7 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
         ("Embed", pb.EmbedRequest(texts=["." * 299_000, "." * 300_000], windows=True)),
     ],
 )
-def test_too_much_to_compute_is_refused_while_it_is_read(all_tasks, method, request_):
+def test_too_long_wait_is_refused_during_tokenization(all_tasks, method, request_):
     """A request is refused during tokenization as soon as its estimated wait is too long."""
     with serve(all_tasks[0], max_queue_s=0.002) as running:
         read = []

@@ -30,7 +30,7 @@ def fresh(all_tasks):
         yield running
 
 
-def test_from_the_start(fresh):
+def test_series_exist_before_the_first_call(fresh):
     """All series exist before the first call, at zero."""
     assert fresh.total("grpc_server_handled_total") == 0
     samples = fresh.metrics()
@@ -158,7 +158,7 @@ def test_counters_after_cancelling(fresh):
     assert fresh.total("bertline_queue_tokens") == 0
 
 
-def test_page(fresh):
+def test_metrics_follow_the_conventions(fresh):
     """The page follows Prometheus' conventions: help texts, `_total` on counters, base units, ordered buckets."""
     lines = fresh.page().splitlines()
     types = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}

@@ -16,7 +16,7 @@ from tasks.model_directory import MODEL_FILE
 from tests.serving.models import edit_manifest, write_model
 
 
-def test_compute(tmp_path):
+def test_batch_equals_single_sequences(tmp_path):
     """A batch of different lengths equals numpy's results for each sequence alone."""
     reference = write_model(tmp_path)
     model = load_model(tmp_path / "tiny" / "1")
@@ -129,7 +129,7 @@ def test_every_task_is_served():
     assert len(ENDPOINTS) == len(TASKS)
 
 
-def test_other_name(tmp_path):
+def test_model_directory_with_another_name_is_an_error(tmp_path):
     """A model directory under another name is an error that names its own name."""
     write_model(tmp_path)
     (tmp_path / "tiny").rename(tmp_path / "renamed")
@@ -138,7 +138,7 @@ def test_other_name(tmp_path):
         load_model(tmp_path / "renamed" / "1")
 
 
-def test_not_a_graph(tmp_path):
+def test_malformed_graph_is_an_error(tmp_path):
     """A file that is not a graph is a one-line error."""
     write_model(tmp_path)
     directory = tmp_path / "tiny" / "1"

@@ -82,7 +82,7 @@ def test_remove():
 
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))
-def test_nearest(values, target):
+def test_values_are_sorted_by_distance(values, target):
     """Values are sorted by distance, and each occurs once."""
     found = list(nearest(values, target))
 

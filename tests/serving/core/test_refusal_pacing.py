@@ -28,7 +28,7 @@ def seconds(*calls):
     return asyncio.run(run())
 
 
-def test_few_are_sent_at_once():
+def test_few_refusals_are_sent_immediately():
     """A few refusals are sent immediately, also to the same caller."""
     assert max(seconds(*[("a", None)] * 10)) < 0.08
 
@@ -52,7 +52,7 @@ def test_a_deadline_ends_the_wait():
     assert times[19] < 0.08
 
 
-def test_few_are_held(monkeypatch):
+def test_number_of_delayed_refusals_is_bounded(monkeypatch):
     """The number of delayed refusals is bounded."""
     monkeypatch.setattr(refusals, "MAX_DELAYED", 1)
 

@@ -157,7 +157,7 @@ def test_replaced_under_load(put, models_dir):
     assert set(chosen) == {0, 1, 2, 3}
 
 
-def test_another_task_in_its_place(put, models_dir):
+def test_version_is_replaced_by_another_task(put, models_dir):
     """A version may be replaced by a model of another task."""
     put()
     with watching(models_dir) as server:
@@ -187,7 +187,7 @@ def test_unloaded_under_load(put, models_dir):
         assert server.total("bertline_tokens_total", model="slow") == 64 * 32
 
 
-def test_memory(put, models_dir):
+def test_replaced_model_is_freed(put, models_dir):
     """The session of a replaced model is freed, and its last state disappears."""
     put()
     put("other")
@@ -288,7 +288,7 @@ def test_replaced_by_a_broken_version(put, models_dir, breakage):
 
 
 @pytest.mark.parametrize("manifest_last", [False, True])
-def test_written_in_place(put, models_dir, tmp_path, caplog, manifest_last):
+def test_version_is_loaded_when_its_copy_is_complete(put, models_dir, tmp_path, caplog, manifest_last):
     """A directory that is copied file by file is loaded when it is complete, without errors before."""
     put()
     write_model(tmp_path / "staging", version="2")
@@ -322,7 +322,7 @@ def test_same_content(put, models_dir):
         assert server.total("bertline_model_load_seconds") == seconds
 
 
-def test_nothing_new(put, models_dir, monkeypatch):
+def test_scan_without_changes_publishes_nothing(put, models_dir, monkeypatch):
     """A scan without changes builds one snapshot of all models."""
     names = {"tiny", "other", "third"}
     for name in names:
@@ -337,7 +337,7 @@ def test_nothing_new(put, models_dir, monkeypatch):
     assert len([versions for versions in made if {item.name for item in versions} == names]) == 1
 
 
-def test_odd_manifest(put, models_dir):
+def test_malformed_manifest_fails_only_its_version(put, models_dir):
     """A manifest that cannot be written as JSON or UTF-8 fails its own version; the others are listed."""
     put()
     odd = {"nan": {"scores": {"pearson": float("nan")}}, "half": {"outputs": ["\ud800"]}, "key": {"\ud800": 1}}
@@ -428,7 +428,7 @@ def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
         assert errors[0].endswith("it is not served: cannot read `weights`: input/output error")
 
 
-def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
+def test_failed_load_frees_its_memory(put, models_dir, monkeypatch):
     """The memory of a failed load is free immediately, without the garbage collector."""
     put()
     gc.disable()
@@ -443,7 +443,7 @@ def test_a_load_that_fails_leaves_nothing(put, models_dir, monkeypatch):
         gc.enable()
 
 
-def test_all_gone(put, models_dir, tmp_path, caplog):
+def test_missing_directory_unloads_nothing(put, models_dir, tmp_path, caplog):
     """No model is unloaded if the directory of models vanishes or is empty, for example when it is unmounted."""
     put()
     with watching(models_dir) as server:
@@ -472,7 +472,7 @@ def test_max_versions(put, models_dir):
         assert states(server) == {"other/7": "READY", "tiny/11": "READY"}
 
 
-def test_start(put, models_dir):
+def test_start_needs_one_model_or_all_if_strict(put, models_dir):
     """A server starts with the models that can be loaded, and not without any, or with --strict if one fails."""
     put(broken=True)
     put("other", broken=True)

@@ -113,7 +113,7 @@ def test_groups(scheduler, model):
     assert future.result(10).results == [(0, [3, 3]), (1, [4])]
 
 
-def test_nothing(scheduler, model):
+def test_job_without_groups_ends_immediately(scheduler, model):
     """A job without groups ends immediately, without results."""
     assert scheduler.submit(model, [], total).result(0).results == []
 
@@ -195,7 +195,7 @@ def test_refused_job_is_freed(scheduler, model):
         gc.enable()
 
 
-def test_a_deadline_that_cannot_be_met_is_refused_at_once(scheduler, model):
+def test_unreachable_deadline_is_refused(scheduler, model):
     """The estimate counts the work ahead and the job itself; a short job goes before long ones."""
     model.seconds_per_token = 0.01
     occupy(scheduler, model)
@@ -523,7 +523,7 @@ def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):
 
 
 @pytest.mark.parametrize("deadline_passes", [False, True])
-def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
+def test_ended_job_is_freed(scheduler, model, deadline_passes):
     """An ended job frees its arrays and its request, also if a worker is idle."""
 
     class Sequence(list):
@@ -551,7 +551,7 @@ def test_an_ended_job_is_freed(scheduler, model, deadline_passes):
         gc.enable()
 
 
-def test_close(log, model):
+def test_close_aborts_the_batch_and_cancels_jobs(log, model):
     """Closing ends the running batch and cancels waiting jobs."""
     scheduler = Scheduler(workers=1, observer=log)
     busy = occupy(scheduler, model)

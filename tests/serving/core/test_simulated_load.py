@@ -116,7 +116,7 @@ def test_a_flood_of_short_queries():
     assert all(simulation.records[f"bulk {number}"].done_tokens for number in range(4))
 
 
-def test_long_windows_beside_short_rows_of_the_same_caller():
+def test_short_texts_do_not_block_a_long_document_of_the_same_caller():
     """A caller's own short texts do not block its long document."""
     simulation, model = Simulation(2), SimulatedModel()
     simulation.bulk("own", model, [SHORT], in_flight=100)
@@ -139,7 +139,7 @@ def test_bulk_class_beside_a_saturated_server():
     assert 0.08 < share < 0.16
 
 
-def test_a_burst():
+def test_burst_of_queries_goes_before_a_bulk_job():
     """A thousand simultaneous queries beside a bulk job are all computed before more of the job."""
     simulation, model = Simulation(4), SimulatedModel()
     simulation.bulk("bulk", model, [250] * 64, in_flight=8, is_bulk=True)

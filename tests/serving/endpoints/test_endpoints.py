@@ -27,7 +27,7 @@ def vectors(reply):
     return np.frombuffer(reply.vectors, dtype="<f4").reshape(-1, reply.dim)
 
 
-def test_embed(server, references):
+def test_vectors_equal_numpy(server, references):
     """Vectors equal numpy's, in the order of the texts, and the reply names the model."""
     reply = server.stub.Embed(pb.EmbedRequest(texts=TEXTS))
 
@@ -69,7 +69,7 @@ def test_classify(server, references):
     assert list(reply.num_tokens) == [8, 16]
 
 
-def test_answer(server, references):
+def test_answers_equal_numpy_over_all_windows(server, references):
     """Contexts longer than a window are answered with the spans that numpy finds over all windows."""
     contexts = ["the cat sees the old dog near the river . " * 3, "a bird", "trees"]
     examples = [SpanExample("who sees the dog ?", context) for context in contexts]
@@ -272,7 +272,7 @@ def test_offsets_of_tags(server, parts):
     assert all(word.end <= following.start for word, following in pairwise(result.words))
 
 
-def test_windows(server, references):
+def test_vectors_of_windows_are_averaged(server, references):
     """Vectors of windows are averaged, weighted by their tokens; short texts are not affected."""
     texts = ["cat " * 30 + "dog " * 10, "the cat"]
 

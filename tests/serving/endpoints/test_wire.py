@@ -61,7 +61,7 @@ def test_pieces_make_the_same_message(monkeypatch, piece_bytes):
     assert min(num_parsed, num_refused) > 100
 
 
-def test_numbers_in_pieces(monkeypatch):
+def test_packed_fields_are_cut_between_numbers(monkeypatch):
     """Packed fields are cut between numbers of any size."""
     monkeypatch.setattr(wire, "PIECE_BYTES", 10)
     values = [0, 1, 127, 128, 2**31, 2**63 - 1, -1] * 20
@@ -134,7 +134,7 @@ def test_too_many_parts(name):
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_much_of_something_else(name):
+def test_small_content_is_not_limited(name):
     """Content that takes little memory is not limited in number."""
     kind, data = HARMLESS[name]
 
@@ -143,7 +143,7 @@ def test_much_of_something_else(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "data"), [*HOSTILE.values(), *HARMLESS.values()], ids=[*HOSTILE, *HARMLESS])
-def test_others_have_their_turn(kind, data):
+def test_parsing_lets_other_threads_run(kind, data):
     """Parsing any message lets other threads run."""
     slowest = min(_slowest_turn(kind, data) for _ in range(5))
 
@@ -168,7 +168,7 @@ def _slowest_turn(kind, data):
     return max(after - before for before, after in itertools.pairwise(turns))
 
 
-def test_calls_that_have_ended():
+def test_parsing_stops_when_the_caller_has_left():
     """Parsing stops when the caller has left."""
 
     def left():
@@ -209,7 +209,7 @@ def test_calls_that_ended_are_not_parsed(ended, deadline_s):
         parse(*HARMLESS["words"], ParseLimits(check=request.check))
 
 
-def test_cancelled_calls_are_known(server, monkeypatch):
+def test_parsing_stops_when_the_call_is_cancelled(server, monkeypatch):
     """Parsing threads learn that a call was cancelled, and stop."""
     reading, cancelled, stopped = threading.Event(), threading.Event(), threading.Event()
 

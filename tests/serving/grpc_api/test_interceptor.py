@@ -59,7 +59,7 @@ def guarded(all_tasks, tokens_file, monkeypatch):
         yield running
 
 
-def test_tokens(guarded):
+def test_calls_need_a_valid_token(guarded):
     """Calls with a valid token are answered; others are UNAUTHENTICATED and counted."""
     assert [code(guarded, metadata=bearer(token)) for token in (GOOD, OTHER)] == [grpc.StatusCode.OK] * 2
 

@@ -63,7 +63,7 @@ def check_answers(server):
 
 
 @pytest.mark.parametrize("path", ODD.values(), ids=ODD)
-def test_odd_paths(server, path):
+def test_malformed_paths_do_not_end_the_server(server, path):
     """Paths that are not UTF-8 do not end the server, unlike with gRPC 1.84 and 1.85."""
     call = server.stub.Embed.future(CAT, timeout=10)
     speak(server.target, (path, []))
@@ -72,7 +72,7 @@ def test_odd_paths(server, path):
     check_answers(server)
 
 
-def test_odd_metadata(server):
+def test_malformed_metadata_does_not_end_the_server(server):
     """Header fields with any bytes do not end the server."""
     fields = [(name, value) for name in FIELDS for value in VALUES]
     with ThreadPoolExecutor(4 * len(VALUES)) as pool:
@@ -102,7 +102,7 @@ def test_invalid_messages(server, path, caplog):
     check_answers(server)
 
 
-def test_odd_calls_do_not_fill_the_log(server, caplog):
+def test_malformed_calls_log_one_line_per_second(server, caplog):
     """gRPC's tracebacks for odd calls become one line per second, with the number of omitted ones."""
     odd = (EMBED, [("x-request-id", b"\xff")])
     started = time.monotonic()

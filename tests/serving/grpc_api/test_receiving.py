@@ -113,7 +113,7 @@ class Late:
         return ()
 
 
-def test_a_message_that_comes_when_it_is_given_up():
+def test_message_that_arrives_during_its_abort_is_not_answered():
     """A call is aborted and not answered if its message comes when the server gives up."""
 
     async def run():
@@ -226,7 +226,7 @@ def test_a_stall_of_the_event_loop_makes_no_connection_slow():
     assert asyncio.run(run()) == "PROMPT"
 
 
-def test_a_large_message_that_comes_slowly(small):
+def test_large_slow_message_is_answered(small):
     """Large slow messages within the time limit are answered."""
     request = pb.EmbedRequest(texts=["cat " * 2000] * 100, truncate=True, model=pb.ModelRef(name="embedder"))
     message = request.SerializeToString()
@@ -247,7 +247,7 @@ def test_a_call_without_a_message(server):
     assert call.details() == "the call has no message; send one"
 
 
-def test_many_small_calls_at_once(small):
+def test_burst_of_small_calls_is_answered(small):
     """A burst of a thousand calls on one connection is answered, also with little memory."""
     calls = [small.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
 
@@ -263,7 +263,7 @@ def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
         assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 2000}
 
 
-def test_messages_that_have_come(slow_models):
+def test_requests_of_one_connection_leave_memory_for_others(slow_models):
     """A connection that fills the memory for requests is refused more, and others are answered."""
     with serve(slow_models, workers=1, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
         request = pb.EmbedRequest(texts=["cat " * 5000] * 20, truncate=True)
@@ -279,7 +279,7 @@ def test_messages_that_have_come(slow_models):
         check_counts(running)
 
 
-def test_watches(server):
+def test_health_watches_are_limited(server):
     """Health watches are limited per connection, and so is the size of their messages."""
     with open_channel(server.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -300,7 +300,7 @@ def test_watches(server):
     assert server.total("bertline_refused_total", reason="watches") == 1
 
 
-def test_turns():
+def test_round_robin_queue_takes_turns():
     """Round-robin queue: callers take turns, and `take_back` takes from the one with most."""
     turns = RoundRobinQueue()
     for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
@@ -314,7 +314,7 @@ def test_turns():
     assert len(turns) == 0
 
 
-def test_budget():
+def test_budget_leaves_memory_for_others():
     """Budget: one connection may take all for one message, greedy ones end with equal parts, and some remains."""
     budget = Budget(1000)
     assert budget.fits("a", 1000)
@@ -393,7 +393,7 @@ def test_replies_that_many_connections_do_not_read(tmp_path):
         check_counts(running)
 
 
-def test_a_connection_that_never_reads_makes_room(tmp_path, caplog):
+def test_connection_that_never_reads_is_closed(tmp_path, caplog):
     """Connections that read nothing for long are closed when others need the memory."""
     write_model(tmp_path, hidden_size=512)
     message = pb.EmbedRequest(texts=["cat"] * 2000).SerializeToString()
@@ -448,7 +448,7 @@ def test_calls_that_are_cancelled_leave_room_for_others(server):
     check_counts(server)
 
 
-def test_many_calls_that_are_cancelled(slow_models):
+def test_cancelled_calls_keep_the_connection(slow_models):
     """Clients that cancel their running calls keep their connection."""
     with serve(slow_models, workers=1, max_queue_s=1000) as running:
         calls = [running.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 30])) for _ in range(150)]
@@ -486,7 +486,7 @@ def resident_mib(pid):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read as Linux tells it")
-def test_three_attackers_together(tmp_path):
+def test_three_attacks_at_the_same_time_are_bounded(tmp_path):
     """Three attacks at the same time add at most 128 MiB and the budget, which are freed; others are answered."""
     write_model(tmp_path, hidden_size=256)
     message = pb.EmbedRequest(texts=["cat"] * 8000).SerializeToString()  # the reply has 8 MB

@@ -221,7 +221,7 @@ def test_not_utf8(server, method, message, fields):
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
-def test_not_a_message(server, method):
+def test_malformed_message_names_the_expected_type(server, method):
     """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""
     error, fields = refused(lambda raw: raw_call(server, method, raw), b"\x0f\xff\xff")
 
@@ -250,7 +250,7 @@ def test_model_not_found(versions, name, version, listed):
 
 
 @pytest.mark.parametrize("method", ["GetModel", "Tokenize"])
-def test_any_model(versions, method):
+def test_calls_for_any_task_find_models_by_the_same_rules(versions, method):
     """Calls for models of any task find them by the same rules."""
     call, request_type = getattr(versions.stub, method), getattr(pb, f"{method}Request")
 
@@ -263,7 +263,7 @@ def test_any_model(versions, method):
 
 
 @pytest.mark.parametrize(("version", "expected"), [("", "10"), ("9", "9"), ("1", "1")])
-def test_version(versions, version, expected):
+def test_highest_version_answers_by_default(versions, version, expected):
     """Requests are answered by their version, or by the numerically highest one."""
     reply = versions.stub.Embed(pb.EmbedRequest(model=pb.ModelRef(name="many", version=version)))
 

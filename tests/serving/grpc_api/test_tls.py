@@ -64,12 +64,12 @@ def code(server, channel_credentials):
         return encoder_pb2_grpc.EncoderStub(channel).Embed.future(pb.EmbedRequest(texts=["cat"]), timeout=5).code()
 
 
-def test_trusted(tls, authority):
+def test_trusted_server_is_answered(tls, authority):
     """A client that trusts the server's authority is answered."""
     assert code(tls, authority.trusted()) is grpc.StatusCode.OK
 
 
-def test_untrusted(tls, stranger):
+def test_untrusted_server_is_refused(tls, stranger):
     """A client that trusts another authority does not connect."""
     assert code(tls, stranger.trusted()) is UNAVAILABLE
 

@@ -63,7 +63,7 @@ def test_cancelling_does_not_cancel_the_coroutine(outcome):
     assert asyncio.run(run()) == (["read"] if outcome == "result" else [])
 
 
-def test_nothing_to_wait_for():
+def test_coroutine_without_awaits_returns_immediately():
     """A coroutine that awaits nothing returns immediately."""
 
     async def at_once():

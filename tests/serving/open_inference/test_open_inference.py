@@ -62,7 +62,7 @@ def test_classification(server):
     assert best["label"].tolist() == found["label"][:, :1].tolist()
 
 
-def test_spans(server):
+def test_spans_equal_answer(server):
     """Spans equal those of Answer, and rows with fewer spans are padded."""
     inputs = [bertline.AnswerInput(question="who sees the dog ?", contexts=[context]) for context in CONTEXTS]
     reply = server.stub.Answer(bertline.AnswerRequest(inputs=inputs, top_k=4))
@@ -190,7 +190,7 @@ def test_truncated_tokens_are_counted(server, lengths, cut):
 
 
 @pytest.mark.parametrize(("model", "shape"), [("embedder", (0, 8)), ("classifier", (0, 1)), ("filler", (0, 1))])
-def test_no_texts(server, model, shape):
+def test_no_texts_give_empty_outputs(server, model, shape):
     """Without texts, the outputs are empty."""
     found = infer(server, model, text=[])
 
@@ -217,7 +217,7 @@ def test_metadata(server, references, model):
     assert [list(item.dims) for item in config.output] == [list(item.shape) for item in metadata.outputs]
 
 
-def test_about_the_server(server):
+def test_server_metadata_and_repository_index(server):
     """ServerMetadata, ServerReady and RepositoryIndex give the name, readiness and loaded models."""
     metadata = call(server, "ServerMetadata")
     index = call(server, "RepositoryIndex", ready=True)
@@ -303,7 +303,7 @@ def test_metrics(all_tasks):
         assert running.total("bertline_tokens_total", model="embedder") == 3 + 4 + 4
 
 
-def test_limits(slow_models, monkeypatch):
+def test_token_ids_use_the_common_queue(slow_models, monkeypatch):
     """Rows of ids use the common queue: they are refused if it is full, and dropped at their deadline."""
     rows = np.full((8, 32), 8)
     with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.12001) as running:

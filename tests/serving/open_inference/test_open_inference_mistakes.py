@@ -156,7 +156,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(server, mistake):
+def test_invalid_requests_name_the_field(server, mistake):
     """Invalid requests are INVALID_ARGUMENT, with one line that names the field."""
     request, message = MISTAKES[mistake]
     with pytest.raises(grpc.RpcError) as caught:
@@ -214,7 +214,7 @@ def test_not_utf8(server, request_, field):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_not_a_message(server, method):
+def test_malformed_message_names_the_expected_type(server, method):
     """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""
     with pytest.raises(grpc.RpcError, match=f"not a `inference.{method}Request`") as caught:
         stub(server, method)(b"\x0f\xff\xff")

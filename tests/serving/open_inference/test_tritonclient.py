@@ -65,7 +65,7 @@ print(json.dumps([*map(embed, answers), raw]))
     np.testing.assert_allclose(raw, vectors(server, ["the cat"]), rtol=1e-6)
 
 
-def test_all_tasks(server):
+def test_outputs_of_all_tasks_become_arrays(server):
     """Strings, numbers and booleans become numpy arrays, in the requested selection and order."""
     script = """
 outputs = [triton.InferRequestedOutput(name) for name in ("has_answer", "answer", "start", "end")]
@@ -86,7 +86,7 @@ assert filled.as_numpy("token").shape == (1, 5)
     run(server, HELPERS + script)
 
 
-def test_questions_about_models(server):
+def test_health_metadata_and_configuration(server):
     """Health, metadata and configuration requests are answered."""
     script = """
 assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("reader", "1")
@@ -112,7 +112,7 @@ assert ("reader", "1", "READY") in [(item.name, item.version, item.state) for it
         ("client.load_model('reader')", "UNIMPLEMENTED", ""),
     ],
 )
-def test_errors(server, call, status, message):
+def test_errors_have_status_and_message(server, call, status, message):
     """Errors have their status and message."""
     script = f"""
 try:
@@ -126,7 +126,7 @@ except InferenceServerException as error:
     assert message in printed
 
 
-def test_example(server):
+def test_example_of_the_guide_runs(server):
     """The example in docs/guides/other-clients.md runs, with another address and model."""
     section = PAGE.read_text("utf-8")
     (example,) = (code for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL) if "tritonclient" in code)

@@ -24,7 +24,7 @@ TEXT = pb.EmbedRequest(texts=["cat"])
 
 
 @pytest.mark.parametrize("allowed", [16, 64, 128, 256, 1024, 65_536, 2**30])
-def test_something_is_left(allowed):
+def test_a_quarter_of_the_descriptors_stays_free(allowed):
     """Connections and scrapes leave a quarter of the descriptors, or enough of them."""
     left = allowed - max_connections(allowed) - max_scrapes(allowed)
 
@@ -115,6 +115,6 @@ def has_page(address):
         return False
 
 
-def test_unit():
+def test_systemd_unit_raises_the_limit():
     """The systemd unit raises the default limit."""
     assert int(re.search(r"^LimitNOFILE=(\d+)$", (DEPLOY / "bertline.service").read_text(), re.MULTILINE)[1]) >= 65_536

@@ -22,7 +22,7 @@ def call_lines(caplog):
 @pytest.mark.parametrize(
     ("which", "codes"), [("none", []), ("failed", ["INVALID_ARGUMENT"]), ("all", ["OK", "INVALID_ARGUMENT"])]
 )
-def test_calls(all_tasks, caplog, which, codes):
+def test_each_logged_call_is_one_line(all_tasks, caplog, which, codes):
     """Calls are logged as set, one line each."""
     caplog.set_level(logging.INFO)
     with serve(all_tasks[0], log_calls=which) as running:
@@ -62,7 +62,7 @@ def test_line_of_a_call(all_tasks, caplog):
     assert bad["error"].startswith("texts[0]: empty")
 
 
-def test_clients_that_end_their_watch_have_not_failed(caplog):
+def test_closed_watch_is_not_logged(caplog):
     """A client that closes its watch is not logged, and other cancelled calls are."""
     caplog.set_level(logging.INFO)
     for path in ("/grpc.health.v1.Health/Watch", "/bertline.v1.Encoder/Embed"):
@@ -71,7 +71,7 @@ def test_clients_that_end_their_watch_have_not_failed(caplog):
     assert [line["method"] for line in call_lines(caplog)] == ["Embed"]
 
 
-def test_waits_of_a_call_are_added_up(caplog):
+def test_log_adds_up_the_waits_of_a_call(caplog):
     """The log adds up the waits of a call for a thread."""
     caplog.set_level(logging.INFO)
     stages = [Stage("wait", 0.0, 0.5), Stage("tokenize", 0.5, 0.1), Stage("wait", 0.6, 0.25)]
@@ -144,7 +144,7 @@ def test_json():
     assert "ValueError: broken" in second["error"]
 
 
-def test_text():
+def test_text_format_quotes_values():
     """Fields follow the message, and values that look like fields or lines are quoted."""
     line = formatted(TextFormatter(), code="OK", ms=1.5, error="a=b\nERROR", empty="").splitlines()[0]
 

@@ -34,7 +34,7 @@ def models(tmp_path_factory):
     return models
 
 
-def test_healthy(models):
+def test_healthz_is_200_with_a_model(models):
     """A server with a model answers /healthz with 200, and /metrics is unchanged."""
     with serve(models) as running:
         assert get(running) == (200, PLAIN, "ok\n")

@@ -82,7 +82,7 @@ def test_busy_port(all_tasks, flag):
     assert ("--metrics-port" in stderr) == (flag == "--metrics-port")
 
 
-def test_broken_digest(tmp_path):
+def test_changed_file_exits_with_2(tmp_path):
     """A changed file is a one-line error that names it, and exit code 2."""
     write_model(tmp_path)
     path = tmp_path / "tiny" / "1" / "model.onnx"
@@ -94,7 +94,7 @@ def test_broken_digest(tmp_path):
     assert re.search(r"^error: no model can be loaded: wrong digest of `.*model.onnx`: .*\n\Z", stderr, re.MULTILINE)
 
 
-def test_no_models(tmp_path):
+def test_missing_model_directory_exits_with_2(tmp_path):
     """A missing directory of models is a one-line error and exit code 2."""
     code, stderr = failure(BERTLINE_MODELS_DIR=str(tmp_path / "none"), BERTLINE_PORT="0", BERTLINE_METRICS_PORT="0")
 
@@ -187,7 +187,7 @@ def test_ready_line(tmp_path, log_format):
     )
 
 
-def test_nobody_reads_at_the_ready_fd(tmp_path):
+def test_missing_reader_of_ready_fd_is_a_warning(tmp_path):
     """If the reader of --ready-fd is gone, the server logs a warning and goes on."""
     write_model(tmp_path)
     ready_fd, write_fd = os.pipe()
@@ -215,7 +215,7 @@ def test_help():
         assert part in text
 
 
-def test_sighup(tmp_path):
+def test_sighup_scans_for_models(tmp_path):
     """SIGHUP scans for models immediately, and a broken model does not stop the server."""
     write_model(tmp_path)
     with started(tmp_path, "--poll-s", 0) as (process, stub, _):
@@ -292,7 +292,7 @@ def test_print_config():
     }
 
 
-def test_version():
+def test_version_prints_one_line():
     """--version prints the versions of Bertline and its main packages in one line."""
     done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
 
@@ -304,7 +304,7 @@ def files(*directories):
     return {path: path.stat().st_mtime_ns for directory in directories for path in [directory, *directory.rglob("*")]}
 
 
-def test_nothing_is_written(tmp_path, monkeypatch):
+def test_server_writes_no_files(tmp_path, monkeypatch):
     """A server needs no home directory and writes no files."""
     models, temporary, here = (tmp_path / name for name in ("models", "temporary", "here"))
     write_model(models)
@@ -357,7 +357,7 @@ def test_unusable_changed_file(tmp_path):
             wait_until(lambda expected=expected: failed() == expected, "the metrics show another state", 20)
 
 
-def test_nobody_reads_the_notifications(tmp_path, monkeypatch, caplog):
+def test_full_notification_socket_is_a_warning(tmp_path, monkeypatch, caplog):
     """If the notification socket is full, the server logs a warning and goes on."""
     monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

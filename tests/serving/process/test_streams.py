@@ -161,7 +161,7 @@ def embed(stub, count):
     assert all(call.result().dim == 8 for call in calls)
 
 
-def test_nobody_reads_the_log(models):
+def test_server_answers_while_nobody_reads_its_log(models):
     """The server answers and ends on SIGTERM while nobody reads its log."""
     with unread(models) as (process, stub, *_):
         embed(stub, 100)
@@ -171,7 +171,7 @@ def test_nobody_reads_the_log(models):
 
 
 @pytest.mark.slow
-def test_nobody_reads_the_log_for_long(models):
+def test_lines_beyond_the_buffer_are_dropped_and_counted(models):
     """Lines beyond the buffer are dropped, and the log reports their number when it is read again."""
     with unread(models) as (_, stub, metrics, (read, _)):
         for _ in range(60):
@@ -272,7 +272,7 @@ with streams.non_blocking():
 """
 
 
-def test_libraries_do_not_wait_either():
+def test_lines_of_libraries_are_dropped_if_the_pipe_is_full():
     """Lines of libraries on standard error are dropped if its pipe is full."""
     with pipe() as (read, write):
         done = subprocess.run([sys.executable, "-c", NATIVE], stderr=write, timeout=20, check=False)
@@ -283,7 +283,7 @@ def test_libraries_do_not_wait_either():
         assert os.get_blocking(read.fileno())
 
 
-def test_no_line_for_strangers(models, tmp_path):
+def test_failed_handshakes_are_not_logged(models, tmp_path):
     """Failed handshakes write no log lines."""
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

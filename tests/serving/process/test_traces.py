@@ -64,7 +64,7 @@ def collector():
     collector.stop()
 
 
-def test_spans(all_tasks, collector, monkeypatch):
+def test_call_is_a_span_of_the_callers_trace(all_tasks, collector, monkeypatch):
     """A call is a span in the caller's trace, with child spans for its stages, sent before the server ends."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
     with serve(all_tasks[0], trace_endpoint=collector.endpoint) as running:
@@ -111,7 +111,7 @@ def no_collector(request):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
+def test_calls_are_answered_without_a_collector(all_tasks, no_collector, monkeypatch, caplog):
     """Without a collector, calls are answered and the server ends soon with the number of lost spans."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
@@ -126,7 +126,7 @@ def test_no_collector(all_tasks, no_collector, monkeypatch, caplog):
     assert messages == ["1 spans were lost: the collector of traces did not receive them"]
 
 
-def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
+def test_dropped_spans_count_as_lost(no_collector, monkeypatch, caplog):
     """Spans that OpenTelemetry drops before the export count as lost, too."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
@@ -144,7 +144,7 @@ def test_lost_if_too_many_wait(no_collector, monkeypatch, caplog):
     assert messages == ["100 spans were lost: the collector of traces did not receive them"]
 
 
-def test_not_installed(monkeypatch):
+def test_missing_opentelemetry_is_an_error(monkeypatch):
     """Tracing without OpenTelemetry's packages is a one-line error with the command that installs them."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
