@@ -31,6 +31,14 @@ from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, 
 from training.checkpoint import create_model, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.command import command, parse
 from training.data.columns import Columns
+from training.data.descriptions import (
+    are_all_pairs,
+    describe_examples,
+    describe_sequences,
+    note_overlap,
+    pair_flags,
+    warn_of_labels,
+)
 from training.data.examples import Examples, encode_examples
 from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import report_inputs
@@ -154,7 +162,7 @@ def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
     progress = _train(recipe, run, data, model, batches)
     if run.world.is_main:
         origin = provenance(
-            recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests, text_pairs=_all_pairs(data.train)
+            recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests, text_pairs=are_all_pairs(data.train)
         )
         origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world) | {"cuts": cuts}
         _write_result(recipe, run, data, model, origin)
@@ -229,7 +237,7 @@ def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> Tas
         location, label = unknown
         hints = filter(None, [f"label `{label}` does not occur in the training data", objective.label_warning(labels)])
         raise ValueError(f"{location}: {'; '.join(hints)}")
-    if dev and any(_pairs(train)) and not any(_pairs(dev)):
+    if dev and any(pair_flags(train)) and not any(pair_flags(dev)):
         raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(labels) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{labels[0]}`; at least two are needed")
@@ -279,16 +287,6 @@ def _batches(recipe: FinetuneRecipe, data: _Data, encoded: _EncodedData) -> Fine
     )
 
 
-def _pairs(examples: Examples) -> list[bool]:
-    """Return for each example whether it is a pair of texts; an empty list for tasks without pairs."""
-    return [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
-
-
-def _all_pairs(examples: Examples) -> bool:
-    pairs = _pairs(examples)
-    return bool(pairs) and all(pairs)
-
-
 # Messages about the data
 
 
@@ -298,56 +296,17 @@ def _report_data(recipe: FinetuneRecipe, data: _Data, encoded: _EncodedData) -> 
     Returns:
         Records of truncated examples, for the task card.
     """
-    print(f"{_describe(data)}; {_describe_sequences(recipe, encoded)}", flush=True)
-    _print_data_warnings(data)
+    sequences = describe_sequences(encoded.train, encoded.unusable, OBJECTIVES[recipe.task].unusable_reason)
+    print(f"{describe_examples(data.task, data.train)}; {sequences}", flush=True)
+    warn_of_labels(data.task, {"training": data.train, "dev": data.dev})
     if not data.dev:
         print("nothing will be scored: there are no dev data", flush=True)
     features = {"training sequences": [item.features for item in encoded.train], "dev examples": encoded.dev}
     cuts = {name: report_inputs(name, recipe.checkpoint, data.task, found) for name, found in features.items() if found}
-    _note_overlap(data)
+    note_overlap(data.train, data.dev)
     _note_new_positions(recipe, data.task.settings)
     _note_new_classifier(recipe, data.task)
     return cuts
-
-
-def _describe(data: _Data) -> str:
-    """Describe the training examples, so that a wrong column is noticed."""
-    pairs = _pairs(data.train)
-    some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
-    kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
-    labels = getattr(data.task.settings, "labels", ())
-    names = f"; {len(labels)} labels ({', '.join(labels[:8])}{', …' if len(labels) > 8 else ''})" if labels else ""
-    return f"{len(data.train):,} examples{kind}{names}"
-
-
-def _describe_sequences(recipe: FinetuneRecipe, encoded: _EncodedData) -> str:
-    text = f"{sum(len(item.features) for item in encoded.train):,} sequences"
-    if not encoded.unusable:
-        return text
-    reason = OBJECTIVES[recipe.task].unusable_reason
-    return f"{text}, {len(encoded.unusable):,} left out ({reason}; the first: {encoded.unusable[0]})"
-
-
-def _print_data_warnings(data: _Data) -> None:
-    objective = OBJECTIVES[data.task.name]
-    if warning := objective.label_warning(getattr(data.task.settings, "labels", ())):
-        print(f"warning: {warning}", file=sys.stderr)
-    for name, examples in (("training", data.train), ("dev", data.dev)):
-        for line in objective.warnings(data.task, examples):
-            print(f"warning: {name} data: {line}", file=sys.stderr)
-
-
-def _note_overlap(data: _Data) -> None:
-    """Print a note if dev examples are in the training data; labels and ids may differ."""
-    trained = {_input_of(example) for example in data.train}
-    if count := sum(_input_of(example) in trained for example in data.dev):
-        print(f"note: {count:,} of {len(data.dev):,} dev examples are in the training data, too", flush=True)
-
-
-def _input_of(example: Any) -> Any:
-    """Return an example without its label and id."""
-    unread = {"id": "", "label": None, "tags": (), "answers": (), "answer_start": -1}
-    return replace(example, **{name: value for name, value in unread.items() if hasattr(example, name)})
 
 
 def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
