@@ -20,7 +20,7 @@ from pathlib import Path
 from demo.models import MODELS, served_name
 from demo.scoreboard import Scoreboard
 from demo.server import one_line_errors, serve
-from demo.stage import run_stage
+from demo.stage import heading, run_stage
 from tasks.files import atomic_write
 from training.command import command
 from training.reports.markdown import markdown_table
@@ -108,7 +108,7 @@ def main() -> None:
     for number, (title, command_line) in enumerate(planned, start=1):
         only_result = command_line.split()[0] in LONG_OUTPUT and not arguments.verbose
         seconds[title] = run_stage(number, total, title, command_line, only_result=only_result)
-    print(f"\n\033[1m[{total}/{total}] Serving and scoring\033[0m", flush=True)
+    print(f"\n{heading(total, total, 'Serving and scoring')}", flush=True)
     with serve(out / "models") as target:
         board = Scoreboard(out, target)
         table = board.table()

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tqdm import tqdm
-
 from demo.modules import SPLITS, Module, Source, normalize, rank, read_module, split_of
 from tasks.machine import available_cpus
+from training.progress_bar import ProgressBar
 
 MAX_REPEATS = 3
 """Largest number of copies of a sentence in the corpus."""
@@ -83,7 +82,7 @@ def read_modules(sources: Sequence[Source], *, max_words: int, seed: int) -> tup
     library_words = max_words / min(10, max(1, num_libraries))
     ordered = sorted(sources, key=lambda source: rank("order", seed, source.module))
     modules, corpus, num_skipped = [], Corpus(seed), 0
-    with _worker_pool() as pool, tqdm(total=max_words, unit=" words", unit_scale=True) as progress:
+    with _worker_pool() as pool, ProgressBar("read", unit="word", total=max_words) as progress:
         for first in range(0, len(ordered), BATCH_FILES):
             batch = ordered[first : first + BATCH_FILES]
             wanted = [source for source in batch if corpus.words[source.library] < library_words]

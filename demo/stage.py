@@ -8,6 +8,12 @@ import sys
 import time
 
 
+def heading(number: int, total: int, title: str) -> str:
+    """Return the heading of a stage, bold on a terminal."""
+    text = f"[{number}/{total}] {title}"
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() else text
+
+
 def run_stage(number: int, total: int, title: str, arguments: str, *, only_result: bool = False) -> float:
     """Print and run one command; return its duration in seconds.
 
@@ -19,7 +25,7 @@ def run_stage(number: int, total: int, title: str, arguments: str, *, only_resul
     Raises:
         ValueError: if it fails; its own error is printed before.
     """
-    print(f"\n\033[1m[{number}/{total}] {title}\033[0m\n$ python -m {arguments}", flush=True)
+    print(f"\n{heading(number, total, title)}\n$ python -m {arguments}", flush=True)
     start = time.monotonic()
     if _run([sys.executable, "-m", *shlex.split(arguments)], only_result=only_result):
         raise ValueError(f"`python -m {arguments.split()[0]}` failed; its error is printed above")

@@ -391,13 +391,13 @@ def _describe_pairs(corpus: Corpus, pairs: PairStatistics) -> str:
     )
     if corpus.num_documents < 2:
         return text
-    return f"{text}; about {pairs.can_be_next:.1%} of its next-sentence pairs can be next"
+    return f"{text}; about {pairs.can_be_next:.1%} of its sentence pairs can be consecutive"
 
 
 def _pair_warnings(corpus: Corpus, pairs: PairStatistics) -> Iterator[str]:
     if corpus.num_documents >= 2 and pairs.can_be_next < MIN_CAN_BE_NEXT:
         yield (
-            f"about {pairs.can_be_next:.1%} of next-sentence pairs can be next ({corpus.num_single():,} of "
+            f"about {pairs.can_be_next:.1%} of sentence pairs can be consecutive ({corpus.num_single():,} of "
             f"{corpus.num_documents:,} documents have a single sentence): if sentence ends were not found, put a "
             "sentence a line; if each line is a document, put blank lines between whole documents only; or pretrain "
             "with --no-next-sentences"

@@ -33,7 +33,7 @@ class ProgressBar:
             desc=f"{label:<12}",
             unit=unit,
             smoothing=0 if unit == "%" else 0.3,
-            unit_scale=unit in ("token", "byte"),
+            unit_scale=unit in ("token", "byte", "word"),
             bar_format=WITHOUT_RATE if unit == "%" else None,
             disable=not enabled,
             mininterval=interval,

@@ -141,14 +141,14 @@ def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
 def test_the_fraction_of_possible_next_pairs_is_printed(
     separator, sentences, can_be_next, tokenizer_dir, tmp_path, monkeypatch, capsys
 ):
-    """The command prints the fraction of pairs that can be next, and warns with a remedy if it is small."""
+    """The command prints the fraction of pairs that can be consecutive, and warns with a remedy if it is small."""
     documents = [separator.join("The cat sees the dog" for _ in range(count)) for count in (15, 15, 10)]
     said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
-    warning = "of next-sentence pairs can be next (40 of 40 documents have a single sentence): if sentence ends"
+    warning = "of sentence pairs can be consecutive (40 of 40 documents have a single sentence): if sentence ends"
 
     assert sentences in said.out
     assert re.search(
-        r"shows about [0-9.]+% of the text; about [0-9.]+% of its next-sentence pairs can be next", said.out
+        r"shows about [0-9.]+% of the text; about [0-9.]+% of its sentence pairs can be consecutive", said.out
     )
     assert (f"{can_be_next} {warning}" in said.err) == bool(can_be_next)
     assert ("--no-next-sentences" in said.err) == bool(can_be_next)

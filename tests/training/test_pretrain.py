@@ -90,7 +90,7 @@ def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone)
     command_line = command(corpus_dir, tmp_path / "processes", *flags, processes=2)
     ran = subprocess.run(command_line, check=True, capture_output=True, env=environment, text=True)
 
-    assert ran.stdout.count("of the pairs can be next") == 1
+    assert ran.stdout.count("of the sentence pairs can be consecutive") == 1
     expected = losses(tmp_path / "whole")
     for name in ("three", "single", "processes"):
         for line, other in zip(expected, losses(tmp_path / name), strict=True):
@@ -149,7 +149,8 @@ def test_random_next_sentences_only_are_refused(name, objective, corpora, tmp_pa
 
     with pytest.raises(
         ValueError,
-        match=rf"none of the pairs of `.*{name}` at 32 tokens can be next \({single} of 60 .* --no-next-sentences$",
+        match=rf"none of the sentence pairs of `.*{name}` at 32 tokens can be consecutive "
+        rf"\({single} of 60 .* --no-next-sentences$",
     ):
         pretrain(wanted, alone)
     assert not wanted.run_dir.exists()
@@ -171,16 +172,18 @@ def test_a_run_begun_on_random_pairs_resumes(corpora, tmp_path, alone, capfd, mo
     capfd.readouterr()
 
     assert pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone).is_dir()
-    assert "of the pairs" not in "".join(capfd.readouterr())
+    assert "of the sentence pairs" not in "".join(capfd.readouterr())
 
 
 def test_few_next_sentences_get_a_warning(corpora, tmp_path, alone, capfd):
-    """A warning for each length reports that few pairs can be next."""
+    """A warning for each length reports that few pairs can be consecutive."""
     pretrain(recipe(corpora / "few", tmp_path / "run", num_steps=2, long_seq_length=64, long_fraction=0.5), alone)
     said = capfd.readouterr()
 
-    stated = re.findall(r"^an epoch at (\d+) tokens: ([0-9.]+)% of the pairs can be next \(", said.out, re.MULTILINE)
-    warned = re.findall(r"^warning: ([0-9.]+)% of the pairs of `.*` at (\d+) tokens", said.err, re.MULTILINE)
+    stated = re.findall(
+        r"^an epoch at (\d+) tokens: ([0-9.]+)% of the sentence pairs can be consecutive \(", said.out, re.MULTILINE
+    )
+    warned = re.findall(r"^warning: ([0-9.]+)% of the sentence pairs of `.*` at (\d+) tokens", said.err, re.MULTILINE)
 
     assert [length for length, _ in stated] == ["32", "64"]
     assert [(length, fraction) for fraction, length in warned] == stated

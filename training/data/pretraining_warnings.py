@@ -21,20 +21,20 @@ MIN_PIECE_FRACTION = 0.01
 
 
 def report_pairs(examples: PretrainingExamples, flag: str) -> None:
-    """Print statistics of the pairs of an epoch; warn if few can be next, or much text is cut.
+    """Print statistics of the pairs of an epoch; warn if few can be consecutive, or much text is cut.
 
     Args:
         flag: flag that sets the sequence length, for the hint.
 
     Raises:
-        ValueError: if no pair can be next, so that all targets are the same.
+        ValueError: if no pair can be consecutive, so that all targets are the same.
     """
     statistics = examples.pair_statistics()
     if examples.next_sentences:
         _check_next(examples, statistics)
         print(
-            f"an epoch at {examples.max_seq_length} tokens: {statistics.can_be_next:.1%} of the pairs can be next "
-            f"({statistics.are_next:.1%} are), {statistics.shown:.1%} of the text is shown",
+            f"an epoch at {examples.max_seq_length} tokens: {statistics.can_be_next:.1%} of the sentence pairs "
+            f"can be consecutive ({statistics.are_next:.1%} are), {statistics.shown:.1%} of the text is shown",
             flush=True,
         )
     if statistics.shown < MIN_SHOWN:
@@ -48,7 +48,9 @@ def report_pairs(examples: PretrainingExamples, flag: str) -> None:
 def _check_next(examples: PretrainingExamples, statistics: PairStatistics) -> None:
     if statistics.can_be_next >= MIN_CAN_BE_NEXT:
         return
-    found = f"of the pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be next"
+    found = (
+        f"of the sentence pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be consecutive"
+    )
     remedy = (
         "prepare it with more sentences a document (training.corpus says how), or pretrain with --no-next-sentences"
     )
@@ -69,10 +71,15 @@ def warn_about_dev_pairs(examples: PretrainingExamples, num_examples: int) -> No
     fraction = float(examples.nsp_labels(0)[:num_examples].mean())
     name = f"dev corpus `{examples.corpus.directory}`"
     if fraction in (0, 1):
-        kind = "random" if fraction else "next"
-        _warn(f"all pairs of {name} are {kind}: nsp_accuracy is left out; give it documents of several sentences")
+        kind = "random" if fraction else "consecutive"
+        _warn(
+            f"all sentence pairs of {name} are {kind}: nsp_accuracy is left out; give it documents of several sentences"
+        )
     elif examples.pair_statistics().can_be_next < MIN_CAN_BE_NEXT:
-        _warn(f'{fraction:.1%} of the pairs of {name} are random: compare nsp_accuracy with always answering "random"')
+        _warn(
+            f"{fraction:.1%} of the sentence pairs of {name} are random: "
+            'compare nsp_accuracy with always answering "random"'
+        )
 
 
 def _warn(text: str) -> None:
