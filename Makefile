@@ -47,6 +47,7 @@ help:  ## this list
 
 $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}; say which: make PYTHON=python3.12 ...")'
+	@echo 'Installing into $(VENV): takes minutes and 2 GB, several more where PyTorch comes with CUDA'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet -e './clients[cli]' --group training --group export --group serving --group dev -c constraints.txt

@@ -152,7 +152,7 @@ def _write_graph(
             smoothquant=smoothquant,
             mixed=config.mixed,
         )
-        reporter.say(f"chosen: {decision.precision.name}")
+        reporter.say(f"chosen precision: {decision.precision.name}")
     configuration, trials = _autotune(decision, data.workload(task, evaluation_set), config, reporter)
     graph = directory / MODEL_FILE
     save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
@@ -219,6 +219,7 @@ def _autotune(
     target = TARGETS[config.target]
     if not config.tune:
         return default_configuration(target), []
+    reporter.say("speed of graph variants and settings on this machine (100%: the fastest of its line)")
     return autotune(
         decision.network,
         decision.precision,

@@ -510,7 +510,7 @@ def test_command_prints_one_line_per_stage(tmp_path, checkpoints):
         "evaluated on",
         "fp32:",
         "dynamic int8:",
-        "chosen: dynamic int8",
+        "chosen precision: dynamic int8",
         "fp32 graph:",
         "model directory",
     ]
