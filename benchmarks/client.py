@@ -68,7 +68,7 @@ class ClientSettings:
     calls: Annotated[int, COUNT] = 2000
     """Calls with one text in each round."""
     rounds: Annotated[int, COUNT] = 5
-    """Rounds of each measurement, of which the fastest counts."""
+    """Rounds of each measurement; the fastest counts."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -30,7 +30,7 @@ MARKER_FILE = ".demo"
 """Marks a directory that the demo made, so that the next run may replace its results."""
 SCORES_FILE, CURVES_FILE = "scores.md", "curves.png"
 LONG_OUTPUT = ("demo.data", "export")
-"""Commands of which only the result, the last line, is printed without -v."""
+"""Commands that print only their last line, the result, without -v."""
 VOCAB = "--vocab-size 6000"
 PRETRAIN = (
     "--initialization local --num-steps 800 --dropout 0 --learning-rate 3e-3 --betas 0.9 0.98 --masking-rate 0.4 "

@@ -77,7 +77,7 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
 
 
 def _main_scores(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the official scores, without those of each label."""
+    """Return the official scores, without the scores of single labels."""
     return dict(itertools.islice(scores.items(), MAX_METRICS))
 
 

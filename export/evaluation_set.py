@@ -240,7 +240,7 @@ class ExportData:
         return {"evaluated_on": evaluated_on, "calibrated_on": {"description": description, "files": files}}
 
     def workload(self, task: AnyTask, evaluation_set: EvaluationSet) -> Workload:
-        """Return sequences to time graphs on, as long as those of the data; typical lengths without data."""
+        """Return sequences to time graphs with. Lengths are those of the data, or typical ones without data."""
         if self.dev or self.texts:
             lengths = tuple(len(features) for features in evaluation_set.sample(_NUM_TIMED).features)
         else:
@@ -315,7 +315,7 @@ def _similarity_pairs(name: str, task: Embedding, pairs: Examples, paths: Sequen
 
 
 def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, max_examples: int) -> EvaluationSet:
-    """Encode texts as single, truncated sequences, whatever the task.
+    """Encode texts as single, truncated sequences, for any task.
 
     Args:
         max_examples: largest number of texts, drawn at random.

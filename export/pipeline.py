@@ -88,7 +88,7 @@ def export_checkpoint(
     Args:
         checkpoint: directory of a BERT in Hugging Face's layout.
         model_dir: `models/<name>/<version>`.
-        task: task to export for; None for the one the checkpoint was trained for.
+        task: task to export for; None for the checkpoint's own task.
         settings: settings that override the checkpoint's.
         data: files to evaluate, calibrate and time the graph on.
         replace: overwrite an existing model directory, except the notes in its card.

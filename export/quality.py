@@ -64,7 +64,7 @@ class ReferenceOutputs:
         self._num_bytes = 0
 
     def outputs(self, indices: range) -> Windows:
-        """Return the outputs for a range of examples: those of each sequence of each example."""
+        """Return the outputs for a range of examples: for each example, the outputs of its sequences."""
         if cached := self._cache.get(indices.start):
             return cached
         outputs = _run_examples(self.evaluation_set, indices, self.run)

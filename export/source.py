@@ -98,7 +98,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
 
     Args:
         checkpoint: BERT directory in Hugging Face's layout, or sentence-transformers folder.
-        task: task to export for; None for the one the checkpoint was trained for.
+        task: task to export for; None for the checkpoint's own task.
         settings: settings that override the checkpoint's.
 
     Raises:

@@ -1,1 +1,1 @@
-"""bertline-mini: how the models that this repository ships were made, and what they score. `make models` runs it."""
+"""bertline-mini: commands that make and score the models in this repository. `make models` runs it."""

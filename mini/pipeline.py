@@ -148,7 +148,7 @@ class Pipeline:
         return self.checkpoint(after) if after else self.pretrained
 
     def trained(self, name: str) -> list[str]:
-        """Return what is trained for a task after pretraining, in order."""
+        """Return the models to train for a task after pretraining, in order."""
         after = _after(name)
         return [*(self.trained(after) if after else []), name]
 
@@ -276,7 +276,7 @@ def task_names() -> list[str]:
 
 
 def commands_of(name: str) -> list[str]:
-    """Return the commands that train the model of a task, and before it what it starts from.
+    """Return the commands that train the model of a task, after the models that it starts from.
 
     Paths use the folders DATA and OUT. Scores are only valid for the commands that are recorded with them.
     """

@@ -107,7 +107,7 @@ def tokenize_texts(
     max_ids: int | None = None,
     stop_after: int | None = None,
 ) -> list[Tokens]:
-    """Tokenize texts, equal ones once; add empty texts, and those that are not UTF-8, to `invalid`.
+    """Tokenize texts, equal ones once. Add texts that are empty or not UTF-8 to `invalid`.
 
     Args:
         field: name of the texts in `invalid`.

@@ -104,7 +104,7 @@ class TextSplitter:
         return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
 
     def split(self, text: str) -> Iterator[Piece]:
-        """Split a text; the tokens of the pieces, one after another, are those of the text."""
+        """Split a text. The tokens of its pieces, in order, equal the tokens of the text."""
         start = 0
         while start < len(text):
             end, classes = self._find_end(text, start)

@@ -1,6 +1,6 @@
 """Execution providers of ONNX Runtime: their packages, and errors for a provider that is missing or does not start.
 
-`tasks` does not load ONNX Runtime; callers pass what it reports.
+`tasks` does not load ONNX Runtime; callers pass the providers that it reports.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ run_squad.py): a new window starts every doc_stride tokens, and a span may start
 token has the most context. Unlike the reference code, answers are cut from the context by code-point offsets, so that
 they equal the text of the context, accents on the last letter included.
 
-A question may have several contexts. Their windows are treated like those of one context: the answer is the best span
-of all, and the null score is the lowest of all windows.
+A question may have several contexts. Their windows are treated like the windows of one context: the answer is the best
+span of all windows, and the null score is the lowest of all windows.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ MAX_N_BEST = 1000
 
 @dataclass(frozen=True)
 class SpanSettings(TaskSettings):
-    """Lengths, windows and choice of spans; the defaults are those of the reference code."""
+    """Lengths, windows and choice of spans; the defaults come from the reference code."""
 
     max_seq_length: SeqLength = 384
     doc_stride: TokenCount = 128

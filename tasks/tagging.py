@@ -71,7 +71,7 @@ class TaggingExample:
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
     source: str | None = None
-    """Text of which the words are parts, at `offsets`; None if the words are joined by spaces."""
+    """Text that contains the words, at `offsets`; None if the words are joined by spaces."""
     offsets: Sequence[tuple[int, int]] = ()
     """(start, end) of each word in `source`, in code points."""
 

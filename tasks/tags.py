@@ -86,7 +86,7 @@ def find_malformed_tag(labels: Collection[str]) -> tuple[str, str] | None:
     """Find a label that does not fit the scheme of the others.
 
     Returns:
-        The label and what is wrong with it; None if all labels fit, or none has a prefix.
+        The label and the reason; None if all labels fit, or no label has a prefix.
     """
     names = sorted({*labels} - {"O"})
     if not names or has_bare_prefixes(frozenset(names)):

@@ -68,7 +68,7 @@ def _majority_tag_scores(
 
 
 def first_words(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[str, float]:
-    """Predict the first words of the context, as many as the median answer of train has.
+    """Predict the first words of the context, with the median number of words of the answers in train.
 
     If answers are scored by characters, the first characters.
     """

@@ -59,7 +59,7 @@ class EvaluateRecipe:
 
 
 def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
-    """Return a function from padded arrays to the outputs of a network, as those of its ONNX graph for the task."""
+    """Return a function from padded arrays to the outputs of a network, with the names of its ONNX graph."""
     network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)
 

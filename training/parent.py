@@ -1,4 +1,4 @@
-"""End a process with the one that started it."""
+"""End a process when its parent process ends."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def facts(
 
 
 def _network(run: Path, settings: Mapping[str, Any]) -> str:
-    """Describe the network: of the checkpoint, else of the one that the run starts from, or of the recipe."""
+    """Describe the network of the run's checkpoint; without one, of its initial checkpoint or its recipe."""
     start = Path(settings.get("checkpoint") or settings.get("init") or "")
     files = [path for folder in (run / "checkpoint", start) if (path := folder / CONFIG_FILE).is_file()]
     shape = read_json(files[0]) if files else settings

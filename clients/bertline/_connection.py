@@ -146,7 +146,7 @@ class Connection:
 
 
 class Stub(EncoderStub):
-    """RPCs of a server by name; `Check` and `Watch` are those of the health service."""
+    """RPCs of a server by name; `Check` and `Watch` belong to the health service."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
@@ -173,7 +173,7 @@ def health_of_reply(reply: Any) -> Health:
 
 
 def health_of_error(error: grpc.RpcError) -> Health:
-    """Return the health that the error of a health check stands for."""
+    """Return the health that follows from the error of a health check."""
     is_absent = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     return Health.UNREACHABLE if is_absent else Health.REFUSED
 

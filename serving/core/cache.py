@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class CachedReply(Generic[M]):
-    """Reply, with what is recorded for each call that gets it."""
+    """Cached reply, with the model and the counts to record for each call that gets it."""
 
     model: M
     """Model that computed it."""

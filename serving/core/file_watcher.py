@@ -79,7 +79,7 @@ class FileWatcher(Generic[T]):
         self._checked_s = time.monotonic()
 
     def _log(self, error: Exception) -> None:
-        """Log an error once, however many checks repeat it."""
+        """Log an error once, even if later checks repeat it."""
         if (message := error_line(error)) != self._error:
             logger.error("cannot reload, the content read before stays in use: %s", message)
             self._error = message

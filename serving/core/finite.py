@@ -44,7 +44,7 @@ def check_prediction(model: Model, task: AnyTask, prediction: Any, path: str) ->
     Args:
         model: model that computed it.
         task: task of the model, with the options of the request.
-        prediction: what the task decoded.
+        prediction: result of the task's `decode`.
         path: path of the input in the request.
 
     Raises:

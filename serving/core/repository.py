@@ -344,7 +344,7 @@ class Repository:
             self._publish(models)
 
     def _log_once(self, error: str) -> None:
-        """Log an error once, however many scans repeat it."""
+        """Log an error once, even if later scans repeat it."""
         if error != self._last_error:
             logger.error("%s", error)
             self._last_error = error

@@ -1,4 +1,4 @@
-"""ModelInfer: the one operation of the protocol that runs a model, on texts or on token ids."""
+"""ModelInfer: runs a model on texts or on token ids."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ModelInfer(Endpoint):
         return model.task.settings.max_seq_length * max(sizes.values(), default=0)
 
     def prepare(self, request: pb.ModelInferRequest, model: Model, limits: RequestLimits) -> Inference:
-        """Return the inference on texts, or on token ids, whichever the request holds."""
+        """Return the inference on the texts or the token ids of the request."""
         for item in request.inputs:
             if item.datatype == BYTES:
                 limits.check_count(math.prod(item.shape), "elements")

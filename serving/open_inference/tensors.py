@@ -195,7 +195,7 @@ def _array(values: Sequence[bytes]) -> np.ndarray:
 
 
 def requested_outputs(request: pb.ModelInferRequest, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return the outputs to send: those that the request names, in its order, or all.
+    """Return the outputs to send: the requested ones in their order, or all.
 
     Args:
         request: the request.

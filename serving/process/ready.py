@@ -37,7 +37,7 @@ def announce(ready: Ready, log_format: str, ready_fd: int | None) -> None:
 
     Args:
         ready: addresses and models.
-        log_format: `text` for the line alone, `json` for the fields that log lines have, `event` and those of `ready`.
+        log_format: `text` for plain text; `json` for the fields of log lines, `event`, and the fields of `ready`.
         ready_fd: file descriptor that gets one JSON line and is closed; None for none.
     """
     fields = {"event": "ready", **asdict(ready)}

@@ -137,7 +137,7 @@ class RunDirectory:
             progress: progress of the run.
             monitor: monitor of the losses.
             keep: number of step states to keep.
-            kind: `step` for a state to resume from, `best` for the one with the best score.
+            kind: `step` for a state to resume from, `best` for the state with the best score.
         """
         self.finish_writing()
         path = self.path / "state" / f"{kind}-{progress.step:08d}"
@@ -153,7 +153,7 @@ class RunDirectory:
             shutil.rmtree(old)
 
     def _superseded(self, keep: int) -> list[Path]:
-        """Return the states that neither this run needs nor one that resumes from the last step state after a kill."""
+        """Return the states to delete: neither this run nor a run that resumes from the last step state needs them."""
         steps, bests = self.states(), self.states("best")
         last_step = _step_of(steps[-1]) if steps else 0
         before = [best for best in bests if _step_of(best) <= last_step]

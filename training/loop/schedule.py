@@ -8,7 +8,7 @@ from training.loop.types import LoopSettings, Progress
 
 
 class LearningRateSchedule:
-    """Schedule of a run. With a time budget, the run is as far as its steps or its time, whichever is further.
+    """Schedule of a run. With a time budget, progress is the larger one of the fractions of steps and of time.
 
     Args:
         num_steps: optimizer steps, at most.

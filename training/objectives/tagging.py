@@ -77,7 +77,7 @@ class TaggingObjective(TaskObjective):
         ]
 
     def label(self, task: AnyTask, example: TaggingExample, features: Sequence[WordWindow]) -> list[LabelledFeatures]:
-        """Label each word in one window: the one that tags it, where it has most context."""
+        """Label each word in one window only: the window that has most context for it, and that tags it."""
         items = []
         for window in features:
             labels = np.full(len(window), IGNORED)

@@ -1,7 +1,7 @@
 """Model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
 `training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states the
-facts that are recorded about the model, and what is unknown.
+recorded facts about the model, and says which ones are unknown.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _passage_tokens(task: AnyTask) -> int:
 
 
 def corpus_passages(corpus: Corpus, max_tokens: int, count: int) -> Iterator[str]:
-    """Yield passages of up to `count` random documents: whole sentences, as many as fit, decoded from ids."""
+    """Yield passages of up to `count` random documents: the whole sentences that fit, decoded from ids."""
     rng = np.random.default_rng(0)
     found = 0
     for document in rng.permutation(corpus.num_documents)[: 20 * count]:

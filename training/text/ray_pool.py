@@ -1,6 +1,6 @@
-"""A pool of workers on a Ray cluster, like `worker_pool`; if a node dies, other nodes do its work."""
+"""Pool of workers on a Ray cluster, like `worker_pool`; if a node dies, other nodes do its work."""
 
-# clients/bertline/jobs/ray_pool.py is another one: neither `training` nor `bertline` may import the other or a third.
+# clients/bertline/jobs/ray_pool.py is a separate pool: `training` and `bertline` must not import each other.
 
 from __future__ import annotations
 

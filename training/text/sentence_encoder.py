@@ -2,7 +2,7 @@
 
 BERT's tokenizer treats each text between two spaces independently: cleaning, lower-casing and accent stripping work on
 single characters with their combining marks, and the pre-tokenizer splits at every space. So the ids of a sentence are
-those of its space-separated pieces, and nine in ten pieces are in the cache.
+the ids of its space-separated pieces, and nine in ten pieces are in the cache.
 """
 
 from __future__ import annotations

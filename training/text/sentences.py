@@ -36,7 +36,7 @@ _CLOSING_ONLY = r"”’)\]»›」』》〉）】〕］｝〗〙﹂﹄｣"
 _FOREIGN_CLOSING = "“«»‹›」』》〉）】"
 _FOREIGN_OPENING = "«»‹›„‚¿¡「『《〈（【"
 
-# Text after . ! ? at the end of a sentence. Of the letters up to U+00FF, only those of the rule for English.
+# Text after . ! ? at the end of a sentence: it begins with a capital, a digit or, beyond U+00FF, a letter without case.
 _SPACE_AND_START = rf"""[{_CLOSING}{_FOREIGN_CLOSING}]*(?:\s»)?\s+
     (?=["'(\[“‘]?(?:[A-Z0-9À-Þ]|[^\W_\x00-\xff{_SMALL}{_THAI}]|[{_FOREIGN_OPENING}]+["'(\[“‘]?[^\W_{_SMALL}])
     |[¿¡]|[—–]\s*[^\W_\x00-\u024f{_SMALL}])"""

@@ -135,8 +135,8 @@ def make_payloads(
 ) -> Payloads:
     """Make the calls to send in turn, each with `batch_size` inputs.
 
-    Inputs are taken in order; after the last one, the first one follows again. All occur equally often, except
-    for those that fill the last call.
+    Inputs are taken in order; after the last one, the first one follows again. All occur equally often, except that
+    the first ones may occur once more to fill the last call.
     """
     num_rounds = min(batch_size // math.gcd(len(inputs), batch_size), -(-_MIN_CALLS * batch_size // len(inputs)))
     num_calls = -(-num_rounds * len(inputs) // batch_size)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BertlineEncoder(AbsEncoder):
-    """Model of a server for MTEB: one version, even if others are loaded meanwhile.
+    """Model of a server for MTEB: always the same version, even if the server loads others.
 
     Args:
         client: client of the server; the caller closes it.

@@ -409,7 +409,7 @@ class JobDirectory:
         """Remove all files of jobs but the lock, in an order that leaves a valid state after each step.
 
         Parts go before their rejected rows, columns and identity (_job.json). _SUCCESS goes before the results that it
-        stands for; after the output was moved, it goes last and stands for the missing clean-up.
+        confirms. After the output was moved, _SUCCESS goes last: until then it shows that the clean-up is not done.
         """
         names = self.folder.names()
         is_moved = not self.is_folder and WHOLE not in names

@@ -5,7 +5,7 @@ limit. This module adds the limit MAX_ATTEMPTS, and stops at the first error of 
 deprecated, and a dead node uses them up before Ray knows that it is dead.
 """
 
-# training/text/ray_pool.py is separate: training must not import bertline, nor bertline training, and tasks has no Ray.
+# training/text/ray_pool.py is a separate pool: `training` and `bertline` must not import each other.
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class FileStats:
 
 
 def _decide_columns(pipeline: Pipeline, directory: JobDirectory) -> None:
-    """Write chunks until the columns are known: all workers must write those of the first rows with results."""
+    """Write chunks until the columns are known. The first rows with results decide them for all workers."""
     if directory.has_columns:
         return
     for results in pipeline.results(range(len(pipeline.sources)), directory.has):

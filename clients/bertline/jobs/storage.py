@@ -133,7 +133,7 @@ def _system_and_path(url: str) -> tuple[Any, str]:
 
 
 def find_files(patterns: Sequence[str]) -> list[File]:
-    """Return the files that match patterns; those of one pattern sorted by name.
+    """Return the files that match patterns. The files of one pattern are sorted by name.
 
     Raises:
         FileError: when nothing matches a pattern, or a file does not exist.

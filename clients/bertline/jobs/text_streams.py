@@ -100,7 +100,7 @@ def _is_utf8(start: bytes) -> bool:
 
 
 def _is_alphabetic(text: str) -> bool:
-    """Return whether most characters lie below U+2000, as those of all alphabets do and ideographs do not."""
+    """Return whether most characters lie below U+2000: letters of alphabets do, ideographs do not."""
     return sum(ord(char) < 0x2000 for char in text) > len(text) / 2
 
 

@@ -112,7 +112,7 @@ class Faults:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, fault: Fault) -> None:
-        """Add a fault after those of the same kind."""
+        """Append a fault to the faults of the same kind."""
         with self._lock:
             self._waiting.append(fault)
 

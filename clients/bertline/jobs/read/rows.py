@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Selection:
-    """Input columns to copy into the output: the ones to keep (or all), without the ones to drop.
+    """Input columns to copy into the output: the kept ones (all by default) without the dropped ones.
 
     Raises:
         ValueError: when a column is both kept and dropped.
