@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
     and the reason); 0 takes any free one."""
     metrics_host: str | None = None
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
-    ready_fd: int | None = Field(None, ge=3)
+    ready_fd: int | None = Field(None, ge=3, le=2**31 - 1)
     """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
     writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `tls` and `models` to it and closes it."""
 
@@ -151,12 +152,17 @@ class Settings(BaseSettings):
     def _check_ready_fd(self) -> Settings:
         if self.ready_fd is not None:
             try:
-                os.fstat(self.ready_fd)
+                flags = fcntl.fcntl(self.ready_fd, fcntl.F_GETFL)
             except OSError:
                 raise ValueError(
                     f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is not open; the process that "
                     "starts the server must pass it on (`pass_fds` in Python)"
                 ) from None
+            if flags & os.O_ACCMODE == os.O_RDONLY:
+                raise ValueError(
+                    f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is open for reading only; pass "
+                    "the end of a pipe that is written to"
+                )
         return self
 
     @model_validator(mode="after")

@@ -165,7 +165,13 @@ def _may_be_folder(item: os.DirEntry[str]) -> bool:
 
 
 def no_models_error(models: str | Path) -> ValueError:
-    """Return the error for a directory of models without models."""
+    """Return the error for a directory of models without models; it names a model that has a wrong name or version."""
+    for path in sorted(Path(models).glob("*/*")):
+        if holds_manifest(path):
+            try:
+                parse_model_path(path)
+            except ValueError as error:
+                return error
     return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
 
 

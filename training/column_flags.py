@@ -20,8 +20,9 @@ def _expand(arguments: Iterator[str]) -> Iterator[str]:
         if flag != "--column":
             yield argument
             continue
-        field, equals, name = (value or next(arguments, "")).partition("=")
-        if not (field and equals and name):
-            raise ValueError(f"--column needs a field and the name of a column, such as text=sentence: `{field}`")
+        value = value or next(arguments, "")
+        field, _, name = value.partition("=")
+        if not (field and name):
+            raise ValueError(f"--column needs a field and the name of a column, such as text=sentence: `{value}`")
         yield f"--columns.{field.replace('_', '-')}"
         yield name

@@ -17,6 +17,8 @@ from serving.grpc_api.tls import Certificates
 from serving.process.descriptors import max_connections, open_file_limit
 from serving.settings import Settings
 
+MAX_OPTION = 2**31 - 1
+"""Largest value of an option of gRPC."""
 MIN_BURST = 4096
 """Minimum number of calls of all connections that may wait for the event loop, each with WINDOW_BYTES of its message.
 Above it gRPC cancels calls of any connection, so a single connection must not reach it."""
@@ -81,7 +83,7 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.http2.lookahead_bytes", WINDOW_BYTES
     yield "grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)
     yield "grpc.max_send_message_length", -1
-    burst = max(MIN_BURST, settings.buffer_bytes // WINDOW_BYTES)
+    burst = min(max(MIN_BURST, settings.buffer_bytes // WINDOW_BYTES), MAX_OPTION)
     yield "grpc.server.max_pending_requests", burst
     yield "grpc.server.max_pending_requests_hard_limit", burst
     yield "grpc.max_concurrent_streams", MAX_STREAMS
@@ -104,7 +106,7 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
 
 def max_message_bytes(settings: Settings) -> int:
     """Return gRPC's own limit of a message in bytes."""
-    return min(2 * settings.max_request_bytes, 2**31 - 1)
+    return min(2 * settings.max_request_bytes, MAX_OPTION)
 
 
 def _num_addresses(host: str) -> int:
@@ -150,4 +152,4 @@ def url_host(host: str) -> str:
 
 
 def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+    return min(max(1, round(seconds * 1000)), MAX_OPTION)

@@ -435,3 +435,23 @@ def test_streams_that_are_closed_or_full(folder: Path, target: str, line: str, c
     assert message in result.stderr
     assert not (folder / "r.jsonl").exists()
     assert not (folder / "out.jsonl").exists() or len((folder / "out.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("in.csv", "text;id", "`in.csv` has columns separated by semicolons, not by commas; save the file with commas"),
+        ("in.csv", "text\tid", "`in.csv` has columns separated by tabs, not by commas; use --format tsv"),
+        ("in.tsv", "text,id", "`in.tsv` has columns separated by commas, not by tabs; save the file with tabs"),
+        ("in.csv", "", "`in.csv` has no columns; name them in its first line"),
+        ("in.csv", "title", "`in.csv` has no column `text` (it has: `title`); name one of these with --column"),
+    ],
+)
+def test_headers_of_other_formats(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, header: str, message: str
+) -> None:
+    """A header without names, or with the separator of another format, is an error with the remedy."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(header and f"{header}\n")
+
+    assert fails(run("embed", "-i", name), message)

@@ -343,6 +343,19 @@ def test_no_model_versions(tmp_path):
         model_versions(tmp_path / "models")
 
 
+@pytest.mark.parametrize(
+    ("path", "message"), [("demo/v2", "must end in a version"), ("my model/1", "invalid model name")]
+)
+def test_no_model_versions_but_a_wrong_name(tmp_path, path, message):
+    """If the only model has a wrong name or version, the error names it."""
+    directory = tmp_path / path
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text('{"format": 1, "task": "spans", "files": {}}')
+
+    with pytest.raises(ValueError, match=message):
+        model_versions(tmp_path)
+
+
 @pytest.mark.parametrize("path", ["models/demo/1", "demo/1", "/srv/demo/1/"])
 def test_parse_model_path(path):
     """Name and version are the last two parts of the path."""

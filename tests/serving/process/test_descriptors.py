@@ -118,3 +118,16 @@ def has_page(address):
 def test_systemd_unit_raises_the_limit():
     """The systemd unit raises the default limit."""
     assert int(re.search(r"^LimitNOFILE=(\d+)$", (DEPLOY / "bertline.service").read_text(), re.MULTILINE)[1]) >= 65_536
+
+
+def test_options_fit_into_gRPC_integers():
+    """The largest settings give options that gRPC accepts: 32 bits."""
+    settings = Settings(
+        buffer_bytes=10**30,
+        max_request_bytes=2**31 - 1,
+        max_connections=2**31 - 1,
+        keepalive_time_s=86_400,
+        max_connection_age_s=86_400 * 365,
+    )
+
+    assert all(-(2**31) <= value < 2**31 for value in dict(channel_options(settings)).values())

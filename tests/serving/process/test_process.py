@@ -130,6 +130,7 @@ def test_missing_model_directory_exits_with_2(tmp_path):
             {},
             r"--ready-fd \(BERTLINE_READY_FD\): file descriptor `99` is not open; .* must pass it",
         ),
+        (["--ready-fd", str(10**20)], {}, rf"--ready-fd \(BERTLINE_READY_FD\): .* 2147483647: `{10**20}`"),
     ],
 )
 def test_bad_settings(arguments, environment, message):
@@ -185,6 +186,21 @@ def test_ready_line(tmp_path, log_format):
         at_fd if log_format == "json" else f"{text}\n",
         fields,
     )
+
+
+def test_read_end_as_ready_fd_is_an_error(tmp_path):
+    """The wrong end of a pipe is an error at the start: the process that waits for the line would wait forever."""
+    read_fd, write_fd = os.pipe()
+    try:
+        done = subprocess.run(
+            command(tmp_path, "--ready-fd", read_fd), capture_output=True, text=True, pass_fds=[read_fd], timeout=60
+        )
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: --ready-fd .* open for reading only; .*\n", done.stderr)
 
 
 def test_missing_reader_of_ready_fd_is_a_warning(tmp_path):

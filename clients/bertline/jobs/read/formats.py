@@ -16,6 +16,7 @@ from bertline.jobs.storage import FileError
 
 EMPTY_LINE = "the line is empty; correct it, or skip such lines with --skip-empty"
 NOT_UTF8 = "not UTF-8; convert the file"
+_JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
 # ---- text and JSONL
 
@@ -70,8 +71,10 @@ def parse_json(text: str) -> dict[str, Any]:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
+    except ValueError as error:  # Python's limit
+        raise ValueError("a number in the JSON has too many digits") from error
     if not isinstance(row, dict):
-        raise ValueError(f"not a JSON object but a {type(row).__name__}")
+        raise ValueError(f"a JSON {_JSON_TYPES[type(row)]}, not a JSON object")
     return row
 
 

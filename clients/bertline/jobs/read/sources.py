@@ -36,6 +36,8 @@ SUFFIXES = {
 }
 """Formats by suffix; files with another suffix are read as text, one text a line."""
 
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
+
 STANDARD_INPUT = File(None, "-", "-")
 
 
@@ -116,7 +118,8 @@ class Source:
     def _check(self, columns: Sequence[str], needed: Sequence[str]) -> None:
         for column in needed:
             if column not in columns:
-                found = ", ".join(f"`{name}`" for name in columns) or "none"
+                self._check_header(columns)
+                found = ", ".join(f"`{name}`" for name in columns)
                 raise FileError(
                     f"{self.name} has no column `{column}` (it has: {found}); name one of these with --column, --keep "
                     "or --drop"
@@ -124,6 +127,19 @@ class Source:
         for column in columns:
             if list(columns).count(column) > 1:
                 raise FileError(f"{self.name} has more than one column `{column}`; rename one of them")
+
+    def _check_header(self, columns: Sequence[str]) -> None:
+        """Raise FileError for a header without names, and for one name with the separator of another format."""
+        if not columns:
+            raise FileError(f"{self.name} has no columns; name them in its first line")
+        if self.format is Format.parquet or len(columns) > 1:
+            return
+        expected = self._dialect.delimiter
+        for mark in _SEPARATORS.keys() - expected:
+            if mark in columns[0]:
+                right = _SEPARATORS[expected]
+                hint = "use --format tsv" if mark == "\t" else f"save the file with {right}"
+                raise FileError(f"{self.name} has columns separated by {_SEPARATORS[mark]}, not by {right}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)
