@@ -1,4 +1,4 @@
-"""HTTP server of `/healthz` and of Prometheus metrics at every other path."""
+"""HTTP server of `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -54,16 +54,22 @@ class MetricsServer:
 
 
 def _routes(metrics: Callable[..., Any], health_problem: Callable[[], str]) -> Callable[..., Any]:
-    """Return a WSGI application that answers `/healthz` itself and passes other paths on."""
+    """Return a WSGI application with the two pages. Other paths are 404, so that a misspelt probe fails."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        if environ["PATH_INFO"] != "/healthz":
+        path, method = environ["PATH_INFO"].rstrip("/"), environ["REQUEST_METHOD"]
+        if path == "/metrics":
             return metrics(environ, start_response)
-        problem = health_problem()
-        start_response(
-            "503 Service Unavailable" if problem else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
-        )
-        return [f"{problem or 'ok'}\n".encode()]
+        if path != "/healthz":
+            status, text = "404 Not Found", "no such page; see /metrics and /healthz"
+        elif method not in ("GET", "HEAD"):
+            status, text = "405 Method Not Allowed", "use GET or HEAD"
+        elif problem := health_problem():
+            status, text = "503 Service Unavailable", problem
+        else:
+            status, text = "200 OK", "ok"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [] if method == "HEAD" else [f"{text}\n".encode()]
 
     return app
 

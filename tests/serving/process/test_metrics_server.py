@@ -14,10 +14,11 @@ from tests.serving.models import write_model
 LONG = "the cat " * 15
 
 
-def get(running, path="/healthz"):
+def get(running, path="/healthz", method="GET"):
     """Return status, content type and text of a page."""
+    url = f"http://127.0.0.1:{running.server.metrics_port}{path}"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}{path}", timeout=10) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as reply:
             return reply.status, reply.headers["Content-Type"], reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -39,6 +40,17 @@ def test_healthz_is_200_with_a_model(models):
     with serve(models) as running:
         assert get(running) == (200, PLAIN, "ok\n")
         assert "bertline_serving" in get(running, "/metrics")[2]
+
+
+def test_other_paths_and_methods(models):
+    """A misspelt path is 404, so that a probe of it fails; /healthz takes GET and HEAD only."""
+    with serve(models, load=False) as running:
+        for path in ("/", "/health", "/healthZ", "/livez", "/healthz/x", "/metricsx"):
+            assert get(running, path) == (404, PLAIN, "no such page; see /metrics and /healthz\n")
+        assert get(running, "/healthz/?x=1") == get(running)
+        assert "bertline_serving" in get(running, "/metrics/?x=1")[2]
+        assert get(running, method="HEAD") == (503, PLAIN, "")
+        assert get(running, method="POST") == (405, PLAIN, "use GET or HEAD\n")
 
 
 def test_before_the_models_are_loaded(models):
