@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from training.parent import end_with
+from training.parent import die_with_parent
 
 
 class Worker:
@@ -68,7 +68,7 @@ class Worker:
 
 
 def _run(parent: int, connection: Connection, work: Callable[..., None], *arguments: object) -> None:
-    end_with(parent)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     try:
         work(connection, *arguments)

@@ -179,10 +179,10 @@ class TextSplitter:
         for index in np.flatnonzero(ends - starts > 4 * self._margin).tolist():
             word = slice(starts[index], ends[index])
             if not (classes[word] == _OTHER).any():
-                keep[word] = self._kept_of_word(classes[word] - _WORD)
+                keep[word] = self._keep_in_word(classes[word] - _WORD)
         return None if keep.all() else np.flatnonzero(keep)
 
-    def _kept_of_word(self, counts: np.ndarray) -> np.ndarray:
+    def _keep_in_word(self, counts: np.ndarray) -> np.ndarray:
         """Return which characters of a word are kept, [characters] bool.
 
         Args:
@@ -192,15 +192,15 @@ class TextSplitter:
         # Added tokens may take characters of the word at both its ends.
         head, tail = self._longest_word + 2 * self._margin, 2 * self._margin
         if np.count_nonzero(is_left) <= head + tail:
-            return self._near(is_left)
+            return self._within_margin(is_left)
         keep = np.zeros(len(counts), bool)
         left = np.flatnonzero(is_left)
         first, last = int(left[head - 1]), int(left[-tail])
-        keep[: first + 1] = self._near(is_left[: first + 1])
-        keep[last:] = self._near(is_left[last:])
+        keep[: first + 1] = self._within_margin(is_left[: first + 1])
+        keep[last:] = self._within_margin(is_left[last:])
         return keep
 
-    def _near(self, is_left: np.ndarray) -> np.ndarray:
+    def _within_margin(self, is_left: np.ndarray) -> np.ndarray:
         """Return the characters within `_margin` of one that the normalizer keeps, or of an end: [characters] bool."""
         keep = is_left.copy()
         for distance in range(1, min(self._margin, len(keep) - 1) + 1):

@@ -25,8 +25,10 @@ import numpy as np
 from tasks.languages import is_unspaced
 
 _INITIALS = re.compile(r"(?:[^\W\d]{1,2}(\W))(?:[^\W\d]{1,2}\1)*[^\W\d]{1,2}")
+"""Initials without their last mark: parts of one or two letters, with the same mark between all of them. `U.S`, `Ph.D`
+and `e.g` match; `U.S-A` does not."""
 _APOSTROPHES = "'\u2019"
-"""Apostrophes, the only marks that end a word (an elided one, `l'Italia`) without a following space."""
+"""Apostrophes. Only they end a word without a space after them: the elided `l'` of `l'Italia`."""
 _MAX_APART_RATIO = 10
 """A mark between two words may have been attached to both in the text, or to none; the data do not show which. It
 belongs to words unless pairs of words with it in between are more than this many times as frequent as words with it."""

@@ -9,7 +9,7 @@ import signal
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def end_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent ends; exit if the parent has ended already.
 
     Args:

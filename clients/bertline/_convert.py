@@ -76,7 +76,7 @@ class ReplyCollector(Generic[ResultT]):
         except ServerError as error:
             if not (error.items and request.first):
                 raise
-            raise ServerError.of([_moved(item, request.first) for item in error.items]) from None
+            raise ServerError.of([_with_offset(item, request.first) for item in error.items]) from None
         if request.num_inputs:
             self._check(request, reply, len(part))
         if self._usage is not None:
@@ -112,7 +112,7 @@ class ReplyCollector(Generic[ResultT]):
             raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`")
 
 
-def _moved(item: InvalidItem, first: int) -> InvalidItem:
+def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
     return item if item.index is None else replace(item, index=item.index + first)
 
 

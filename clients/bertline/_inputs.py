@@ -59,7 +59,7 @@ def read_texts_or_pairs(values: Iterable[str | tuple[str, str]]) -> list[pb.Text
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
         fields = ("text", "text_pair") if isinstance(item, tuple | list) else ("text",)
-        rows.append(dict(zip(fields, _several(index, item, (2,)) if len(fields) > 1 else (item,), strict=True)))
+        rows.append(dict(zip(fields, _as_tuple(index, item, (2,)) if len(fields) > 1 else (item,), strict=True)))
     _check(rows)
     return [pb.TextInput(**row) for row in rows]
 
@@ -68,11 +68,11 @@ def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb
     """Return questions with one or several contexts as messages."""
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
-        question, context = _several(index, item, (2,))
+        question, context = _as_tuple(index, item, (2,))
         contexts = (
             {"context": context}
             if isinstance(context, str)
-            else _numbered("contexts", _list(index, "contexts", context))
+            else _by_path("contexts", _list(index, "contexts", context))
         )
         rows.append({"question": question} | contexts)
     _check(rows)
@@ -83,20 +83,20 @@ def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
     """Return (question, choices) or (context, question, choices) as messages."""
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
-        *texts, choices = _several(index, item, (2, 3))
+        *texts, choices = _as_tuple(index, item, (2, 3))
         rows.append((*[""] * (2 - len(texts)), *texts, _list(index, "choices", choices)))
-    _check([{"context": row[0], "question": row[1]} | _numbered("choices", row[2]) for row in rows])
+    _check([{"context": row[0], "question": row[1]} | _by_path("choices", row[2]) for row in rows])
     return [pb.ChooseInput(context=context, question=question, choices=choices) for context, question, choices in rows]
 
 
 def read_texts_or_words(values: Iterable[str | Sequence[str]]) -> list[pb.TagInput]:
     """Return texts and lists of words as messages."""
     items: list[Any] = read_items(values, "inputs")
-    _check([_numbered("words", item) if isinstance(item, tuple | list) else {"text": item} for item in items])
+    _check([_by_path("words", item) if isinstance(item, tuple | list) else {"text": item} for item in items])
     return [pb.TagInput(words=item) if isinstance(item, tuple | list) else pb.TagInput(text=item) for item in items]
 
 
-def _several(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
+def _as_tuple(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
     if isinstance(item, tuple | list) and len(item) in counts:
         return item
     got = f"{len(item)} values" if isinstance(item, tuple | list) else type(item).__name__
@@ -110,7 +110,7 @@ def _list(index: int, field: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _numbered(field: str, values: Sequence[Any]) -> dict[str, Any]:
+def _by_path(field: str, values: Sequence[Any]) -> dict[str, Any]:
     return {f"{field}[{number}]": value for number, value in enumerate(values)}
 
 

@@ -51,7 +51,7 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     """Return one result per input."""
     if not all(result.labels for result in reply.results):
         raise ServerError("the server sent a classification without labels")
-    _check_finite(_sum(result.labels) for result in reply.results)
+    _check_finite(_sum_of_scores(result.labels) for result in reply.results)
     return [
         Classification(tuple(LabelScore(item.label, item.score) for item in result.labels)) for result in reply.results
     ]
@@ -74,7 +74,7 @@ def read_choice_results(reply: pb.ChooseReply) -> list[Choice]:
 
 def read_taggings(reply: pb.TagReply) -> list[Tagging]:
     """Return one result per input."""
-    _check_finite(_sum(result.entities) + _sum(result.words) for result in reply.results)
+    _check_finite(_sum_of_scores(result.entities) + _sum_of_scores(result.words) for result in reply.results)
     return [
         Tagging(
             entities=tuple(Entity(item.start, item.end, item.text, item.label, item.score) for item in result.entities),
@@ -106,7 +106,7 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     """Return one result per input."""
     if any(result.has_answer and not result.spans for result in reply.results):
         raise ServerError("the server sent an answer without a span")
-    _check_finite(_sum(result.spans) + result.no_answer_score for result in reply.results)
+    _check_finite(_sum_of_scores(result.spans) + result.no_answer_score for result in reply.results)
     return [
         Answer(
             spans=tuple(Span(span.start, span.end, span.text, span.score, span.context) for span in result.spans),
@@ -119,7 +119,10 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
     """Return one MaskFill per [MASK] of each text."""
-    _check_finite(sum(_sum(mask.tokens) + _sum(mask.targets) for mask in result.masks) for result in reply.results)
+    _check_finite(
+        sum(_sum_of_scores(mask.tokens) + _sum_of_scores(mask.targets) for mask in result.masks)
+        for result in reply.results
+    )
     return [
         tuple(MaskFill(tokens=_tokens(mask.tokens), targets=_tokens(mask.targets)) for mask in result.masks)
         for result in reply.results
@@ -130,7 +133,7 @@ def _tokens(items: Iterable[pb.TokenScore]) -> tuple[TokenScore, ...]:
     return tuple(TokenScore(item.token, item.score) for item in items)
 
 
-def _sum(items: Iterable[Any]) -> float:
+def _sum_of_scores(items: Iterable[Any]) -> float:
     return sum(item.score for item in items)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from training.parent import end_with
+from training.parent import die_with_parent
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def world() -> Iterator[World]:
         ConnectionError: if another process has ended; that one reports the reason.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with(int(os.environ.get(LAUNCHER, os.getppid())))
+        die_with_parent(int(os.environ.get(LAUNCHER, os.getppid())))
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = CPU
     if torch.cuda.is_available():

@@ -116,15 +116,17 @@ class LossMonitor:
             before = self._smoothed.get(name, value)
             self._smoothed[name] = before + weight * (value - before)
         self._lowest = min(self._lowest, self._smoothed[""])
-        return self._once("rise", self._rise()) or self._once("plateau", self._on_plateau(step))
+        return self._warn_once("rise", self._warning_of_rise()) or self._warn_once(
+            "plateau", self._warning_of_plateau(step)
+        )
 
-    def _rise(self) -> str:
+    def _warning_of_rise(self) -> str:
         now = self._smoothed[""]
         if now <= self._lowest + max(self.RISE, self._lowest / 5):
             return ""
         return f"the loss has risen from {self._lowest:.3f} to {now:.3f}; lower --learning-rate if it stays there"
 
-    def _on_plateau(self, step: float) -> str:
+    def _warning_of_plateau(self, step: float) -> str:
         plateau = self._plateau
         if plateau is None or step < self.PATIENCE * self._num_steps:
             return ""
@@ -134,7 +136,7 @@ class LossMonitor:
         no_better = f"no better than {plateau.meaning} ({plateau.value:.3f})"
         return f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
 
-    def _once(self, kind: str, warning: str) -> str:
+    def _warn_once(self, kind: str, warning: str) -> str:
         if not warning or kind in self._warned:
             return ""
         self._warned.add(kind)

@@ -62,7 +62,7 @@ class RunDirectory:
         with self._lock, self._writer, suppress(Exception) if error else nullcontext():  # the first error counts
             self.close()
             if error and self._is_new and not (self.states() or (self.path / METRICS_FILE).exists()):
-                self._forget()
+                self._remove_files_of_unstarted_run()
 
     def begin(self, record: RecipeRecord) -> bool:
         """Lock the directory, and write recipe.json or compare with it.
@@ -100,7 +100,7 @@ class RunDirectory:
             print(f"`{self.path}` was finished before", flush=True)
         return not is_finished
 
-    def _forget(self) -> None:
+    def _remove_files_of_unstarted_run(self) -> None:
         """Remove the files of a run that failed before its first step."""
         for name in (RECIPE_FILE, LOCK_FILE):
             (self.path / name).unlink(missing_ok=True)

@@ -171,7 +171,7 @@ def marked(text: str, marks: Sequence[tuple[int, int, str]], around: int = CONTE
     """
     first = min((start for start, _, _ in marks), default=0)
     last = max((end for _, end, _ in marks), default=0)
-    first, last = _cut(text, first - around, last + around)
+    first, last = _extend_to_words(text, first - around, last + around)
     cuts = sorted({first, last, *(cut for start, end, _ in marks for cut in (start, end) if first < cut < last)})
     if first > 0:
         yield "… ", ""
@@ -181,7 +181,7 @@ def marked(text: str, marks: Sequence[tuple[int, int, str]], around: int = CONTE
         yield " …", ""
 
 
-def _cut(text: str, first: int, last: int) -> tuple[int, int]:
+def _extend_to_words(text: str, first: int, last: int) -> tuple[int, int]:
     """Move bounds outwards to the next space, within the text."""
     first = 0 if first <= 0 else text.rfind(" ", 0, first) + 1
     end = text.find(" ", last) if last < len(text) else -1
@@ -229,7 +229,7 @@ def _entities(
     """Show the true and the predicted entities; sentences with errors come first."""
     rows, labels = [], {tag for items in (examples, predictions) for item in items for tag in item.tags}
     for example, prediction in zip(examples, predictions, strict=True):
-        truth, found = (_spelt(example.words, tags, labels) for tags in (example.tags, prediction.tags))
+        truth, found = (_list_entities(example.words, tags, labels) for tags in (example.tags, prediction.tags))
         verdict = "right" if truth == found else "wrong"
         rows.append(_row(example.text, verdict=verdict, truth=truth, predicted=found))
     rows.sort(key=lambda row: (_is_right(row), row["cells"]["truth"] == NO_ENTITIES))
@@ -237,7 +237,7 @@ def _entities(
     return rows, f"All entities are right in {num_right} of {len(rows)} random sentences; errors come first."
 
 
-def _spelt(words: Sequence[str], tags: Sequence[str], labels: Collection[str]) -> str:
+def _list_entities(words: Sequence[str], tags: Sequence[str], labels: Collection[str]) -> str:
     found = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in chunks(tags, labels)]
     return " · ".join(found) or NO_ENTITIES
 

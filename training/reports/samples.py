@@ -99,15 +99,15 @@ def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Ex
     """Read a random sample of examples."""
     columns = existing_columns(paths, dev_columns(recipe))
     if isinstance(task, Embedding):
-        return _some(task, read_similarities(paths, columns=columns, tokenizer=task.tokenizer))
+        return _sample(task, read_similarities(paths, columns=columns, tokenizer=task.tokenizer))
     passage_tokens = _passage_tokens(task)
     read = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage_tokens)
-    examples = _some(task, read)
+    examples = _sample(task, read)
     encode_examples(task, examples)
     return examples
 
 
-def _some(task: AnyTask, examples: Examples) -> Examples:
+def _sample(task: AnyTask, examples: Examples) -> Examples:
     return examples.sample(NUM_PREDICTED.get(task.name, 20))
 
 

@@ -57,7 +57,7 @@ def map_on_ray(
     with _connected(address) as ray:
         if not rows:
             return
-        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_here(ray)).remote()
+        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_on_this_node(ray)).remote()
         data = ray.data.from_items(rows, override_num_blocks=len(rows))
         call = {"function": function, "attempts": attempts}
         data = data.map(_call, fn_kwargs=call, num_cpus=1, concurrency=num_workers or None)
@@ -78,7 +78,7 @@ class _Attempts:
         return self._counts[number]
 
 
-def _here(ray: Any) -> Any:
+def _on_this_node(ray: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

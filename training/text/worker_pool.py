@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from tasks.machine import available_cpus
-from training.parent import end_with
+from training.parent import die_with_parent
 
 ResultT = TypeVar("ResultT")
 
@@ -62,4 +62,4 @@ def _blocked_interrupts() -> Iterator[None]:
 
 def _start_worker(parent: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is already a process for each core
-    end_with(parent)
+    die_with_parent(parent)

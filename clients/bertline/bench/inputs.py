@@ -59,7 +59,7 @@ class _InputMaker:
     """Makes a row of the operation from a text."""
 
 
-def _masked(text: str) -> dict[str, Any]:
+def _with_mask(text: str) -> dict[str, Any]:
     words = text.split()
     words[len(words) // 2] = "[MASK]"
     return {"text": text if "[MASK]" in text else " ".join(words)}
@@ -83,7 +83,7 @@ _INPUT_MAKERS = {
         _InputMaker(OPERATIONS["choose"], choose_call, _with_choices),
         _InputMaker(OPERATIONS["answer"], partial(answer_call, top_k=1), _with_question),
         _InputMaker(OPERATIONS["tag"], partial(tag_call, return_words=False)),
-        _InputMaker(OPERATIONS["fill_mask"], partial(fill_mask_call, top_k=5, targets=()), _masked),
+        _InputMaker(OPERATIONS["fill_mask"], partial(fill_mask_call, top_k=5, targets=()), _with_mask),
     )
 }
 

@@ -39,7 +39,7 @@ def embed_in_steps(
     step = read_count("batch_size", step) or (_STEP if show_progress else max(len(texts), 1))
     if len(texts) > step:  # another version may be loaded in between
         options = {**options, **_pinned(client, texts, options)}
-    parts = [_embed(client, texts, first, step, options) for first in _firsts(len(texts), step, show_progress)]
+    parts = [_embed(client, texts, first, step, options) for first in _step_starts(len(texts), step, show_progress)]
     return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
 
 
@@ -58,14 +58,14 @@ def _embed(client: Client, texts: list[str], first: int, step: int, options: Map
     except InvalidInput as error:
         if not (first and error.items):
             raise
-        raise InvalidInput.of([_moved(item, first) for item in error.items]) from error
+        raise InvalidInput.of([_with_offset(item, first) for item in error.items]) from error
 
 
-def _moved(item: InvalidItem, first: int) -> InvalidItem:
+def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
     return item if item.index is None else InvalidItem(item.index + first, item.field, item.reason)
 
 
-def _firsts(num_texts: int, step: int, show_progress: bool) -> Iterator[int]:
+def _step_starts(num_texts: int, step: int, show_progress: bool) -> Iterator[int]:
     firsts = range(0, num_texts, step)
     if not show_progress:
         yield from firsts

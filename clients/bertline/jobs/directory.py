@@ -180,12 +180,12 @@ class JobDirectory:
             return self._finished_state(names)
         if JOB not in names:
             return State.NEW
-        return State.OTHER_JOB if self._differing(self._read(JOB)) else State.UNFINISHED
+        return State.OTHER_JOB if self._changed_fields(self._read(JOB)) else State.UNFINISHED
 
     def _finished_state(self, names: set[str]) -> State:
         if self.is_folder:
             return State.COMPLETE
-        is_same = not self._differing(self._read(SUCCESS).get("job", {}))
+        is_same = not self._changed_fields(self._read(SUCCESS).get("job", {}))
         if WHOLE in names:
             return State.JOINED if is_same else State.OTHER_JOB
         return State.MOVED if is_same else State.OTHER_MOVED
@@ -207,7 +207,7 @@ class JobDirectory:
         try:
             yield self._open(force=force, restart=restart)
         except BaseException as error:
-            self._leave(can_resume=not isinstance(error, StaleParts))
+            self._clean_up_after_error(can_resume=not isinstance(error, StaleParts))
             raise
         finally:
             if self._lock:
@@ -248,7 +248,7 @@ class JobDirectory:
             found = self._read(name)
             raise FileError(
                 f"`{self.folder.url}` belongs to another job "
-                f"({', '.join(self._differing(found.get('job', {}) if name == SUCCESS else found))} differ); "
+                f"({', '.join(self._changed_fields(found.get('job', {}) if name == SUCCESS else found))} differ); "
                 "run that job again to resume it, or start this one with --restart"
             )
         if action is Action.REFUSE_FOREIGN:
@@ -279,7 +279,7 @@ class JobDirectory:
             return any(name not in (JOB, LOCK) and not is_unfinished(name) for name in self.output.names())
         return self.output.exists()
 
-    def _differing(self, before: Mapping[str, Any]) -> list[str]:
+    def _changed_fields(self, before: Mapping[str, Any]) -> list[str]:
         return [name for name, value in self.identity.items() if before.get(name) != json.loads(json.dumps(value))]
 
     # ---- parts
@@ -293,7 +293,7 @@ class JobDirectory:
         key = (chunk.file, chunk.number)
         self.seen[key] = len(chunk.rows)
         if key in self._digests and self._digests[key] != chunk.digest:
-            raise self._stale(chunk.source.name)
+            raise self._stale_parts_error(chunk.source.name)
         return key in self._digests
 
     def refresh(self) -> None:
@@ -342,7 +342,7 @@ class JobDirectory:
         names = self.folder.names()
         found = parts_in(names)
         if found.keys() - self.seen.keys():
-            raise self._stale("the input")
+            raise self._stale_parts_error("the input")
         if self.seen.keys() - found.keys():
             raise FileError(f"parts are missing in `{self.folder.url}`; run the same command again to write them")
         parts = [self.folder.within(name) for name, _ in found.values()]
@@ -392,7 +392,7 @@ class JobDirectory:
         with open_write(self.rejects, unfinished) as stream:
             return copy(files, stream)
 
-    def _leave(self, *, can_resume: bool) -> None:
+    def _clean_up_after_error(self, *, can_resume: bool) -> None:
         """Print how to resume; without any part, remove the directory."""
         with suppress(FileError):  # the error that ended the run is reported, not that clean-up fails as well
             if self._is_started and not parts_in(self.folder.names()):
@@ -432,7 +432,7 @@ class JobDirectory:
 
     # ---- files and the lock
 
-    def _stale(self, what: str) -> StaleParts:
+    def _stale_parts_error(self, what: str) -> StaleParts:
         return StaleParts(f"{what} has changed since `{self.folder.url}` was started; start again with --restart")
 
     def _read(self, name: str) -> dict[str, Any]:
