@@ -119,5 +119,6 @@ format: $(READY)  ## format the code
 docs: $(DOCS_READY)  ## the documentation as a site, in build/site; writes the reference pages anew
 	$(PY) docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	@echo 'Open build/site/index.html'
 stubs: $(STUBS_READY)  ## generate the messages and stubs from protos/
 	$(call generate,clients,serving)
