@@ -53,8 +53,11 @@ _OTHER_SECTIONS = frozenset(("examples", "references", "see_also"))
 
 
 def parse_docstring(name: str, text: str) -> Docstring:
-    """Return sentences and parameters of a docstring."""
-    parsed = docstring_parser.parse(text)
+    """Return sentences and parameters of a docstring; none if it cannot be parsed."""
+    try:
+        parsed = docstring_parser.parse(text)
+    except (docstring_parser.ParseError, IndexError):  # docstring_parser 0.18 raises IndexError on `: :`
+        return Docstring(name, "", [], [])
     description = sentences(parsed.description or "")
     found = list(description)
     for section in parsed.meta:

@@ -3,7 +3,7 @@
 import inspect
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from demo.docstrings import is_sentence, parse_docstring, sentences, strip_markup
@@ -28,6 +28,7 @@ def test_markup_is_removed(marked: str, plain: str) -> None:
     assert strip_markup(marked) == plain
 
 
+@example(": :")
 @given(st.text(alphabet="ab`*_[]|:<>~ \t.\n\u2028()-", max_size=60))
 def test_any_text_can_be_parsed(text: str) -> None:
     """No combination of marks raises, and markup is removed to one line with single spaces."""
