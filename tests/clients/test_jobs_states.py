@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -303,3 +303,36 @@ def test_killed_while_it_replaces_an_output(tmp_path: Path, output: str) -> None
                 assert (do_job(folder, output, "a", force=True), files_of(folder)) == wanted[::-1]
             finally:
                 DISK.steps_left = 10**9
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", '{"job": 3}', "\udcff", "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    ("output", "name"),
+    [("out.jsonl", "_job.json"), ("out.jsonl", "_SUCCESS"), ("out/", "_job.json"), ("out/", "_schema")],
+)
+def test_damaged_files_of_a_job(tmp_path: Path, output: str, name: str, content: str) -> None:
+    """A damaged file in the job directory is an error that asks for --restart, which then works."""
+    with small_chunks_and_kills():
+        wanted = expected(output, "a", "first")
+        write_input(tmp_path, "first")
+        kill_after_first_part(tmp_path, output)
+        directory = directory_of(tmp_path, output, "a").folder
+        path = Path(directory.path) / name
+        path.write_text(content, errors="surrogateescape")
+        if name == "_SUCCESS":
+            (path.parent / "_whole").touch()
+
+        with pytest.raises(FileError) as caught:
+            do_job(tmp_path, output, "a")
+        if content != '{"job": 3}':
+            assert str(caught.value) == f"`{directory.within(name).url}` is damaged; start again with --restart"
+        assert (do_job(tmp_path, output, "a", restart=True), files_of(tmp_path)) == wanted[::-1]
+
+
+def kill_after_first_part(folder: Path, output: str) -> None:
+    """Write the first part of a job only."""
+    directory = directory_of(folder, output, "a")
+    source = Source(file_of(f"{folder}/in.txt"), Format.text)
+    with suppress(Killed), directory.opened(force=False, restart=False):
+        directory.write(results_of(next(chunks_of(source, 0, ["text"], ["text"], lambda row: 1)), "a"))
+        raise Killed

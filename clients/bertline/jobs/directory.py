@@ -180,12 +180,12 @@ class JobDirectory:
             return self._finished_state(names)
         if JOB not in names:
             return State.NEW
-        return State.OTHER_JOB if self._changed_fields(self._read(JOB)) else State.UNFINISHED
+        return State.OTHER_JOB if self._changed_fields(self._found_identity(JOB)) else State.UNFINISHED
 
     def _finished_state(self, names: set[str]) -> State:
         if self.is_folder:
             return State.COMPLETE
-        is_same = not self._changed_fields(self._read(SUCCESS).get("job", {}))
+        is_same = not self._changed_fields(self._found_identity(SUCCESS))
         if WHOLE in names:
             return State.JOINED if is_same else State.OTHER_JOB
         return State.MOVED if is_same else State.OTHER_MOVED
@@ -245,10 +245,11 @@ class JobDirectory:
     def _refuse(self, action: Action) -> None:
         if action is Action.REFUSE_OTHER:
             name = SUCCESS if self.folder.within(SUCCESS).exists() else JOB
-            found = self._read(name)
+            found = self._found_identity(name)
+            if not found:
+                raise self._damaged_error(name)
             raise FileError(
-                f"`{self.folder.url}` belongs to another job "
-                f"({', '.join(self._changed_fields(found.get('job', {}) if name == SUCCESS else found))} differ); "
+                f"`{self.folder.url}` belongs to another job ({', '.join(self._changed_fields(found))} differ); "
                 "run that job again to resume it, or start this one with --restart"
             )
         if action is Action.REFUSE_FOREIGN:
@@ -301,7 +302,7 @@ class JobDirectory:
         self._leftovers = frozenset(self.folder.names())
         self._digests |= {key: digest for key, (_, digest) in parts_in(self._leftovers).items()}
         if isinstance(self.writer, ParquetWriter) and SCHEMA in self._leftovers:
-            self.writer.schema = _read_schema(self.folder.within(SCHEMA).read())
+            self.writer.schema = self._read_schema()
 
     def write(self, results: ChunkResults) -> None:
         """Write the part of a chunk. Its rejected rows come first, so that a part is never there without them."""
@@ -346,7 +347,7 @@ class JobDirectory:
         if self.seen.keys() - found.keys():
             raise FileError(f"parts are missing in `{self.folder.url}`; run the same command again to write them")
         parts = [self.folder.within(name) for name, _ in found.values()]
-        truncated = sum(self._read(name)["truncated"] for name in truncated_in(names))
+        truncated = sum(self._num_truncated(name) for name in truncated_in(names))
         rejected = self._write_rejects([self.folder.within(name) for name in rejects_in(names)])
         self._totals = Totals(sum(self.seen.values()), rejected, truncated)
         if self.is_folder:
@@ -435,8 +436,36 @@ class JobDirectory:
     def _stale_parts_error(self, what: str) -> StaleParts:
         return StaleParts(f"{what} has changed since `{self.folder.url}` was started; start again with --restart")
 
+    def _damaged_error(self, name: str) -> FileError:
+        return StaleParts(f"`{self.folder.within(name).url}` is damaged; start again with --restart")
+
     def _read(self, name: str) -> dict[str, Any]:
-        return dict(json.loads(self.folder.within(name).read()))
+        """Read a JSON object; empty if the file is damaged."""
+        try:
+            values = json.loads(self.folder.within(name).read())
+        except (ValueError, RecursionError):
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    def _found_identity(self, name: str) -> dict[str, Any]:
+        """Read the identity of the job that wrote _job.json or _SUCCESS; empty if the file is damaged."""
+        found = self._read(name)
+        identity = found.get("job") if name == SUCCESS else found
+        return identity if isinstance(identity, dict) else {}
+
+    def _num_truncated(self, name: str) -> int:
+        number = self._read(name).get("truncated")
+        if not isinstance(number, int):
+            raise self._damaged_error(name)
+        return number
+
+    def _read_schema(self) -> Any:
+        import pyarrow
+
+        try:
+            return pyarrow.ipc.read_schema(pyarrow.py_buffer(self.folder.within(SCHEMA).read()))
+        except (OSError, ValueError) as error:
+            raise self._damaged_error(SCHEMA) from error
 
     def _write_job(self, **more: str) -> None:
         with self._open_write(JOB) as stream:
@@ -473,9 +502,3 @@ class JobDirectory:
             )
             return False
         return not os.fstat(lock.fileno()).st_nlink  # the other run has just ended, and removed its directory
-
-
-def _read_schema(data: bytes) -> Any:
-    import pyarrow
-
-    return pyarrow.ipc.read_schema(pyarrow.py_buffer(data))
