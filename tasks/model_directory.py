@@ -165,13 +165,15 @@ def _may_be_folder(item: os.DirEntry[str]) -> bool:
 
 
 def no_models_error(models: str | Path) -> ValueError:
-    """Return the error for a directory of models without models; it names a model that has a wrong name or version."""
+    """Return the error for a directory of models without models; it names a wrong name or version, or a checkpoint."""
     for path in sorted(Path(models).glob("*/*")):
         if holds_manifest(path):
             try:
                 parse_model_path(path)
             except ValueError as error:
                 return error
+    if (Path(models) / "config.json").is_file():
+        return ValueError(f"`{models}` is a checkpoint, not a directory of models; export it first: python -m export")
     return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
 
 

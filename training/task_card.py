@@ -13,7 +13,7 @@ from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.json_files import read_json
 from tasks.machine import MachineRecord
-from tasks.schema import read_value
+from tasks.schema import read_fields, read_value
 from training.renamed_fields import with_new_names
 
 TASK_FILE = "task.json"
@@ -47,11 +47,10 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
         return None
     values = with_new_names(read_json(path))
     try:
-        settings = settings_from_dict(values["task"], values["settings"])
-        card = TaskCard(**values | {"settings": settings})
+        fields = read_fields(TaskCard, values)
         _check_records(values)
-        return card
-    except (KeyError, TypeError, ValueError) as error:
+        return TaskCard(**fields | {"settings": settings_from_dict(fields["task"], fields["settings"])})
+    except ValueError as error:
         raise ValueError(f"broken task card `{path}`: {error}") from error
 
 

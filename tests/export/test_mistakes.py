@@ -200,6 +200,26 @@ def test_broken_records_of_training(mistake, tmp_path, checkpoints, monkeypatch)
     assert re.search(rf"broken task card `.*task.json`: {message}", line), line
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda card: card.pop("task"), "missing key `task`"),
+        (lambda card: card.pop("settings"), "missing key `settings`"),
+        (lambda card: card.update(tasks="spans"), "unknown key `tasks` (known: task, settings, scores, provenance)"),
+        (lambda card: card.update(task=7), "`task` must be a string: `7`"),
+        (lambda card: card.update(settings=[1]), "`settings` must be an object: `[1]`"),
+    ],
+)
+def test_broken_keys_of_a_task_card(change, message, tmp_path, checkpoints, monkeypatch):
+    """A missing, unknown or mistyped key is named."""
+    directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
+    card = json.loads((directory / "task.json").read_text())
+    change(card)
+    (directory / "task.json").write_text(json.dumps(card))
+
+    assert message in error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
+
+
 DATA = {
     "of another task": ("dev.json", b'{"data": [{"paragraphs": []}]}', "which the task `spans` reads"),
     "of words": ("dev.txt", b"the O\ncat B-PER\n\n", "which the task `tagging` reads"),

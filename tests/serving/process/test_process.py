@@ -152,6 +152,18 @@ def test_a_folder_of_one_model(tmp_path, folder, message):
     assert re.fullmatch(rf"error: `{tmp_path / folder}` is {message}.*: `{tmp_path}`\n", stderr)
 
 
+def test_a_checkpoint_is_no_directory_of_models(tmp_path):
+    """A checkpoint is refused with what to do, and exit code 2."""
+    (tmp_path / "config.json").write_text("{}")
+
+    code, stderr = failure(tmp_path, "--port", 0, "--metrics-port", 0)
+
+    assert (code, stderr) == (
+        2,
+        f"error: `{tmp_path}` is a checkpoint, not a directory of models; export it first: python -m export\n",
+    )
+
+
 def ready_lines(*arguments):
     """Start a server; return its ready lines on stdout and at --ready-fd."""
     ready_fd, write_fd = os.pipe()
