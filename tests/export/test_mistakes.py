@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -213,7 +214,7 @@ def test_broken_records_of_training(mistake, tmp_path, checkpoints, monkeypatch)
 def test_broken_keys_of_a_task_card(change, message, tmp_path, checkpoints, monkeypatch):
     """A missing, unknown or mistyped key is named."""
     directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
-    card = json.loads((directory / "task.json").read_text())
+    card = copy.deepcopy(CARD)
     change(card)
     (directory / "task.json").write_text(json.dumps(card))
 
