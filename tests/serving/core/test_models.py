@@ -81,7 +81,7 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
             ModelNotFoundError,
             "`m/10` could not be loaded: worse",
         ),
-        ([Version("m", "1")], ("n", ""), ModelNotFoundError, r"`n` \(loaded: none\)"),
+        ([Version("m", "1")], ("n", ""), ModelNotFoundError, r"`n` does not exist \(loaded: none\)"),
         ([], ("", ""), ModelNotFoundError, "no model is loaded"),
         ([Version("m", "1", error="bad")], ("", ""), ModelNotFoundError, "no model is loaded"),
         ([Version("m", "1", error="bad"), Version("n", "1")], ("", ""), UnavailableError, "`n/1` is being loaded"),
