@@ -97,7 +97,7 @@ def test_cells_are_means_over_seeds(finished):
         "not pretrained": "bert/NER-scratch",
     }
 
-    heading = "Ablations, scale smoke (too small to compare: it shows that everything works), seeds 0 1"
+    heading = "Ablations, scale smoke (too small to compare: it only shows that everything works), seeds 0 1"
     assert f"# Table 5: pretraining tasks\n\n{heading}. " in (recipe.run_dir / "table-5.md").read_text()
     table = json.loads((recipe.run_dir / "table-5.json").read_text())
     assert table["heading"] == heading
@@ -224,7 +224,7 @@ def test_another_scale_needs_another_directory(finished, alone):
     recipe, _, _ = finished
     fields = {"data": recipe.data, "run_dir": recipe.run_dir, "tables": ("5",)}
     for changes, message in (
-        ({"scale": "small", "tasks": ("NER",)}, "was made from other text .* choose another run directory"),
+        ({"scale": "small", "tasks": ("NER",)}, "was made from another text .* choose another run directory"),
         ({"scale": "smoke", "tasks": ("RTE",)}, r"no `glue/RTE/train.tsv` .* leave RTE out of --tasks"),
         ({"scale": "smoke", "tasks": ("NER",), "text": "no/*.txt"}, "fewer than two files `no/"),
     ):
