@@ -266,7 +266,7 @@ def labelled(
         pairs = available.sample(max_examples)
         _check_labels_vary(pairs, files)
         return _similarity_pairs(f"{_count(pairs, available)} pairs of {files}", task, pairs, paths)
-    passage = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
+    passage = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
     available = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
     examples = available.sample(max_examples)
     try:
@@ -330,7 +330,7 @@ def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, ma
 def random_ids(task: AnyTask) -> EvaluationSet:
     """Return random sequences, for exports without any data."""
     rng = np.random.default_rng(0)
-    max_tokens = min(task.settings.max_seq_length, _MAX_RANDOM_LENGTH) - 2
+    max_tokens = task.tokenizer.single.capacity(min(task.settings.max_seq_length, _MAX_RANDOM_LENGTH))
     ids = [
         rng.integers(0, task.tokenizer.vocab_size, length)
         for length in rng.integers(1, max_tokens, _NUM_RANDOM, endpoint=True)

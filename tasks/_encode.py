@@ -28,7 +28,7 @@ def encode_pairs(
     second = _tokenize_pairs(tokenizer, pairs, invalid, max_ids=max_length, stop_after=stop_after)
     if not truncate:
         for index, tokens in enumerate(first):
-            _check_pair(index, tokens, second.get(index), max_length, invalid)
+            _check_pair(tokenizer, index, tokens, second.get(index), max_length, invalid)
     raise_if_invalid(invalid)
     return [
         _fit_pair(tokenizer, tokens, second[index], max_length)
@@ -56,24 +56,36 @@ def _tokenize_pairs(
 
 
 def _check_pair(
-    index: int, first: Tokens, second: Tokens | None, max_length: int, invalid: list[InvalidExample]
+    tokenizer: Tokenizer,
+    index: int,
+    first: Tokens,
+    second: Tokens | None,
+    max_length: int,
+    invalid: list[InvalidExample],
 ) -> None:
     if second is None:
-        check_length(index, "text", len(first) + 2, max_length, invalid, is_complete=first.is_complete)
+        check_length(index, "text", tokenizer.single.length(first), max_length, invalid, is_complete=first.is_complete)
         return
-    field, longer, shorter = ("text_pair", second, first) if len(second) > len(first) else ("text", first, second)
-    is_complete = first.is_complete and second.is_complete
-    check_length(index, field, len(longer) + len(shorter) + 3, max_length, invalid, is_complete=is_complete)
+    field = "text_pair" if len(second) > len(first) else "text"
+    num_tokens, is_complete = tokenizer.pair.length(first, second), first.is_complete and second.is_complete
+    check_length(
+        index,
+        field,
+        num_tokens,
+        max_length,
+        invalid,
+        is_complete=is_complete,
+    )
 
 
 def fit_text(tokenizer: Tokenizer, tokens: Tokens, max_length: int) -> Features:
     """Return the sequence of one text, cut at its end."""
-    kept = tokens.ids[: max_length - 2]
+    kept = tokens.ids[: tokenizer.single.capacity(max_length)]
     return Features(**tokenizer.assemble(kept), num_truncated=len(tokens) - len(kept))
 
 
 def _fit_pair(tokenizer: Tokenizer, first: Tokens, second: Tokens, max_length: int) -> Features:
-    num_first, num_second = fit_pair(len(first), len(second), max_length - 3)
+    num_first, num_second = fit_pair(len(first), len(second), tokenizer.pair.capacity(max_length))
     arrays = tokenizer.assemble(first.ids[:num_first], second.ids[:num_second])
     return Features(**arrays, num_truncated=len(first) + len(second) - num_first - num_second)
 

@@ -62,20 +62,29 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         tokens = tokenize_texts(self.tokenizer, examples, "text", invalid, max_ids=max_ids, stop_after=stop_after)
         if not (truncate or self.windows):
             for index, item in enumerate(tokens):
-                check_length(index, "text", len(item) + 2, max_length, invalid, is_complete=item.is_complete)
+                check_length(
+                    index,
+                    "text",
+                    self.tokenizer.single.length(item),
+                    max_length,
+                    invalid,
+                    is_complete=item.is_complete,
+                )
         raise_if_invalid(invalid)
         if self.windows:
             return [self._windows(item.ids) for item in tokens]
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def _windows(self, ids: np.ndarray) -> list[Features]:
-        capacity = self.settings.max_seq_length - 2
+        capacity = self.tokenizer.single.capacity(self.settings.max_seq_length)
         bounds = self.tokenizer.report_sequences(window_bounds(len(ids), capacity, self.window_stride or capacity))
         return [Features(**self.tokenizer.assemble(ids[start:end])) for start, end in bounds]
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:
         vectors = np.array([output["sentence_embedding"] for output in outputs], dtype=np.float32)
-        vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, [len(window) - 2 for window in features])
+        num_special = self.tokenizer.single.num_special
+        weights = [len(window) - num_special for window in features]
+        vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, weights)
         vector = vector[: self.dimensions or None]
         return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector
 

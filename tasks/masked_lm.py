@@ -55,25 +55,36 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.tokenizer.mask_id is None:
+            raise ValueError("the tokenizer has no mask token, so this model cannot do `masked-lm`")
+
+    @property
+    def mask_id(self) -> int:
+        """Id of the mask token."""
+        assert self.tokenizer.mask_id is not None  # checked when the task was made
+        return self.tokenizer.mask_id
+
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (vocab_size,)
 
     def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
-        max_length = self.settings.max_seq_length
+        max_length, template = self.settings.max_seq_length, self.tokenizer.single
+        mask = self.tokenizer.token(self.mask_id)
         texts = [example.text for example in examples]
         stop_after = None if truncate else max_length
         tokens = tokenize_texts(self.tokenizer, texts, "text", invalid, max_ids=max_length, stop_after=stop_after)
         for index, item in enumerate(tokens):
             if not truncate:
-                check_length(index, "text", len(item) + 2, max_length, invalid, is_complete=item.is_complete)
-            if len(item) and not (item.ids[: max_length - 2] == self.tokenizer.mask_id).any():
-                invalid.append(InvalidExample(index, "text", "no `[MASK]` among the tokens that fit"))
+                check_length(index, "text", template.length(item), max_length, invalid, is_complete=item.is_complete)
+            if len(item) and not (item.ids[: template.capacity(max_length)] == self.mask_id).any():
+                invalid.append(InvalidExample(index, "text", f"no `{mask}` among the tokens that fit"))
         raise_if_invalid(invalid)
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> MaskPrediction:
-        logits, positions = outputs[0]["logits"], np.flatnonzero(features[0].input_ids == self.tokenizer.mask_id)
+        logits, positions = outputs[0]["logits"], np.flatnonzero(features[0].input_ids == self.mask_id)
         log_probs = np.empty((len(positions), min(self.tokenizer.vocab_size, logits.shape[-1])), np.float32)
         for first in range(0, len(positions), MASKS_PER_BLOCK):
             rows = slice(first, first + MASKS_PER_BLOCK)

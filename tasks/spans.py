@@ -132,6 +132,14 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
     output_names: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     token_outputs: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        settings, pair = self.settings, self.tokenizer.pair
+        if settings.max_query_length >= pair.capacity(settings.max_seq_length):
+            raise ValueError(
+                f"max_query_length `{settings.max_query_length}` and {pair.num_special} special tokens leave no room "
+                f"for a context in max_seq_length `{settings.max_seq_length}`"
+            )
+
     def encode(self, examples: Sequence[SpanExample], *, truncate: bool = True) -> list[list[Window]]:
         invalid: list[InvalidExample] = []
         longest = self.settings.max_query_length
@@ -165,20 +173,21 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 
     def _windows(self, question: Tokens, context: Tokens, text: str, context_number: int) -> list[Window]:
         question_ids = question.ids
-        capacity = self.settings.max_seq_length - len(question_ids) - 3
+        capacity = self.tokenizer.pair.capacity(self.settings.max_seq_length) - len(question_ids)
         spans = self.tokenizer.report_sequences(window_bounds(len(context), capacity, self.settings.doc_stride))
         owner = max_context_owner(spans, len(context))
         context_offsets = include_combining_marks(text, context.offsets)
+        first = self.tokenizer.pair.start(question_ids)
         windows = []
         for number, (start, end) in enumerate(spans):
             arrays = self.tokenizer.assemble(question_ids, context.ids[start:end])
-            length, first = len(arrays["input_ids"]), len(question_ids) + 2
+            length, in_sequence = len(arrays["input_ids"]), slice(first, first + end - start)
             offsets = np.zeros((length, 2), dtype=np.int32)
-            offsets[first:-1] = context_offsets[start:end]
+            offsets[in_sequence] = context_offsets[start:end]
             in_context = np.zeros(length, dtype=bool)
-            in_context[first:-1] = True
+            in_context[in_sequence] = True
             has_max_context = np.zeros(length, dtype=bool)
-            has_max_context[first:-1] = owner[start:end] == number
+            has_max_context[in_sequence] = owner[start:end] == number
             window = Window(
                 **arrays,
                 num_truncated=0 if context_number or number else len(question) - len(question_ids),

@@ -168,6 +168,11 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (len(self.settings.labels),)
 
+    @property
+    def _capacity(self) -> int:
+        """Number of tokens of words in a sequence."""
+        return self.tokenizer.single.capacity(self.settings.max_seq_length)
+
     def complete(self, example: TaggingExample) -> TaggingExample:
         """Divide the source into words.
 
@@ -178,7 +183,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         if example.words or text is None:
             return example
         rules = joining_rules(self.settings.joined_marks, self.settings.joined_words)
-        max_chars = self.settings.max_seq_length - 2  # so that no joined word is ever cut
+        max_chars = self._capacity  # so that no joined word is ever cut
         bounds = self.tokenizer.word_offsets(text)
         offsets = Offsets(rules.join(text, bounds, max_chars, self.tokenizer.check_cancelled))
         interned: dict[str, str] = {}  # one object per distinct word
@@ -189,9 +194,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         """See `Task.encode`. Words that the tokenizer drops become [UNK]; only single words are ever truncated."""
         invalid: list[InvalidExample] = []
         sentences = [example.words if is_utf8(example.text) else None for example in examples]
-        vocabulary = _WordVocabulary(
-            self.tokenizer, [words or () for words in sentences], self.settings.max_seq_length - 2
-        )
+        vocabulary = _WordVocabulary(self.tokenizer, [words or () for words in sentences], self._capacity)
         numbers = [vocabulary.numbers(words or ()) for words in sentences]
         longest = [int(vocabulary.lengths[items].max(initial=0)) for items in numbers]
         for index, words in enumerate(sentences):
@@ -201,13 +204,14 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
                 invalid.append(InvalidExample(index, "text", EMPTY))
         raise_if_invalid(invalid)
         if not truncate:
+            num_special = self.tokenizer.single.num_special
             for index, length in enumerate(longest):
-                check_length(index, "word", length + 2, self.settings.max_seq_length, invalid)
+                check_length(index, "word", length + num_special, self.settings.max_seq_length, invalid)
         raise_if_invalid(invalid)
         return [self._windows(vocabulary, items) for items in numbers]
 
     def _windows(self, vocabulary: _WordVocabulary, numbers: np.ndarray) -> list[WordWindow]:
-        capacity = self.settings.max_seq_length - 2
+        capacity, first_position = self._capacity, self.tokenizer.single.start()
         starts = np.concatenate([[0], np.cumsum(vocabulary.num_read[numbers])])
         bounds = self.tokenizer.report_sequences(word_bounds(starts, capacity, self.settings.doc_stride or capacity))
         owner = max_context_owner([(int(starts[first]), int(starts[last])) for first, last in bounds], int(starts[-1]))
@@ -217,7 +221,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
                 **self.tokenizer.assemble(vocabulary.ids(numbers[first:last])),
                 num_truncated=int(np.maximum(vocabulary.lengths[numbers[first:last]] - capacity, 0).sum()),
                 first_word=first,
-                positions=(1 + starts[first:last] - starts[first]).astype(np.int32),
+                positions=(first_position + starts[first:last] - starts[first]).astype(np.int32),
                 has_max_context=owner[starts[first:last]] == number,
             )
             windows.append(window)
@@ -262,7 +266,7 @@ class _WordVocabulary:
         for words in sentences:
             for word in words:
                 self._numbers.setdefault(word, len(self._numbers))
-        distinct, unknown = list(self._numbers), np.array([tokenizer.unk_id])
+        distinct, unknown = list(self._numbers), np.array([tokenizer.filler_id])
         blocks, lengths = [np.zeros(0, np.int64)], list[int]()
         for first in range(0, len(distinct), _WORDS_AT_A_TIME):
             found = tokenizer.tokenize(distinct[first : first + _WORDS_AT_A_TIME], ids_only=True, max_ids=capacity)
@@ -272,7 +276,7 @@ class _WordVocabulary:
         self.lengths = np.array(lengths, np.int32)
         """[words] number of tokens."""
         self.num_read = np.clip(self.lengths, 1, capacity)
-        """[words] number of tokens after truncation; 1, [UNK], for a word without tokens."""
+        """[words] number of tokens after truncation; 1, the unknown token, for a word without tokens."""
         self._starts = np.cumsum(self.num_read, dtype=np.int64) - self.num_read
 
     def numbers(self, words: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""WordPiece tokenizer of a checkpoint or model directory: ids, offsets, special tokens, assembly of sequences.
+"""Tokenizer of a checkpoint or model directory: ids, offsets, special tokens, assembly of sequences.
 
 from tasks.tokenizer import Tokenizer
 tokenizer = Tokenizer.load("runs/demo/checkpoint")
@@ -22,6 +22,8 @@ import numpy as np
 import tokenizers
 
 from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
+from tasks.sequence_template import read_templates
+from tasks.special_tokens import SpecialTokens, find_special_tokens, read_special_names
 from tasks.tokenizer_files import is_rust_panic, load_backend
 
 BATCH_CHARS = 4 * PIECE_CHARS
@@ -58,22 +60,32 @@ class Tokens:
 
 
 class Tokenizer:
-    """A Hugging Face `tokenizers` tokenizer with BERT's special tokens. Never pads or truncates by itself."""
+    """A Hugging Face `tokenizers` tokenizer of any kind. Never pads or truncates by itself."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, source: str = "tokenizer") -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, source: str = "tokenizer", special: SpecialTokens | None = None
+    ) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            source: name of its file, for errors.
+            special: special tokens by role; None to find them by their usual names.
+
+        Raises:
+            ValueError: if a special token is not in the vocabulary, or the template cannot be used.
+        """
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
         self._splitter = TextSplitter(backend) if can_split(backend) else None
+        self._has_spaces = self._splitter is None
+        """True if offsets may include the space before a word, as in byte-level BPE and SentencePiece."""
         self._on_tokens: Callable[[int], None] = _ignore
         self._on_sequences: Callable[[int], None] = _ignore
         self.vocab_size = _vocab_size(backend)
-        self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (
-            _special_id(backend, token, source) for token in ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
-        )
-        unknown = getattr(backend.model, "unk_token", None)
-        if unknown is not None and backend.model.token_to_id(unknown) is None:
-            raise ValueError(f"the vocabulary of `{source}` lacks its unk_token, `{unknown}`")
+        special = special or find_special_tokens(backend, {}, source)
+        self.pad_id, self.unk_id, self.mask_id = special.pad_id, special.unk_id, special.mask_id
+        self.single, self.pair = read_templates(backend, source)
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
@@ -83,7 +95,8 @@ class Tokenizer:
             ValueError: naming the file that is missing or broken, or that contradicts another.
         """
         backend, path = load_backend(directory)
-        return cls(backend, source=str(path))
+        special = find_special_tokens(backend, read_special_names(Path(directory)), str(path))
+        return cls(backend, source=str(path), special=special)
 
     @property
     def digest(self) -> str:
@@ -94,6 +107,11 @@ class Tokenizer:
     def lowercases(self) -> bool:
         """True if text is lower-cased first."""
         return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
+
+    @property
+    def filler_id(self) -> int:
+        """Id that stands for a word without tokens, and for any token where the text does not matter."""
+        return self.unk_id if self.unk_id >= 0 else self.pad_id
 
     def with_progress(
         self, on_tokens: Callable[[int], None], on_sequences: Callable[[int], None] | None = None
@@ -131,12 +149,13 @@ class Tokenizer:
             stop_after: stop reading a long text once it has more tokens than this.
         """
         if len(texts) == 1 and len(texts[0]) <= SMALL_TEXT_CHARS:
-            return [_to_tokens(self._encode_small(texts[0]), ids_only, max_ids)]
+            return [self._to_tokens(texts[0], self._encode_small(texts[0]), ids_only, max_ids)]
         if all(len(text) <= PIECE_CHARS for text in texts):
             return [item for batch in _batches(texts) for item in self._tokenize_short(batch, ids_only, max_ids)]
         buffers = [_TokenBuffer(max_ids, stop_after) for _ in texts]
         for number, piece, encoding in self._encode_pieces(texts, buffers, ids_only=ids_only):
-            self._on_tokens(buffers[number].add(piece, encoding, ids_only=ids_only))
+            offsets = None if ids_only else self._offsets(piece, encoding)
+            self._on_tokens(buffers[number].add(encoding, offsets))
         return [buffer.tokens(ids_only=ids_only) for buffer in buffers]
 
     def tokenize_blocks(self, text: str) -> Iterator[Tokens]:
@@ -144,7 +163,7 @@ class Tokenizer:
         for _, piece, encoding in self._encode_pieces([text], [_TokenBuffer()], ids_only=False):
             ids = np.array(encoding.ids, dtype=np.int64)
             self._on_tokens(len(ids))
-            yield Tokens(ids, len(ids), optional_offsets=_offsets(piece, encoding))
+            yield Tokens(ids, len(ids), optional_offsets=self._offsets(piece, encoding))
 
     def word_offsets(self, text: str) -> np.ndarray:
         """Return the words into which the tokenizer divides a text, with `include_combining_marks`.
@@ -154,7 +173,7 @@ class Tokenizer:
         """
         blocks = [np.zeros((0, 2), np.int64)]
         for _, piece, encoding in self._encode_pieces([text], [_TokenBuffer()], ids_only=False):
-            offsets = _offsets(piece, encoding)
+            offsets = self._offsets(piece, encoding)
             is_first = np.diff(np.array(encoding.word_ids, np.int64), prepend=-1) != 0
             is_last = np.roll(is_first, -1)
             blocks.append(np.stack([offsets[is_first, 0], offsets[is_last, 1]], axis=1))
@@ -170,30 +189,38 @@ class Tokenizer:
         return self.backend.token_to_id(token)
 
     def continues_word(self) -> np.ndarray:
-        """Return which tokens (`##ing`) continue the word of the token before them: [vocabulary] bool."""
-        return np.array([self.token(index).startswith("##") for index in range(self.vocab_size)])
+        """Return which tokens continue the word of the token before them: [vocabulary] bool.
+
+        In WordPiece these have a prefix (`##ing`); in byte-level BPE and SentencePiece, words begin with a mark for the
+        space before them, and letters and digits without it continue a word.
+        """
+        prefix = getattr(self.backend.model, "continuing_subword_prefix", None)
+        tokens = [self.token(index) for index in range(self.vocab_size)]
+        if prefix:
+            return np.array([token.startswith(prefix) for token in tokens])
+        special = self.backend.get_added_tokens_decoder()
+        return np.array([token[:1].isalnum() and index not in special for index, token in enumerate(tokens)])
 
     def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, Any]:
-        """Assemble `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, with token types 0 and 1.
-
-        Returns:
-            The fields of `Features`: `input_ids` and `token_type_ids`, each [length] int64. The token types of a single
-            text are read-only.
-        """
-        parts = [np.array([self.cls_id]), first_ids, np.array([self.sep_id])]
-        if second_ids is not None:
-            parts += [second_ids, np.array([self.sep_id])]
-        input_ids = np.concatenate(parts).astype(np.int64, copy=False)
-        if second_ids is None and len(input_ids) <= len(_ZEROS):
-            return {"input_ids": input_ids, "token_type_ids": _ZEROS[: len(input_ids)]}
-        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
-        token_type_ids[len(first_ids) + 2 :] = 1
-        return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        """Assemble a text or a pair with the special tokens (see `SequenceTemplate.assemble`)."""
+        return self.single.assemble(first_ids) if second_ids is None else self.pair.assemble(first_ids, second_ids)
 
     def _tokenize_short(self, texts: list[str], ids_only: bool, max_ids: int | None) -> list[Tokens]:
-        tokens = [_to_tokens(encoding, ids_only, max_ids) for encoding in self._encode(texts, ids_only=ids_only)]
+        encodings = self._encode(texts, ids_only=ids_only)
+        tokens = [self._to_tokens(*pair, ids_only, max_ids) for pair in zip(texts, encodings, strict=True)]
         self._on_tokens(sum(len(item.ids) for item in tokens))
         return tokens
+
+    def _to_tokens(self, text: str, encoding: tokenizers.Encoding, ids_only: bool, max_ids: int | None) -> Tokens:
+        ids = np.array(encoding.ids, dtype=np.int64)
+        offsets = None if ids_only else self._offsets(Piece(text, 0), encoding)[:max_ids]
+        return Tokens(ids[:max_ids], len(ids), True, offsets)
+
+    def _offsets(self, piece: Piece, encoding: tokenizers.Encoding) -> np.ndarray:
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        if self._has_spaces:
+            offsets = _without_spaces(piece.text, offsets)
+        return piece.to_text_offsets(offsets)
 
     def _encode_pieces(
         self, texts: Sequence[str], buffers: Sequence[_TokenBuffer], *, ids_only: bool
@@ -267,9 +294,6 @@ def include_combining_marks(text: str, bounds: np.ndarray) -> np.ndarray:
 
 
 _FIRST_COMBINING_MARK = 0x300
-_ZEROS = np.zeros(4096, np.int64)
-"""Token types of all single texts: one shared, read-only array."""
-_ZEROS.setflags(write=False)
 
 
 def _end_of_marks(text: str, end: int, limit: int) -> int:
@@ -294,14 +318,18 @@ class _TokenBuffer:
         """True once more than `stop_after` tokens were counted."""
         return self._num_tokens > self._stop_after
 
-    def add(self, piece: Piece, encoding: tokenizers.Encoding, *, ids_only: bool) -> int:
-        """Add the next piece, and return how many of its tokens are kept."""
+    def add(self, encoding: tokenizers.Encoding, offsets: np.ndarray | None) -> int:
+        """Add the next piece, and return how many of its tokens are kept.
+
+        Args:
+            offsets: offsets of its tokens in the text; None if nobody needs them.
+        """
         num_tokens = len(encoding)
         num_kept = min(num_tokens, self._max_ids - self._num_kept)
         if num_kept:
             self._ids.append(np.array(encoding.ids, dtype=np.int64)[:num_kept])
-            if not ids_only:
-                self._offsets.append(_offsets(piece, encoding)[:num_kept])
+            if offsets is not None:
+                self._offsets.append(offsets[:num_kept])
         self._num_kept += num_kept
         self._num_tokens += num_tokens
         return num_kept
@@ -319,14 +347,20 @@ def _concatenate(blocks: Sequence[np.ndarray], empty: np.ndarray) -> np.ndarray:
     return np.concatenate(blocks) if blocks else empty
 
 
-def _offsets(piece: Piece, encoding: tokenizers.Encoding) -> np.ndarray:
-    return piece.to_text_offsets(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+def _without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:
+    """Return offsets [tokens, 2] without the white space at both ends of a token."""
+    if not len(offsets):
+        return offsets
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    visible = np.flatnonzero(~np.isin(codes, _SPACES))
+    starts, ends = offsets.T
+    trimmed_starts = np.append(visible, len(text))[np.searchsorted(visible, starts)]
+    trimmed_ends = np.append(-1, visible)[np.searchsorted(visible, ends)] + 1
+    starts = np.minimum(trimmed_starts, ends)
+    return np.stack([starts, np.maximum(trimmed_ends, starts)], axis=1)
 
 
-def _to_tokens(encoding: tokenizers.Encoding, ids_only: bool, max_ids: int | None) -> Tokens:
-    ids = np.array(encoding.ids, dtype=np.int64)
-    offsets = None if ids_only else np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:max_ids]
-    return Tokens(ids[:max_ids], len(ids), True, offsets)
+_SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], np.uint32)
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -359,12 +393,3 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     if all(model.id_to_token(index) is not None for index in range(num_tokens)):
         return max(num_tokens, 1 + max(backend.get_added_tokens_decoder(), default=-1))
     return 1 + max(backend.get_vocab().values(), default=-1)
-
-
-def _special_id(backend: tokenizers.Tokenizer, token: str, source: str) -> int:
-    token_id = backend.token_to_id(token)
-    if token_id is None:
-        raise ValueError(
-            f"the vocabulary of `{source}` lacks `{token}`; only BERT's WordPiece tokenizers are supported"
-        )
-    return token_id

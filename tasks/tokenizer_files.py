@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from tasks.json_files import read_flag, read_json
+from tasks.sequence_template import bert_template
 from tasks.text_streams import refuse_utf16
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -82,11 +83,7 @@ def build_tokenizer(
     )
     backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     backend.decoder = tokenizers.decoders.WordPiece(prefix="##")
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", token_ids["[CLS]"]), ("[SEP]", token_ids["[SEP]"])],
-    )
+    backend.post_processor = bert_template(backend)
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in _SPECIAL_TOKENS])
     return backend
 

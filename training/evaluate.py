@@ -168,7 +168,7 @@ def evaluate_predictions(
 
 
 def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path]) -> Examples:
-    max_passage_tokens = min(MAX_PASSAGE_TOKENS, task.settings.max_seq_length - 2)
+    max_passage_tokens = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
     return read_examples(
         task.name, paths, columns=recipe.columns, tokenizer=task.tokenizer, max_passage_tokens=max_passage_tokens
     )

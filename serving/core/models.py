@@ -73,8 +73,9 @@ class Model:
             ValueError: when the graph fails or an output has the wrong shape for the task.
         """
         tokenizer, measured = self.task.tokenizer, []
-        for length in (self.task.settings.max_seq_length, 3):
-            ids = np.full(length - 2, tokenizer.mask_id)
+        num_special = tokenizer.single.num_special
+        for length in (self.task.settings.max_seq_length, num_special + 1):
+            ids = np.full(length - num_special, tokenizer.filler_id)
             batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
             arrays = collate(batch, pad_id=tokenizer.pad_id)
             try:

@@ -68,12 +68,13 @@ class FillMask(TextEndpoint):
 
 def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
     """Raise InvalidRequestError if a reply would hold more than MAX_SCORES tokens, over all [MASK]s."""
-    mask_id, vocab_size = task.tokenizer.mask_id, task.tokenizer.vocab_size
+    mask_id, vocab_size = task.mask_id, task.tokenizer.vocab_size
+    mask = task.tokenizer.token(mask_id)
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
     count = num_masks * (min(top_k, vocab_size) + num_targets)
     if count > MAX_SCORES:
         reason = (
-            f"too many tokens requested for {num_masks} [MASK]s: `{count}` (maximum `{MAX_SCORES}` per reply); "
+            f"too many tokens requested for {num_masks} {mask}s: `{count}` (maximum `{MAX_SCORES}` per reply); "
             "send fewer texts per call, a smaller top_k or fewer targets"
         )
         raise InvalidRequestError(reason, [Violation("texts", reason)])

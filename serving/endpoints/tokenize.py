@@ -18,6 +18,7 @@ from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
 from serving.endpoints.base import text_pair
 from serving.endpoints.catalog import reference
 from serving.endpoints.wire import header, parse
+from tasks.sequence_template import SequenceTemplate
 from tasks.tokenizer import Tokenizer
 
 PART_TOKENS = 1024
@@ -111,10 +112,11 @@ def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
     return num_tokens[:-1]
 
 
-def _messages(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.TokenizedInput]:
+def _messages(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[pb.TokenizedInput]:
     """Yield the result for a text or a pair as several messages, which the reader merges."""
-    yield _special(tokenizer, tokenizer.cls_id, 0)
-    for type_id, text in enumerate(texts):
+    template = tokenizer.single if len(texts) == 1 else tokenizer.pair
+    yield _special(tokenizer, template, 0)
+    for number, text in enumerate(texts):
         for block in tokenizer.tokenize_blocks(text):
             ids = block.ids.tolist()
             yield pb.TokenizedInput(
@@ -122,12 +124,16 @@ def _messages(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[pb.Tokeniz
                 tokens=[tokenizer.token(token_id) for token_id in ids],
                 starts=block.offsets[:, 0].tolist(),
                 ends=block.offsets[:, 1].tolist(),
-                type_ids=[type_id] * len(ids),
+                type_ids=[template.text_types[number]] * len(ids),
                 special=[False] * len(ids),
             )
-        yield _special(tokenizer, tokenizer.sep_id, type_id)
+        yield _special(tokenizer, template, number + 1)
 
 
-def _special(tokenizer: Tokenizer, token_id: int, type_id: int) -> pb.TokenizedInput:
-    token = tokenizer.token(token_id)
-    return pb.TokenizedInput(ids=[token_id], tokens=[token], starts=[0], ends=[0], type_ids=[type_id], special=[True])
+def _special(tokenizer: Tokenizer, template: SequenceTemplate, gap: int) -> pb.TokenizedInput:
+    """Return the special tokens before the first text (gap 0), between two texts, or after the last."""
+    ids, type_ids = template.ids[gap].tolist(), template.type_ids[gap].tolist()
+    tokens, zeros = [tokenizer.token(token_id) for token_id in ids], [0] * len(ids)
+    return pb.TokenizedInput(
+        ids=ids, tokens=tokens, starts=zeros, ends=zeros, type_ids=type_ids, special=[True] * len(ids)
+    )

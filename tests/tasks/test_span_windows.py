@@ -66,8 +66,8 @@ def test_encoded_windows(word_tokenizer, num_tokens, num_query, max_seq_length, 
     owned = []
     for number, ((start, end), window) in enumerate(zip(bounds, windows, strict=True)):
         context_ids = word_tokenizer.tokenize([" ".join(words[start:end])])[0].ids.tolist()
-        sep = word_tokenizer.sep_id
-        assert window.input_ids.tolist() == [word_tokenizer.cls_id, *query_ids, sep, *context_ids, sep]
+        cls, sep = map(word_tokenizer.token_id, ("[CLS]", "[SEP]"))
+        assert window.input_ids.tolist() == [cls, *query_ids, sep, *context_ids, sep]
         assert window.token_type_ids.tolist() == [0] * (len(query_ids) + 2) + [1] * (len(context_ids) + 1)
         assert window.in_context.tolist() == [False] * (len(query_ids) + 2) + [True] * len(context_ids) + [False]
         assert [context[a:b] for a, b in window.offsets[window.in_context]] == words[start:end]

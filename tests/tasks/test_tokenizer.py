@@ -363,15 +363,6 @@ def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, mon
         Tokenizer.load(tmp_path)
 
 
-def test_tokenizer_json_without_mask_names_the_file(tmp_path):
-    """A tokenizer of another family is refused with its file and the missing token."""
-    backend = build_tokenizer(TEST_VOCAB).to_str().replace("[MASK]", "<mask>")
-    (tmp_path / "tokenizer.json").write_text(backend)
-
-    with pytest.raises(ValueError, match=r"tokenizer.json` lacks `\[MASK\]`"):
-        Tokenizer.load(tmp_path)
-
-
 @given(st.text(st.sampled_from("aé中\u0301\u0327\u20e3\u200b\u202eשָ🦉! \n\x00"), max_size=20), st.booleans())
 def test_words_stand_in_order(text, lowercase):
     """Words are in order inside the text, without overlap, and not empty."""

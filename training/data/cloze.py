@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from tasks.masked_lm import ClozeExample
-from tasks.tokenizer import Tokenizer, Tokens
+from tasks.tokenizer import Tokenizer
 from training.data.pretraining import random_generator
 from training.text.documents import read_documents
 
@@ -27,10 +29,13 @@ def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Cloze
     Only tokens that are a whole word or sign are masked, so that the text with [MASK] is the input that the model
     reads. Texts without such tokens, and texts that contain [MASK], are skipped.
     """
-    number = 0
+    assert tokenizer.mask_id is not None  # tasks with masks check it
+    number, mask, continues = 0, tokenizer.token(tokenizer.mask_id), tokenizer.continues_word()
     for text in texts:
         tokens = tokenizer.tokenize([text])[0]
-        whole = [index for index in range(len(tokens)) if _is_whole_word(tokenizer, tokens, index)]
+        is_first = np.append(~continues[tokens.ids], True)
+        is_whole = is_first[:-1] & is_first[1:] & (tokens.ids != tokenizer.filler_id)
+        whole = np.flatnonzero(is_whole)
         rng = random_generator(0, 0, stream=7, index=number)
         chosen = sorted(rng.permutation(whole)[: max(1, round(0.15 * len(tokens)))])
         if not chosen or tokenizer.mask_id in tokens.ids:
@@ -39,14 +44,8 @@ def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Cloze
         hidden = tuple(tokenizer.token(int(tokens.ids[index])) for index in chosen)
         for index in reversed(chosen):
             start, end = tokens.offsets[index]
-            text = f"{text[:start]}[MASK]{text[end:]}"
+            text = f"{text[:start]}{mask}{text[end:]}"
         yield ClozeExample(text=text, tokens=hidden)
-
-
-def _is_whole_word(tokenizer: Tokenizer, tokens: Tokens, index: int) -> bool:
-    is_first = not tokenizer.token(int(tokens.ids[index])).startswith("##")
-    is_last = index + 1 == len(tokens) or not tokenizer.token(int(tokens.ids[index + 1])).startswith("##")
-    return is_first and is_last and int(tokens.ids[index]) != tokenizer.unk_id
 
 
 def _passages(path: Path, tokenizer: Tokenizer, max_tokens: int) -> Iterator[str]:

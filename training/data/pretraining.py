@@ -103,6 +103,9 @@ class PretrainingExamples:
             max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, next_sentences=next_sentences, seed=seed
         )
         self._vocab_size = corpus.tokenizer.vocab_size
+        if corpus.tokenizer.mask_id is None:
+            raise ValueError("the tokenizer of the corpus has no mask token; pretraining needs one")
+        self._mask_id = corpus.tokenizer.mask_id
         self._is_piece = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
@@ -141,7 +144,7 @@ class PretrainingExamples:
                 arrays["input_ids"],
                 np.array([0, len(first) + 1, len(arrays["input_ids"]) - 1]),
                 masking=self.masking,
-                mask_id=self.corpus.tokenizer.mask_id,
+                mask_id=self._mask_id,
                 vocab_size=self._vocab_size,
                 continues_word=self._continues_word(parts, kept, input_ids),
                 rng=rng,

@@ -47,8 +47,8 @@ def test_pairs_have_berts_form(corpus, examples):
     for index in range(examples.num_examples(0)):
         example = examples.example(0, index)
         ids = unmasked_ids(example)
-        first_sep, last_sep = np.flatnonzero(ids == tokenizer.sep_id)
-        assert ids[0] == tokenizer.cls_id
+        first_sep, last_sep = np.flatnonzero(ids == tokenizer.token_id("[SEP]"))
+        assert ids[0] == tokenizer.token_id("[CLS]")
         assert last_sep == len(ids) - 1 <= 47
         assert 1 < first_sep < last_sep - 1
         np.testing.assert_array_equal(example.token_type_ids, (np.arange(len(ids)) > first_sep).astype(int))
@@ -62,7 +62,7 @@ def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examp
     for index in range(examples.num_examples(0)):
         example = examples.example(0, index)
         ids = unmasked_ids(example)
-        first_sep = int(np.flatnonzero(ids == corpus.tokenizer.sep_id)[0])
+        first_sep = int(np.flatnonzero(ids == corpus.tokenizer.token_id("[SEP]"))[0])
         parts = [" ".join(map(str, part)) for part in (ids[1:first_sep], ids[first_sep + 1 : -1])]
         homes = [{n for n, text in enumerate(texts) if part in text} for part in parts]
         assert all(homes)

@@ -35,7 +35,7 @@ def parts(example, tokenizer):
     """Yield the start of each part and its tokens before masking."""
     ids = example.input_ids.copy()
     ids[example.masked_positions] = example.masked_labels
-    ends = np.flatnonzero(ids == tokenizer.sep_id)
+    ends = np.flatnonzero(ids == tokenizer.token_id("[SEP]"))
     for start, end in zip([1, *(ends[:-1] + 1)], ends, strict=True):
         yield start, [tokenizer.token(int(token_id)) for token_id in ids[start:end]]
 

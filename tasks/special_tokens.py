@@ -1,0 +1,80 @@
+"""Special tokens of a tokenizer by role: padding, unknown words, masks.
+
+A checkpoint names them in `tokenizer_config.json` or `special_tokens_map.json`; a model directory has only
+`tokenizer.json`, whose usual names are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+
+from tasks.json_files import read_json
+from tasks.tokenizer_files import MAX_CONFIG_BYTES, TOKENIZER_CONFIG_FILE
+
+SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
+_USUAL_NAMES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of special tokens by role."""
+
+    pad_id: int
+    """Padding; 0 in a tokenizer without such a token, since padding is never attended to."""
+    unk_id: int
+    """Unknown words; -1 in a tokenizer that has a token for every byte."""
+    mask_id: int | None
+    """Masked tokens; None in a tokenizer without masks."""
+
+
+def read_special_names(directory: Path) -> dict[str, str]:
+    """Return the special tokens that the files of a checkpoint name: `pad_token` -> `<pad>`.
+
+    Raises:
+        ValueError: if a file is broken.
+    """
+    names: dict[str, str] = {}
+    for file in (SPECIAL_TOKENS_MAP_FILE, TOKENIZER_CONFIG_FILE):
+        path = directory / file
+        values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+        for role in _USUAL_NAMES:
+            value = values.get(role)
+            content = value.get("content") if isinstance(value, dict) else value
+            if content is not None and not isinstance(content, str):
+                raise ValueError(f"broken `{path}`: `{role}` must be a token, not `{str(value)[:60]}`")
+            if content:
+                names[role] = content
+    return names
+
+
+def find_special_tokens(
+    backend: tokenizers.Tokenizer, names: Mapping[str, str], source: str = "tokenizer"
+) -> SpecialTokens:
+    """Find the special tokens of a tokenizer.
+
+    Args:
+        names: as of `read_special_names`; roles without one are found by their usual names.
+        source: name of the file, for errors.
+
+    Raises:
+        ValueError: if a named token is not in the vocabulary.
+    """
+    names = dict(names)
+    if unknown := getattr(backend.model, "unk_token", None):
+        names["unk_token"] = unknown
+    ids: dict[str, int | None] = {}
+    for role, usual in _USUAL_NAMES.items():
+        if role in names and backend.token_to_id(names[role]) is None:
+            raise ValueError(f"the vocabulary of `{source}` lacks its {role}, `{names[role]}`")
+        candidates = [names[role]] if role in names else usual
+        ids[role] = next((index for token in candidates if (index := backend.token_to_id(token)) is not None), None)
+    unk_id = ids["unk_token"]
+    return SpecialTokens(ids["pad_token"] or 0, -1 if unk_id is None else unk_id, ids["mask_token"])

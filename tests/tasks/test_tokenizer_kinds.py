@@ -1,0 +1,188 @@
+"""Tokenizers of every kind: sequences, special tokens and offsets equal those of `tokenizers` and transformers."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import processors
+
+from tasks import create_task
+from tasks.classification import Classification, ClassificationExample, ClassificationSettings
+from tasks.masked_lm import MaskedLMSettings
+from tasks.spans import SpanExample, Spans, SpanSettings
+from tasks.tokenizer import Tokenizer
+from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, unigram, wordpiece
+
+made = functools.cache(lambda kind: KINDS[kind]())
+TEXTS = st.text(st.sampled_from("aeTh 1.,é中北\u0301\u00a0\u3000ﬁ①🦉Я\n"), max_size=20)
+
+
+@given(st.sampled_from(sorted(KINDS)), TEXTS, TEXTS)
+def test_sequences_equal_those_of_the_library(kind, first, second):
+    """A text, and a pair, get the special tokens and types that the tokenizer's own post-processor adds."""
+    backend = made(kind)
+    tokenizer = Tokenizer(backend)
+    ids = [tokenizer.tokenize([text])[0].ids for text in (first, second)]
+
+    for texts, sequence in [((first,), tokenizer.assemble(ids[0])), ((first, second), tokenizer.assemble(*ids))]:
+        expected = backend.encode(*texts)
+        assert sequence["input_ids"].tolist() == expected.ids
+        assert sequence["token_type_ids"].tolist() == expected.type_ids
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_positions_of_texts(kind):
+    """`start` is the position of each text in its sequence, `capacity` and `length` count the special tokens."""
+    tokenizer = Tokenizer(made(kind))
+    first, second = (tokenizer.tokenize([text])[0].ids for text in TEXT[:2])
+
+    sequence = tokenizer.pair.assemble(first, second)["input_ids"]
+
+    start = tokenizer.pair.start(first)
+    np.testing.assert_array_equal(sequence[tokenizer.pair.start() :][: len(first)], first)
+    np.testing.assert_array_equal(sequence[start : start + len(second)], second)
+    assert tokenizer.pair.length(first, second) == len(sequence)
+    assert tokenizer.pair.capacity(len(sequence)) == len(first) + len(second)
+
+
+@given(st.sampled_from(sorted(KINDS)), TEXTS)
+def test_offsets_are_code_points_without_the_space_before_a_word(kind, text):
+    """Offsets lie inside the text, in order, and no token begins or ends with a space of the text."""
+    tokenizer = Tokenizer(made(kind))
+
+    tokens = tokenizer.tokenize([text])[0]
+
+    for start, end in tokens.offsets:
+        assert 0 <= start <= end <= len(text)
+    assert (np.diff(tokens.offsets[:, 0]) >= 0).all()
+    found = [text[start:end] for start, end in tokens.offsets]
+    assert not [part for part in found if part.strip(" ") and part != part.strip(" ")]
+
+
+def test_spaces_are_trimmed_also_if_the_tokenizer_keeps_them():
+    """Offsets of byte-level BPE leave out the space before a word, whatever `trim_offsets` says."""
+    text = "The old  cat sees"
+    kept, trimmed = (Tokenizer(byte_bpe(trim_offsets=flag)).tokenize([text])[0].offsets for flag in (False, True))
+
+    np.testing.assert_array_equal(kept, trimmed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pad", "unknown", "mask"),
+    [
+        ("wordpiece", "[PAD]", "[UNK]", "[MASK]"),
+        ("mpnet", "<pad>", "[UNK]", "<mask>"),
+        ("byte_bpe", "<pad>", "<unk>", "<mask>"),
+        ("modernbert", "[PAD]", "[UNK]", "[MASK]"),
+        ("unigram", "<pad>", "<unk>", "<mask>"),
+    ],
+)
+def test_special_tokens_by_role(kind, pad, unknown, mask):
+    """Padding, unknown words and masks have the names of the tokenizer's family."""
+    tokenizer = Tokenizer(made(kind))
+
+    found = [tokenizer.token(token_id) for token_id in (tokenizer.pad_id, tokenizer.unk_id, tokenizer.mask_id)]
+    assert found == [pad, unknown, mask]
+
+
+def save(backend, path, config=None, names=None):
+    """Write the files of a tokenizer."""
+    backend.save(str(path / "tokenizer.json"))
+    for file, values in (("tokenizer_config.json", config), ("special_tokens_map.json", names)):
+        if values is not None:
+            (path / file).write_text(json.dumps(values))
+    return path
+
+
+def test_checkpoint_names_its_special_tokens(tmp_path):
+    """Names in the files of a checkpoint count before the usual ones; they are strings or objects."""
+    backend = wordpiece()
+    backend.add_special_tokens(["<filler>", "<blank>"])
+    config = {"mask_token": {"content": "<blank>", "lstrip": True}}
+
+    tokenizer = Tokenizer.load(save(backend, tmp_path, config, {"pad_token": "<filler>", "mask_token": "[MASK]"}))
+
+    assert [tokenizer.token(tokenizer.pad_id), tokenizer.token(tokenizer.mask_id)] == ["<filler>", "<blank>"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"mask_token": "<blank>"}, r"tokenizer\.json` lacks its mask_token, `<blank>`"),
+        ({"pad_token": 7}, r"tokenizer_config\.json`: `pad_token` must be a token, not `7`"),
+        ({"pad_token": {"content": 7}}, r"tokenizer_config\.json`: `pad_token` must be a token"),
+    ],
+)
+def test_wrong_names_of_special_tokens(config, message, tmp_path):
+    """A name that is no token of the vocabulary is refused, with the file."""
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(save(wordpiece(), tmp_path, config))
+
+
+def test_tokenizer_without_masks_cannot_fill_masks(tmp_path):
+    """A tokenizer without a mask token serves other tasks; masked-lm is refused."""
+    backend = tokenizers.Tokenizer.from_str(wordpiece().to_str().replace("[MASK]", "[mask]"))
+    tokenizer = Tokenizer(backend)
+
+    assert Classification(tokenizer, ClassificationSettings(labels=("a", "b"))).encode([ClassificationExample("cat")])
+    with pytest.raises(ValueError, match="no mask token, so this model cannot do `masked-lm`"):
+        create_task("masked-lm", tokenizer, MaskedLMSettings())
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"single": "$A [SEP] $A", "pair": "$A $B"},
+        {"single": "[CLS] $A", "pair": "[CLS] $B [SEP] $A"},
+    ],
+)
+def test_templates_that_move_texts_are_refused(template):
+    """A template that repeats or swaps texts is refused: positions and windows would be wrong."""
+    backend = wordpiece()
+    backend.post_processor = processors.TemplateProcessing(**template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+
+    with pytest.raises(ValueError, match="post-processor of `tokenizer` does not keep the texts in order"):
+        Tokenizer(backend)
+
+
+def test_vocabulary_without_post_processor_is_berts():
+    """A file with `[CLS]` and `[SEP]` but no post-processor gets BERT's special tokens."""
+    backend = wordpiece()
+    backend.post_processor = None
+
+    sequence = Tokenizer(backend).assemble(np.array([7]), np.array([8, 9]))
+
+    assert sequence["input_ids"].tolist() == [2, 7, 3, 8, 9, 3]
+    assert sequence["token_type_ids"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_answers_are_spans_of_the_context(kind):
+    """Each token of the context in a window has its offsets, in any template of pairs."""
+    task = Spans(Tokenizer(made(kind)), SpanSettings(max_seq_length=40, doc_stride=8, max_query_length=8))
+    context = " ".join(TEXT[:2])
+
+    windows = task.encode([SpanExample("sees the house", context)])[0]
+
+    whole = task.tokenizer.tokenize([context])[0]
+    for window in windows:
+        assert len(window.input_ids) <= 40
+        offsets = window.offsets[window.in_context].tolist()
+        first = whole.offsets.tolist().index(offsets[0])
+        assert whole.offsets[first : first + len(offsets)].tolist() == offsets
+        assert whole.ids[first : first + len(offsets)].tolist() == window.input_ids[window.in_context].tolist()
+
+
+def test_capitals_and_width_are_normalised_with_offsets_of_the_text():
+    """Unigram reads NFKC; offsets stay those of the text that was given."""
+    tokenizer = Tokenizer(unigram())
+    text = "ﬁne ① Ｗide"
+
+    tokens = tokenizer.tokenize([text])[0]
+
+    assert tokens.offsets.min() == 0
+    assert tokens.offsets.max() == len(text)
