@@ -16,8 +16,8 @@ from typing import Any
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel
-from training.weights import to_hugging_face
 
 _CLASSES = {
     "embedding": ("BertModel", "ORTModelForFeatureExtraction"),
@@ -100,7 +100,7 @@ def _to_transformers(model: BertModel, network_class: Any, is_bare: bool) -> Any
     with no_init_weights():
         network = network_class(config, add_pooling_layer=False) if is_bare else network_class(config)
     network.tie_weights()  # part of the skipped initialisation
-    weights = to_hugging_face(model.state_dict())
+    weights = ARCHITECTURES["bert"].to_hugging_face(model.state_dict())
     if is_bare:
         weights = {name.removeprefix("bert."): value for name, value in weights.items()}
     missing, _ = network.load_state_dict(weights, strict=False)

@@ -174,7 +174,7 @@ def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCa
 
 def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> dict[str, Any]:
     """Return settings for a checkpoint without a task card, or trained for another task."""
-    limits = [read_shape(directory).max_position_embeddings, *_tokenizer_limit(directory)]
+    limits = [read_shape(directory).num_positions, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
     if task == "spans":
@@ -201,10 +201,8 @@ def _tokenizer_limit(directory: Path) -> list[int]:
 def _check_sizes(directory: Path, task: AnyTask) -> None:
     """Raise if the network lacks embeddings for positions or token types that the task uses."""
     shape = read_shape(directory)
-    if task.settings.max_seq_length > shape.max_position_embeddings:
+    if task.settings.max_seq_length > shape.num_positions:
         raise ValueError(
-            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {shape.max_position_embeddings} positions of "
+            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {shape.num_positions} positions of "
             f"`{directory}`"
         )
-    if shape.type_vocab_size < 2:
-        raise ValueError(f"type_vocab_size of `{directory}` must be at least 2: `{shape.type_vocab_size}`")

@@ -1,8 +1,9 @@
 """Read checkpoints in Hugging Face's layout: config, network and tokenizer.
 
-Any BERT in this layout loads here, and our checkpoints load in transformers. A directory holds `config.json`,
-`model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and `vocab.txt`; ours also hold `task.json`
-(`training.task_card`) and a model card, README.md (`training.checkpoint_writer`).
+Any encoder in this layout loads here whose family is in `training.model.architectures`, and our checkpoints load in
+transformers. A directory holds `config.json`, `model.safetensors`, `tokenizer.json`, `tokenizer_config.json` and
+`vocab.txt`; ours also hold `task.json` (`training.task_card`) and a model card, README.md
+(`training.checkpoint_writer`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import torch
 from tasks.json_files import read_json
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
-from training.ablations.model import AblationConfig, change_config, make_config, without_combination
+from training.ablations.model import change_config, without_combination
+from training.model.architectures import ARCHITECTURES
+from training.model.architectures.base import Architecture
 from training.model.encoder import EncoderConfig
 from training.model.heads import MODELS, BertModel
-from training.weights import from_hugging_face, read_weights
+from training.weights import read_weights
 
 CONFIG_FILE = "config.json"
 ABLATION = "bert-ablation"
@@ -30,7 +33,7 @@ ABLATION = "bert-ablation"
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
-    """Read `config.json` of a BERT checkpoint.
+    """Read `config.json` of a checkpoint.
 
     Raises:
         ValueError: if it is missing, broken, or describes a network that this code does not compute.
@@ -39,12 +42,9 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(_not_a_checkpoint(Path(directory)))
     values = read_json(path)
-    if values.get("model_type", "bert") not in ("bert", ABLATION):
-        raise ValueError(f"not a BERT checkpoint: `{path}` has model_type `{values['model_type']}`")
+    architecture_of(values, path)
     if values.get("is_decoder") and "direction" not in values:
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
-    if values.get("position_embedding_type", "absolute") != "absolute":
-        raise ValueError(f"`{path}`: only absolute position embeddings are supported")
     if values.get("quantization_config"):
         raise ValueError(f"`{path}` has a quantization_config; take the checkpoint that was quantized, in floats")
     return values
@@ -67,16 +67,19 @@ def _not_a_checkpoint(directory: Path) -> str:
     return f"not a checkpoint: `{directory}` has no {CONFIG_FILE}; {hint}"
 
 
-def bert_config(values: Mapping[str, Any]) -> EncoderConfig:
-    """Return the shape of the network in `config.json`.
+def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
+    """Return the family of `config.json`; BERT if it names none.
 
     Raises:
-        ValueError: names the wrong key.
+        ValueError: if the family is not supported.
     """
-    given = {item.name: values.get(item.name) for item in fields(AblationConfig)}
-    if isinstance(given["state_layers"], list):
-        given["state_layers"] = tuple(given["state_layers"])
-    return make_config(**{name: value for name, value in given.items() if value is not None})
+    name = values.get("model_type", "bert")
+    if name == ABLATION:
+        name = values.get("ablation_of", "bert")
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"unsupported encoder: `{path}` has model_type `{name}` (supported: {known})")
+    return ARCHITECTURES[name]
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
@@ -87,7 +90,7 @@ def read_shape(directory: str | Path) -> EncoderConfig:
     """
     values = read_config(directory)
     try:
-        return bert_config(values)
+        return architecture_of(values, Path(directory) / CONFIG_FILE).read_config(values)
     except ValueError as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
 
@@ -158,11 +161,12 @@ def load_model(
     if task == "masked-lm" and not values.get("tie_word_embeddings", True):
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
-        config = change_config(bert_config(values), changes or {})
+        architecture = architecture_of(values, Path(directory) / CONFIG_FILE)
+        config = change_config(architecture.read_config(values), changes or {})
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
-    weights = _read_our_weights(directory, len(model.bert.layers))
+    weights = _read_our_weights(directory, architecture, len(model.bert.layers), task)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {
         name: weights[name]
@@ -183,12 +187,14 @@ def load_model(
     return model.initialize()
 
 
-def _read_our_weights(directory: str | Path, num_layers: int) -> dict[str, torch.Tensor]:
+def _read_our_weights(
+    directory: str | Path, architecture: Architecture, num_layers: int, task: str
+) -> dict[str, torch.Tensor]:
     """Read the weights of a checkpoint under our names."""
     weights = read_weights(directory)
-    if any(f".layer.{num_layers}." in f".{name}" for name in weights):
+    if any(f"{architecture.layers}{num_layers}." in name for name in weights):
         raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
-    return from_hugging_face(weights, num_layers)
+    return architecture.from_hugging_face(weights, num_layers, task)
 
 
 class LabelCountError(ValueError):

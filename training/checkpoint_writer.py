@@ -11,10 +11,11 @@ from tasks.files import atomic_directory
 from tasks.tokenizer_files import TOKENIZER_FILES
 from training.ablations.model import AblationConfig
 from training.checkpoint import ABLATION, CONFIG_FILE
-from training.model.heads import BertForSequenceRegression, BertModel
+from training.model.architectures import ARCHITECTURES
+from training.model.heads import BertForSequenceRegression, BertModel, task_of
 from training.reports.model_card import CARD_FILE, model_card
 from training.task_card import TASK_FILE, TaskCard
-from training.weights import WEIGHTS_FILE, save_weights, to_hugging_face
+from training.weights import WEIGHTS_FILE, save_weights
 
 
 def save_checkpoint(
@@ -39,11 +40,12 @@ def save_checkpoint(
 def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
     """Write the files of a checkpoint into an existing directory."""
     labels = getattr(card.settings, "labels", ())
-    config = {"architectures": [model.architecture], "model_type": "bert", **asdict(model.config)}
+    family = ARCHITECTURES[model.config.model_type]
+    config = {"architectures": [family.class_name(model.architecture)], **family.write_config(model.config)}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config |= {"position_embedding_type": "absolute", "torch_dtype": dtype}
     if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
-        config["model_type"] = ABLATION
+        config |= {"model_type": ABLATION, "ablation_of": family.model_type}
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
@@ -51,10 +53,14 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_weights(to_hugging_face(model.state_dict()), directory / WEIGHTS_FILE)
+    save_weights(family.to_hugging_face(model.state_dict(), task_of(model)), directory / WEIGHTS_FILE)
     for name in TOKENIZER_FILES:
         if (Path(tokenizer_from) / name).is_file():
             shutil.copyfile(Path(tokenizer_from) / name, directory / name)
     (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
-    text = model_card(card, config, num_parameters=sum(parameter.numel() for parameter in model.parameters()))
+    text = model_card(
+        card,
+        {**asdict(model.config), **config},
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
     (directory / CARD_FILE).write_text(text, encoding="utf-8")

@@ -199,7 +199,7 @@ def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
     Raises:
         ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions.
     """
-    max_positions = read_shape(recipe.checkpoint).max_position_embeddings
+    max_positions = read_shape(recipe.checkpoint).num_positions
     card = read_task_card(recipe.checkpoint)
     max_seq_length = recipe.max_seq_length or (card.settings.max_seq_length if card else max_positions)
     for name, value in (("max_seq_length", max_seq_length), ("train_seq_length", recipe.train_seq_length)):

@@ -87,7 +87,7 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
     task = create_task(card.task, tokenizer, card.settings)
     model = load_model(checkpoint, card.task)
-    if task.settings.max_seq_length > (num_positions := model.config.max_position_embeddings):
+    if task.settings.max_seq_length > (num_positions := model.config.num_positions):
         raise ValueError(
             f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
             f"`{task.settings.max_seq_length}` of its task.json"

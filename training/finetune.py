@@ -227,7 +227,7 @@ def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> Tas
         ValueError: if max_seq_length exceeds the checkpoint's positions, if the training data have a single label, or
             if dev has a label that the training data lack, or has no pairs although the training data have.
     """
-    max_positions = read_shape(recipe.checkpoint).max_position_embeddings
+    max_positions = read_shape(recipe.checkpoint).num_positions
     objective = OBJECTIVES[recipe.task]
     max_seq_length = recipe.max_seq_length or min(objective.default_max_seq_length, max_positions)
     if max_seq_length > max_positions:

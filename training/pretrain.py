@@ -320,10 +320,8 @@ def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -
             f"`{recipe.init}` has direction `{direction_of(config)}`, not `{recipe.direction}`: give --direction"
         )
     longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
-    if longest > config.max_position_embeddings:
-        raise ValueError(
-            f"`{recipe.init}` has {config.max_position_embeddings} positions, too few for {longest} tokens"
-        )
+    if longest > config.num_positions:
+        raise ValueError(f"`{recipe.init}` has {config.num_positions} positions, too few for {longest} tokens")
 
 
 def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:

@@ -1,10 +1,9 @@
-"""Weights of a checkpoint: files in Hugging Face's formats, and their names there and here."""
+"""Weights of a checkpoint: files in Hugging Face's formats."""
 
 from __future__ import annotations
 
 import errno
 import pickle
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -118,73 +117,3 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> None:
         save_file(weights, path, metadata={"format": "pt"})
     except SafetensorError as error:  # it has the system's error as text only
         raise OSError(errno.EIO, str(error).rpartition("I/O error: ")[2], str(path)) from error
-
-
-_LAYER = "bert.encoder.layer."
-_NAMES = {
-    "bert.embeddings.word": "bert.embeddings.word_embeddings",
-    "bert.embeddings.position": "bert.embeddings.position_embeddings",
-    "bert.embeddings.token_type": "bert.embeddings.token_type_embeddings",
-    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
-    "bert.pooler": "bert.pooler.dense",
-    "mlm.dense": "cls.predictions.transform.dense",
-    "mlm.norm": "cls.predictions.transform.LayerNorm",
-    "mlm.bias": "cls.predictions.bias",
-    "nsp": "cls.seq_relationship",
-}
-"""Our names -> Hugging Face's, outside of the layers. The other heads have the same names."""
-_LAYER_NAMES = {
-    "attention_output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
-
-
-def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under Hugging Face's names, with query, key and value split."""
-    renamed: dict[str, Tensor] = {}
-    for name, value in weights.items():
-        if match := re.fullmatch(r"bert\.layers\.(\d+)\.(\w+)\.(\w+)", name):
-            number, module, kind = match.groups()
-            if module == "qkv":
-                for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                    renamed[f"{_LAYER}{number}.attention.self.{part}.{kind}"] = piece.contiguous()
-            else:
-                renamed[f"{_LAYER}{number}.{_LAYER_NAMES[module]}.{kind}"] = value.contiguous()
-        else:
-            prefix = next((item for item in _NAMES if name == item or name.startswith(item + ".")), "")
-            renamed[_NAMES.get(prefix, prefix) + name[len(prefix) :]] = value.contiguous()
-    return renamed
-
-
-def from_hugging_face(weights: Mapping[str, Tensor], num_layers: int) -> dict[str, Tensor]:
-    """Return the weights under our names, with query, key and value joined.
-
-    Args:
-        weights: named as by Hugging Face, with or without the prefix `bert.`.
-        num_layers: layers of the network.
-    """
-    named = {_modern_name(name): value for name, value in weights.items()}
-    back = {theirs: ours for ours, theirs in _NAMES.items()}
-    renamed = {}
-    for name, value in named.items():
-        prefix = next((item for item in back if name == item or name.startswith(item + ".")), "")
-        renamed[back.get(prefix, prefix) + name[len(prefix) :]] = value
-    for number in range(num_layers):
-        source, target = f"{_LAYER}{number}.", f"bert.layers.{number}."
-        for kind in ("weight", "bias"):
-            parts = [named.get(f"{source}attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            if all(part is not None for part in parts):
-                renamed[f"{target}qkv.{kind}"] = torch.cat([part for part in parts if part is not None])
-            for ours, theirs in _LAYER_NAMES.items():
-                if f"{source}{theirs}.{kind}" in named:
-                    renamed[f"{target}{ours}.{kind}"] = named[f"{source}{theirs}.{kind}"]
-    return renamed
-
-
-def _modern_name(name: str) -> str:
-    """Replace TensorFlow's names of LayerNorm parameters; add the prefix that bare encoders lack."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -1,15 +1,16 @@
-"""BERT encoder: embeddings, post-LN transformer layers and the pooler.
+"""BERT encoder: embeddings, post-LN transformer layers and the pooler, with the options of other families.
 
 Devlin et al. 2018 (arXiv 1810.04805), section 3 and appendix A.2. Details follow modeling.py of google-research/bert,
 except that GELU is computed exactly, as in Hugging Face checkpoints. Query, key and value are one matrix product here;
-`training.checkpoint` translates weight names to and from Hugging Face's. Heads are in `training.model.heads`, variants
-of the encoder that only ablations use in `training.ablations.model`.
+`training.model.architectures` translates configs and weight names of each family to and from Hugging Face's. Heads are
+in `training.model.heads`, variants of the encoder that only ablations use in `training.ablations.model`.
 
 Shape suffixes: B batch, L length, D hidden size, H attention heads, K head size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -36,16 +37,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": _gelu_tanh,
     "relu": F.relu,
 }
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {**ACTIVATIONS, "tanh": torch.tanh}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Shape of the network. Fields are named as in Hugging Face's `config.json`.
+    """Description of the network. Fields are named as in Hugging Face's `config.json` of BERT.
 
     Raises:
         ValueError: naming the field whose value is impossible.
     """
 
+    model_type: str = "bert"
+    """Family, a key of `training.model.architectures.ARCHITECTURES`."""
     vocab_size: Annotated[int, SIZE] = 30522
     hidden_size: Annotated[int, SIZE] = 768
     num_hidden_layers: Annotated[int, Bounds(least=1, most=1000)] = 12
@@ -55,11 +59,20 @@ class EncoderConfig:
     hidden_dropout_prob: Annotated[float, BELOW_ONE] = 0.1
     attention_probs_dropout_prob: Annotated[float, BELOW_ONE] = 0.1
     max_position_embeddings: Annotated[int, SIZE] = 512
-    type_vocab_size: Annotated[int, SIZE] = 2
+    type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 2
+    """Number of token types. With 1, all tokens have type 0; with 0, there are no embeddings of types."""
     initializer_range: Annotated[float, NOT_NEGATIVE] = 0.02
     layer_norm_eps: Annotated[float, Bounds(least=1e-30, most=1)] = 1e-12
     """Added to a variance in float32."""
-    pad_token_id: int = 0
+    pad_token_id: Annotated[int, NOT_NEGATIVE] = 0
+    embedding_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
+    """Size of the embeddings, which are projected to `hidden_size` (ELECTRA); 0 for `hidden_size`."""
+    skips_padding_positions: bool = False
+    """Positions count the tokens that are not `pad_token_id`, from `pad_token_id` + 1 (RoBERTa)."""
+    relative_attention_num_buckets: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
+    """Buckets of distances with a learned bias on attention scores (MPNet); 0 for none."""
+    pooler_act: str = "tanh"
+    """Activation of the pooler."""
 
     def __post_init__(self) -> None:
         check_known_fields(type(self), vars(self))
@@ -71,6 +84,18 @@ class EncoderConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
+        if self.num_positions < 1:
+            raise ValueError(f"max_position_embeddings `{self.max_position_embeddings}` leaves no row for a token")
+
+    @property
+    def num_positions(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.max_position_embeddings - (self.pad_token_id + 1) * self.skips_padding_positions
+
+    @property
+    def width_of_embeddings(self) -> int:
+        """Size of the embeddings before their projection."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def depth(self) -> int:
@@ -103,19 +128,33 @@ class Dropout(nn.Dropout):
 
 
 class Embeddings(nn.Module):
-    """Normalised sum of word, position and token type embeddings."""
+    """Normalised sum of word, position and token type embeddings, projected to the hidden size if theirs differs."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.padding_id = config.pad_token_id if config.skips_padding_positions else None
+        size = config.width_of_embeddings
+        self.word = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_position_embeddings, size)
+        self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.projection = nn.Linear(size, config.hidden_size) if size != config.hidden_size else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
-        position_LD = self.position.weight[: input_ids_BL.shape[1]]
-        return self.dropout(self.norm(self.word(input_ids_BL) + self.token_type(token_type_ids_BL) + position_LD))
+        x_BLD = self.word(input_ids_BL)
+        if self.token_type is not None:
+            has_types = self.token_type.num_embeddings > 1
+            x_BLD = x_BLD + (self.token_type(token_type_ids_BL) if has_types else self.token_type.weight[0])
+        x_BLD = self.dropout(self.norm(x_BLD + self.positions(input_ids_BL)))
+        return x_BLD if self.projection is None else self.projection(x_BLD)
+
+    def positions(self, input_ids_BL: Tensor) -> Tensor:
+        """Return the position embeddings, [L, D] or [B, L, D]."""
+        if self.padding_id is None:
+            return self.position.weight[: input_ids_BL.shape[1]]
+        is_token_BL = (input_ids_BL != self.padding_id).long()
+        return self.position(self.padding_id + is_token_BL.cumsum(1) * is_token_BL)
 
 
 class Layer(nn.Module):
@@ -139,7 +178,8 @@ class Layer(nn.Module):
         """Compute the layer.
 
         Args:
-            mask: bool, true where a token may attend; broadcast to [B, H, L, L]. None for everywhere.
+            mask: bool, true where a token may attend, or floats to add to the scores; broadcast to [B, H, L, L]. None
+                for everywhere.
         """
         y_BLD = self.attention_output(self._attend(x_BLD, mask))
         x_BLD = self.attention_norm(self.dropout.add(y_BLD, x_BLD))
@@ -164,6 +204,24 @@ def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:
     return None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
 
 
+def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> Tensor:
+    """Return the bucket of the distance between each two tokens, [L, L] int64: queries by keys.
+
+    The upper half of the buckets is for keys after the query. Of each half, the lower half is for single distances, and
+    the rest grows logarithmically up to `max_distance`.
+
+    Source: `relative_position_bucket` of MPNet in transformers, as in T5 (Raffel et al. 2019, arXiv 1910.10683).
+    """
+    positions = torch.arange(length)
+    distance = positions[None, :] - positions[:, None]
+    half = num_buckets // 2
+    exact = half // 2
+    far = distance.abs().clamp(min=1).float() / exact
+    logarithmic = exact + (far.log() / math.log(max_distance / exact) * (half - exact)).long()
+    bucket = torch.where(distance.abs() < exact, distance.abs(), logarithmic.clamp(max=half - 1))
+    return bucket + half * (distance > 0)
+
+
 class Encoder(nn.Module):
     """Encoder below every head."""
 
@@ -172,6 +230,9 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.frozen = False
+        self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
+        num_buckets = config.relative_attention_num_buckets
+        self.relative_bias = nn.Embedding(num_buckets, config.num_attention_heads) if num_buckets else None
         if with_pooler:
             self.pooler = nn.Linear(config.output_size, config.hidden_size)
 
@@ -183,14 +244,23 @@ class Encoder(nn.Module):
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            mask = padding_mask(attention_mask_BL)
+            mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
             for layer in self.layers:
                 x_BLD = layer(x_BLD, mask)
         return x_BLD
 
+    def attention_bias(self, attention_mask_BL: Tensor | None, length: int) -> Tensor | None:
+        """Return the padding mask or, with relative positions, floats [B, H, L, L] to add to the scores."""
+        mask = padding_mask(attention_mask_BL)
+        if self.relative_bias is None:
+            return mask
+        buckets_LL = distance_buckets(length, self.relative_bias.num_embeddings).to(self.relative_bias.weight.device)
+        bias = self.relative_bias(buckets_LL).permute(2, 0, 1)[None]
+        return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
+
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
-        """Return the pooled output [B, D]: a tanh layer over [CLS]."""
-        return torch.tanh(self.pooler(hidden_BLD[:, 0]))
+        """Return the pooled output [B, D]: a layer over [CLS] with an activation, tanh in BERT."""
+        return self.pooler_activation(self.pooler(hidden_BLD[:, 0]))
 
     def freeze(self) -> None:
         """Switch off gradients and dropout of embeddings and layers."""

@@ -63,9 +63,10 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        size = config.width_of_embeddings
+        self.dense = nn.Linear(config.hidden_size, size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embeddings_VD: Tensor) -> Tensor:
@@ -190,3 +191,8 @@ MODELS: dict[str, type[BertModel]] = {
     "tagging": BertForTokenClassification,
 }
 """Network of each task."""
+
+
+def task_of(model: BertModel) -> str:
+    """Return the task of a network."""
+    return next(task for task, network in MODELS.items() if type(model) is network)

@@ -22,9 +22,10 @@ from training.evaluate import load_for_evaluation
 from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
+from training.model.architectures import ARCHITECTURES
 from training.model.encoder import Encoder, EncoderConfig
 from training.task_card import read_task_card
-from training.weights import read_weights, to_hugging_face
+from training.weights import read_weights
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 FAST = {"learning_rate": 1e-2, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -77,7 +78,10 @@ def transformers_states(model):
         vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32
     )
     reference = transformers.BertModel(config, add_pooling_layer=False).eval()
-    weights = {name.removeprefix("bert."): value for name, value in to_hugging_face(model.state_dict()).items()}
+    weights = {
+        name.removeprefix("bert."): value
+        for name, value in ARCHITECTURES["bert"].to_hugging_face(model.state_dict()).items()
+    }
     missing, _ = reference.load_state_dict(weights, strict=False)
     assert not missing
     input_ids, mask, types = arrays()

@@ -16,10 +16,11 @@ from training.ablations.model import change_config, make_config
 from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.loop.types import Batch
+from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 from training.objectives.masked_lm import MaskedLM
 from training.task_card import TaskCard
-from training.weights import from_hugging_face, read_weights, to_hugging_face
+from training.weights import read_weights
 
 NETWORKS = {
     "embedding": transformers.BertModel,
@@ -133,7 +134,9 @@ def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
     expected.backward()
 
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-    theirs_grads = from_hugging_face({name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}, 2)
+    theirs_grads = ARCHITECTURES["bert"].from_hugging_face(
+        {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}, 2
+    )
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, theirs_grads[name], atol=1e-5, rtol=1e-4, msg=name)
 
@@ -142,7 +145,7 @@ def test_names_round_trip(checkpoint):
     """Weights stay the same after renaming to Hugging Face's names and back."""
     weights = load_model(checkpoint, "masked-lm").state_dict()
 
-    back = from_hugging_face(to_hugging_face(weights), 2)
+    back = ARCHITECTURES["bert"].from_hugging_face(ARCHITECTURES["bert"].to_hugging_face(weights), 2)
 
     assert all(torch.equal(back[name], value) for name, value in weights.items())
 
@@ -265,8 +268,11 @@ def spoil_weight(directory):
     [
         (lambda d: (d / "config.json").unlink(), "has no config.json"),
         (lambda d: (d / "config.json").write_text("{"), "broken JSON"),
-        (lambda d: edit_config(d, model_type="roberta"), "model_type `roberta`"),
-        (lambda d: edit_config(d, position_embedding_type="relative_key"), "absolute position"),
+        (lambda d: edit_config(d, model_type="gpt2"), "model_type `gpt2`"),
+        (
+            lambda d: edit_config(d, position_embedding_type="relative_key"),
+            "position_embedding_type `relative_key` is not supported",
+        ),
         (lambda d: edit_config(d, hidden_act="silu"), "unknown hidden_act: `silu`"),
         (lambda d: edit_config(d, hidden_size=33), "33"),
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),

@@ -6,9 +6,9 @@ import torch
 import transformers
 
 from training.checkpoint import create_model
+from training.model.architectures import ARCHITECTURES
 from training.model.encoder import EncoderConfig
 from training.model.replaced_token_detection import BertForReplacedTokenDetection, sample
-from training.weights import to_hugging_face
 
 CONFIG = EncoderConfig(
     vocab_size=50,
@@ -146,7 +146,7 @@ def test_discriminator_equals_transformers(network, batch):
             embedding_size=32,
         )
     ).eval()
-    weights = to_hugging_face(network.to_pretraining().state_dict())
+    weights = ARCHITECTURES["bert"].to_hugging_face(network.to_pretraining().state_dict())
     named = {name.replace("bert.", "electra.", 1): value for name, value in weights.items() if name[:5] == "bert."}
     for part, name in (("dense", "dense"), ("output", "dense_prediction")):
         for kind in ("weight", "bias"):

@@ -1,0 +1,158 @@
+"""Translation of one family's config and weights between Hugging Face's names and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.ablations.model import AblationConfig, make_config
+from training.model.encoder import EncoderConfig
+
+BERT_LAYER = {
+    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention_output": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "intermediate": ("intermediate.dense",),
+    "output": ("output.dense",),
+    "output_norm": ("output.LayerNorm",),
+}
+"""Modules of a layer in BERT and in families that took its code: ours -> Hugging Face's."""
+BERT_EMBEDDINGS = {
+    "bert.embeddings.word": "embeddings.word_embeddings",
+    "bert.embeddings.position": "embeddings.position_embeddings",
+    "bert.embeddings.token_type": "embeddings.token_type_embeddings",
+    "bert.embeddings.norm": "embeddings.LayerNorm",
+}
+"""Modules of the embeddings, without the family's prefix."""
+DENSE_CLASSIFIER = {"bert.pooler": "classifier.dense", "classifier": "classifier.out_proj"}
+"""Head of classification in RoBERTa and others: what BERT calls its pooler is part of the classifier."""
+_KINDS = ("weight", "bias")
+_ABLATION_PARTS = ("bert.states.",)
+"""Starts of weight names that only `training.ablations.model` has. They are the same in files."""
+_OPTIONS = {
+    "embedding_size": 0,
+    "skips_padding_positions": False,
+    "relative_attention_num_buckets": 0,
+    "pooler_act": "tanh",
+}
+"""Fields that BERT does not have, and their values in BERT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One family of encoders in Hugging Face's layout."""
+
+    model_type: str
+    """`model_type` in `config.json`."""
+    class_prefix: str
+    """Start of its class names in transformers: `Roberta` of `RobertaForMaskedLM`."""
+    prefix: str
+    """Start of the encoder's weight names: `roberta.`."""
+    config_keys: Mapping[str, str] = field(default_factory=dict)
+    """Fields of `EncoderConfig` that have another key in `config.json`."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of fields without a key in `config.json`, where they differ from BERT's."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are the same in all networks of the family, whatever `config.json` says."""
+    supported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Keys of `config.json` that change the network, and their values that this code computes."""
+    encoder: Mapping[str, str]
+    """Modules of the encoder outside its layers: ours -> theirs, without `prefix`."""
+    layers: str
+    """Start of the names of the layers, without `prefix`, before their number."""
+    layer: Mapping[str, Sequence[str]] = field(default_factory=lambda: BERT_LAYER)
+    """Modules of a layer; query, key and value are one module here."""
+    heads: Mapping[str, str]
+    """Modules of the heads: ours -> theirs."""
+    task_heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Modules of heads that have other names in some tasks."""
+    bare: Sequence[str] = ("embeddings.", "encoder.", "pooler.")
+    """Starts of weight names in checkpoints of the bare encoder, which lack `prefix`."""
+
+    def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+        """Return the network that `config.json` describes.
+
+        Raises:
+            ValueError: naming the key whose value is wrong or not supported.
+        """
+        for key, allowed in self.supported.items():
+            if key in values and values[key] not in allowed:
+                shown = ", ".join(f"`{value}`" for value in allowed)
+                raise ValueError(f"{key} `{values[key]}` is not supported (only {shown})")
+        given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(AblationConfig)}
+        if isinstance(given["state_layers"], list):
+            given["state_layers"] = tuple(given["state_layers"])
+        known = {name: value for name, value in given.items() if value is not None}
+        return make_config(**{**self.defaults, **known, **self.fixed, "model_type": self.model_type})
+
+    def write_config(self, config: EncoderConfig) -> dict[str, Any]:
+        """Return the values of `config.json` that describe a network."""
+        values = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in self.fixed}
+        return {
+            self.config_keys.get(name, name): value
+            for name, value in values.items()
+            if name not in _OPTIONS or value != _OPTIONS[name]
+        }
+
+    def class_name(self, architecture: str) -> str:
+        """Return the name in transformers of one of the classes in `training.model.heads`."""
+        name = architecture.removeprefix("Bert")
+        is_bert = self.class_prefix == "Bert"
+        return f"{self.class_prefix}{'ForMaskedLM' if name == 'ForPreTraining' and not is_bert else name}"
+
+    def from_hugging_face(self, weights: Mapping[str, Tensor], num_layers: int, task: str = "") -> dict[str, Tensor]:
+        """Return the weights under our names, with query, key and value joined.
+
+        Args:
+            weights: named as by Hugging Face, with or without `prefix`.
+            num_layers: layers of the network.
+            task: task whose heads are read; they have several names in some families.
+        """
+        named = {self._full_name(name): value for name, value in weights.items()}
+        renamed = {name: value for name, value in named.items() if name.startswith(_ABLATION_PARTS)}
+        for ours, theirs in self._names(num_layers, task):
+            if all(name in named for name in theirs):
+                parts = [named[name] for name in theirs]
+                renamed[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return renamed
+
+    def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
+        """Return the weights under Hugging Face's names, with query, key and value split.
+
+        Weights that the family has no name for, as those of ablations, keep ours.
+        """
+        num_layers = 1 + max(
+            (int(name.split(".")[2]) for name in weights if name.startswith("bert.layers.")), default=-1
+        )
+        names = dict(self._names(num_layers, task))
+        renamed = dict[str, Tensor]()
+        for ours, value in weights.items():
+            theirs = names.get(ours, (ours,))
+            parts = value.chunk(len(theirs)) if len(theirs) > 1 else (value,)
+            renamed |= {name: part.contiguous() for name, part in zip(theirs, parts, strict=True)}
+        return renamed
+
+    def _names(self, num_layers: int, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield our name of each weight that the family can have, and Hugging Face's; three for `qkv`."""
+        modules = dict[str, tuple[str, ...]]()
+        modules |= {ours: (f"{self.prefix}{theirs}",) for ours, theirs in self.encoder.items()}
+        modules |= {ours: (theirs,) for ours, theirs in {**self.heads, **self.task_heads.get(task, {})}.items()}
+        for number in range(num_layers):
+            start = f"{self.prefix}{self.layers}{number}."
+            for ours, theirs in self.layer.items():
+                modules[f"bert.layers.{number}.{ours}"] = tuple(start + name for name in theirs)
+        for ours, theirs in modules.items():
+            if ours == "mlm.bias":
+                yield ours, theirs
+                continue
+            for kind in _KINDS:
+                yield f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)
+
+    def _full_name(self, name: str) -> str:
+        """Replace TensorFlow's names of LayerNorm parameters; add the prefix that bare encoders lack."""
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        return f"{self.prefix}{name}" if name.startswith(tuple(self.bare)) else name

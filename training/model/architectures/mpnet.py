@@ -1,0 +1,36 @@
+"""MPNet (Song et al. 2020, arXiv 2004.09297): RoBERTa's positions and heads, with a relative position bias."""
+
+from training.model.architectures.base import DENSE_CLASSIFIER, Architecture
+
+ARCHITECTURE = Architecture(
+    model_type="mpnet",
+    class_prefix="MPNet",
+    prefix="mpnet.",
+    defaults={"vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": 32},
+    fixed={"type_vocab_size": 0, "skips_padding_positions": True},
+    supported={"relative_attention_num_buckets": (32,)},  # transformers computes 32, whatever the config says
+    encoder={
+        "bert.embeddings.word": "embeddings.word_embeddings",
+        "bert.embeddings.position": "embeddings.position_embeddings",
+        "bert.embeddings.norm": "embeddings.LayerNorm",
+        "bert.relative_bias": "encoder.relative_attention_bias",
+    },
+    layers="encoder.layer.",
+    layer={
+        "qkv": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        "attention_output": ("attention.attn.o",),
+        "attention_norm": ("attention.LayerNorm",),
+        "intermediate": ("intermediate.dense",),
+        "output": ("output.dense",),
+        "output_norm": ("output.LayerNorm",),
+    },
+    heads={
+        "bert.pooler": "mpnet.pooler.dense",
+        "mlm.dense": "lm_head.dense",
+        "mlm.norm": "lm_head.layer_norm",
+        "mlm.bias": "lm_head.bias",
+        "classifier": "classifier",
+        "qa_outputs": "qa_outputs",
+    },
+    task_heads={"classification": DENSE_CLASSIFIER, "regression": DENSE_CLASSIFIER},
+)
