@@ -22,13 +22,14 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
-from export.network import Network, reads_only_cls
+from export.network import PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
 from tasks.features import INPUT_NAMES
 
 _MASKED = {np.float32: -1e30, np.float16: -1e4}
 """Added to the attention scores of padding: softmax turns it into 0, and sums of it stay finite."""
+_SIMPLE = {"relu": "Relu", "tanh": "Tanh"}
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
@@ -54,6 +55,7 @@ class _Writer:
     def write(self) -> Graph:
         with self.graph.scope("embeddings"):
             x = self.embeddings()
+            self.relative_bias = self.bias_of_distances() if self.config.relative_attention_num_buckets else ""
             self.mask = self.additive_mask()
         for index in range(self.config.num_hidden_layers):
             is_last = index == self.config.num_hidden_layers - 1
@@ -67,7 +69,7 @@ class _Writer:
     # Embeddings
 
     def embeddings(self) -> str:
-        if self.variant.embed_layer_norm and not self.precision.int8_embeddings:
+        if self.variant.embed_layer_norm and self.can_fuse_embeddings:
             return self.graph.add_many(
                 "EmbedLayerNormalization",
                 *("input_ids", "token_type_ids"),
@@ -77,13 +79,49 @@ class _Writer:
                 domain=CONTRIB,
                 epsilon=self.config.layer_norm_eps,
             )[0]
-        words = self.word_embeddings()
-        types = self.graph.add("Gather", self.weight("bert.embeddings.token_type.weight"), "token_type_ids")
-        length = self.graph.add("Shape", "input_ids", start=1, end=2)
-        start = self.graph.ints(0)
-        positions = self.graph.add("Slice", self.weight("bert.embeddings.position.weight"), start, length, start)
-        x = self.graph.add("Add", self.graph.add("Add", words, types), positions)
-        return self.layer_norm("bert.embeddings.norm", x)
+        x = self.word_embeddings()
+        if self.config.type_vocab_size > 1:
+            types = self.graph.add("Gather", self.weight("bert.embeddings.token_type.weight"), "token_type_ids")
+            x = self.graph.add("Add", x, types)
+        x = self.layer_norm("bert.embeddings.norm", self.graph.add("Add", x, self.positions()))
+        has_projection = self.config.width_of_embeddings != self.config.hidden_size
+        return self.linear.apply(PROJECTION, x) if has_projection else x
+
+    @property
+    def can_fuse_embeddings(self) -> bool:
+        """True if EmbedLayerNormalization computes the embeddings."""
+        config = self.config
+        is_plain = config.type_vocab_size > 1 and not config.skips_padding_positions
+        has_size = config.width_of_embeddings == config.hidden_size
+        return is_plain and has_size and not self.precision.int8_embeddings
+
+    def positions(self) -> str:
+        """Return the position embeddings: [length, hidden], or [batch, length, hidden] where padding is skipped."""
+        table = self.weight("bert.embeddings.position.weight")
+        if not self.config.skips_padding_positions:
+            start = self.graph.ints(0)
+            return self.graph.add("Slice", table, start, self.length(), start)
+        padding_id = self.graph.constant(self.config.pad_token_id, np.int32)
+        is_padding = self.graph.add("Equal", "input_ids", padding_id)
+        is_token = self.graph.add("Cast", self.graph.add("Not", is_padding), to=TensorProto.INT32)
+        counts = self.graph.add("CumSum", is_token, self.graph.constant(1, np.int32))
+        positions = self.graph.add("Add", self.graph.add("Mul", counts, is_token), padding_id)
+        return self.graph.add("Gather", table, positions)
+
+    def length(self) -> str:
+        """Return the length of the sequences, [1] int64."""
+        return self.graph.add("Shape", "input_ids", start=1, end=2)
+
+    def bias_of_distances(self) -> str:
+        """Return the bias of relative positions on attention scores, [1, heads, length, length]."""
+        length = self.graph.add("Squeeze", self.length())
+        zero, one = self.graph.constant(0, np.int64), self.graph.constant(1, np.int64)
+        places = self.graph.add("Range", zero, length, one)
+        rows, columns = (self.graph.add("Unsqueeze", places, self.graph.ints(axis)) for axis in (1, 0))
+        middle = self.graph.constant(self.config.num_positions - 1, np.int64)
+        distances = self.graph.add("Add", self.graph.add("Sub", columns, rows), middle)
+        bias = self.graph.add("Gather", self.weight(RELATIVE_BIAS), distances, axis=1)
+        return self.graph.add("Unsqueeze", bias, self.graph.ints(0))
 
     def word_embeddings(self) -> str:
         if not self.precision.int8_embeddings:
@@ -93,14 +131,18 @@ class _Writer:
         return self.graph.add("Mul", floats, self.graph.add("Gather", scales, "input_ids"))
 
     def additive_mask(self) -> str:
-        """Return [batch, 1, 1, length]: 0 for tokens, a large negative number for padding."""
+        """Return what is added to attention scores: the relative bias, and a large negative number for padding.
+
+        Its shape is [batch, 1, 1, length], or [batch, heads, length, length] with a relative bias.
+        """
         mask = self.graph.floats("attention_mask")
         padding = self.graph.add("Sub", self.graph.constant(1), mask)
-        return self.graph.add(
+        masked = self.graph.add(
             "Unsqueeze",
             self.graph.add("Mul", padding, self.graph.constant(_MASKED[self.graph.dtype])),
             self.graph.ints(1, 2),
         )
+        return self.graph.add("Add", self.relative_bias, masked) if self.relative_bias else masked
 
     # Layers
 
@@ -117,17 +159,24 @@ class _Writer:
     def attention(self, qkv: str, queries: str, x: str) -> str:
         """Return the attended values [batch, queries, hidden]."""
         all_tokens = queries == x
-        if self.variant.attention == "Attention" and all_tokens:
+        if self.variant.attention == "Attention" and all_tokens and not self.relative_bias:
             return self.attention_operator(qkv, x)
         fused = all_tokens and self.variant.attention.startswith("fused-QKV")
         if self.variant.attention.endswith("MultiHeadAttention"):
             q, k, v = self.split_last(self.linear.apply(qkv, x)) if fused else self.separate_qkv(qkv, queries, x)
+            bias = [self.of_queries(self.relative_bias, all_tokens=all_tokens)] * bool(self.relative_bias)
             return self.graph.add(
-                *("MultiHeadAttention", q, k, v, "", "attention_mask"),
+                *("MultiHeadAttention", q, k, v, "", "attention_mask", *bias),
                 domain=CONTRIB,
                 num_heads=self.config.num_attention_heads,
             )
         return self.fused_attention(qkv, x) if fused else self.separate_attention(qkv, queries, x)
+
+    def of_queries(self, bias: str, *, all_tokens: bool) -> str:
+        """Return the rows of an attention bias [..., queries, keys] for all tokens, or for [CLS] alone."""
+        if all_tokens or not self.relative_bias:  # a padding mask has one row for all queries
+            return bias
+        return self.graph.add("Slice", bias, self.graph.ints(0), self.graph.ints(1), self.graph.ints(2))
 
     def attention_operator(self, qkv: str, x: str) -> str:
         heads = self.config.num_attention_heads
@@ -164,7 +213,8 @@ class _Writer:
         def transposed(value: str, *order: int) -> str:
             return self.graph.add("Transpose", self.graph.add("Reshape", value, heads), perm=order)
 
-        context = self.attend(transposed(q, 0, 2, 1, 3), transposed(k, 0, 2, 3, 1), transposed(v, 0, 2, 1, 3))
+        mask = self.of_queries(self.mask, all_tokens=queries == x)
+        context = self.attend(transposed(q, 0, 2, 1, 3), transposed(k, 0, 2, 3, 1), transposed(v, 0, 2, 1, 3), mask)
         return self.merge_heads(self.graph.add("Transpose", context, perm=[0, 2, 1, 3]))
 
     def fused_attention(self, qkv: str, x: str) -> str:
@@ -174,14 +224,14 @@ class _Writer:
         parts = self.graph.add("Transpose", parts, perm=[2, 0, 3, 1, 4])
         sizes = self.graph.ints(1, 1, 1)
         q, k, v = self.graph.add_many("Split", parts, sizes, num_outputs=3, axis=0)
-        context = self.attend(q, k, v, transposed_keys=True)
+        context = self.attend(q, k, v, self.mask, transposed_keys=True)
         context = self.graph.add("Transpose", context, perm=[0, 1, 3, 2, 4])
         return self.merge_heads(self.graph.add("Squeeze", context, self.graph.ints(0)))
 
-    def attend(self, q: str, k: str, v: str, *, transposed_keys: bool = False) -> str:
+    def attend(self, q: str, k: str, v: str, mask: str, *, transposed_keys: bool = False) -> str:
         """Return the weighted means of values, [..., heads, queries, size]."""
         scores = self.attention_scores(q, k, 1 / math.sqrt(self.heads[1]), transposed_keys=transposed_keys)
-        scores = self.graph.add("Add", scores, self.mask)
+        scores = self.graph.add("Add", scores, mask)
         return self.graph.add("MatMul", self.graph.add("Softmax", scores, axis=-1), v)
 
     def attention_scores(self, q: str, k: str, scale: float, *, transposed_keys: bool) -> str:
@@ -201,14 +251,15 @@ class _Writer:
         if self.variant.bias_gelu and self.config.hidden_act == "gelu":
             matmul = self.linear.apply(name, x, with_bias=False)
             return self.graph.add("BiasGelu", matmul, self.linear.bias(name), domain=CONTRIB)
-        return self.activation(self.linear.apply(name, x))
+        return self.activation(self.config.hidden_act, self.linear.apply(name, x))
 
-    def activation(self, x: str) -> str:
-        if self.config.hidden_act == "relu":
-            return self.graph.add("Relu", x)
+    def activation(self, name: str, x: str) -> str:
+        """Activation function of a layer or of the pooler."""
+        if name in _SIMPLE:
+            return self.graph.add(_SIMPLE[name], x)
         if self.variant.standard:
-            return self.graph.add("Gelu", x, approximate=_STANDARD_GELU[self.config.hidden_act])
-        return self.graph.add(_GELU[self.config.hidden_act], x, domain=CONTRIB)
+            return self.graph.add("Gelu", x, approximate=_STANDARD_GELU[name])
+        return self.graph.add(_GELU[name], x, domain=CONTRIB)
 
     def add_and_norm(self, norm: str, x: str, residual: str) -> str:
         if self.variant.skip_layer_norm:
@@ -288,8 +339,8 @@ class _Writer:
         return self.graph.add("Add", logits, bias)
 
     def pooled(self, x: str) -> str:
-        """Pooler output: tanh of a layer on [CLS], [batch, hidden]."""
-        return self.graph.add("Tanh", self.float_layer("bert.pooler", self.cls(x)))
+        """Pooler output: a layer on [CLS] and its activation, [batch, hidden]."""
+        return self.activation(self.config.pooler_act, self.float_layer("bert.pooler", self.cls(x)))
 
     def cls(self, x: str) -> str:
         """State of [CLS], [batch, hidden]."""

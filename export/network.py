@@ -12,9 +12,13 @@ import numpy as np
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
-from training.model.encoder import EncoderConfig
+from training.model.encoder import EncoderConfig, distance_buckets
 from training.model.heads import BertModel
 
+RELATIVE_BIAS = "bert.relative_bias.by_distance"
+"""Bias on attention scores by the distance from query to key, [heads, 2 x positions - 1]; the middle is distance 0."""
+PROJECTION = "bert.embeddings.projection"
+"""Layer that projects embeddings to the hidden size."""
 _INT8_MAX = np.float32(127)
 """Weights are quantised symmetrically, to -127 ... 127."""
 DECODER_MATRIX = "mlm.decoder.weight"
@@ -65,6 +69,12 @@ class Weights:
     def from_model(cls, model: BertModel) -> Weights:
         """Return the weights of a PyTorch network. Only transposed matrices are copied, once for all graphs."""
         arrays = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+        if model.config.type_vocab_size == 1:  # all tokens have type 0: its row goes into the positions
+            arrays["bert.embeddings.position.weight"] = arrays["bert.embeddings.position.weight"] + arrays.pop(
+                "bert.embeddings.token_type.weight"
+            )
+        if model.config.relative_attention_num_buckets:
+            arrays[RELATIVE_BIAS] = _bias_by_distance(model.config, arrays.pop("bert.relative_bias.weight"))
         if "mlm.bias" in arrays:
             arrays["mlm.decoder.bias"] = arrays["mlm.bias"]
         floats = {
@@ -97,6 +107,13 @@ class Weights:
         return self._int8[name]
 
 
+def _bias_by_distance(config: EncoderConfig, bias_by_bucket: np.ndarray) -> np.ndarray:
+    """Return `RELATIVE_BIAS` from the bias of each bucket, [buckets, heads]."""
+    buckets = distance_buckets(config.num_positions, len(bias_by_bucket)).numpy()
+    by_distance = np.concatenate([buckets[-1], buckets[0, 1:]])
+    return np.ascontiguousarray(bias_by_bucket[by_distance].T)
+
+
 def _to_float32(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
@@ -120,7 +137,8 @@ def reads_only_cls(task: AnyTask) -> bool:
 
 
 def _is_layer_matrix(name: str, value: np.ndarray) -> bool:
-    return value.ndim == 2 and not name.startswith("bert.embeddings.")
+    is_table = name.startswith("bert.embeddings.") and not name.startswith(PROJECTION)
+    return value.ndim == 2 and not is_table and name != RELATIVE_BIAS
 
 
 @dataclass(frozen=True)
@@ -140,7 +158,8 @@ class Network:
         """Names of the layers whose matrix products can run in int8, in execution order."""
         kinds = ("qkv", "attention_output", "intermediate", "output")
         indices = range(self.config.num_hidden_layers)
-        layers = [f"bert.layers.{index}.{kind}" for index in indices for kind in kinds]
+        layers = [PROJECTION] * (self.config.width_of_embeddings != self.config.hidden_size)
+        layers += [f"bert.layers.{index}.{kind}" for index in indices for kind in kinds]
         return layers + ["mlm.dense", DECODER] * (self.task.name == "masked-lm")
 
     @property

@@ -86,7 +86,7 @@ def export_checkpoint(
     """Export a checkpoint to a model directory. The directory is complete or absent.
 
     Args:
-        checkpoint: directory of a BERT in Hugging Face's layout.
+        checkpoint: directory in Hugging Face's layout.
         model_dir: `models/<name>/<version>`.
         task: task to export for; None for the checkpoint's own task.
         settings: settings that override the checkpoint's.

@@ -19,19 +19,20 @@ from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.spans import SpanSettings
 from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import LabelCountError, labels_of, load_model, load_tokenizer, read_config, read_shape
+from training.checkpoint import (
+    CONFIG_FILE,
+    LabelCountError,
+    architecture_of,
+    labels_of,
+    load_model,
+    load_tokenizer,
+    read_config,
+    read_shape,
+)
+from training.model.architectures.base import Architecture
 from training.model.heads import MODELS, BertModel
 from training.provenance import checkpoint_name
 from training.task_card import TASK_FILE, TaskCard, read_task_card
-
-_OWN_HEADS = {task: MODELS[task].architecture for task in get_args(LabelledTask)}
-"""Tasks that need their own head -> architecture with that head."""
-_TASK_OF_ARCHITECTURE = {
-    **dict.fromkeys(("BertModel", "BertForPreTraining", "BertForMaskedLM"), "embedding"),
-    **{
-        MODELS[task].architecture: task for task in reversed(get_args(LabelledTask))
-    },  # classification before regression
-}
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -97,7 +98,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     """Read the task and settings of a checkpoint.
 
     Args:
-        checkpoint: BERT directory in Hugging Face's layout, or sentence-transformers folder.
+        checkpoint: directory in Hugging Face's layout, or sentence-transformers folder.
         task: task to export for; None for the checkpoint's own task.
         settings: settings that override the checkpoint's.
 
@@ -137,14 +138,30 @@ def _refuse_ablations(directory: Path) -> None:
 
 
 def _infer_task(directory: Path, config: Mapping[str, Any]) -> str:
-    architecture = _architecture(config)
-    if architecture not in _TASK_OF_ARCHITECTURE:
+    architecture, known = _architecture(config), _tasks_by_class(_family(directory, config))
+    if architecture not in known:
         raise ValueError(
             f"unknown architecture `{architecture}` in `{directory / 'config.json'}`; "
             f"give --task (one of: {', '.join(TASKS)})"
         )
-    task = _TASK_OF_ARCHITECTURE[architecture]
+    task = known[architecture]
     return "regression" if task == "classification" and _is_regression(config) else task
+
+
+def _family(directory: Path, config: Mapping[str, Any]) -> Architecture:
+    return architecture_of(config, directory / CONFIG_FILE)
+
+
+def _own_heads(family: Architecture) -> dict[str, str]:
+    """Return the tasks that need their own head, and the family's class with that head."""
+    return {task: family.class_name(MODELS[task].architecture) for task in get_args(LabelledTask)}
+
+
+def _tasks_by_class(family: Architecture) -> dict[str, str]:
+    """Return the task of each class of a family; classification, not regression, for the class that they share."""
+    bare = [family.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
+    heads = {name: task for task, name in reversed(_own_heads(family).items())}
+    return {**dict.fromkeys([*bare, f"{family.class_prefix}ForPreTraining"], "embedding"), **heads}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -159,9 +176,11 @@ def _is_regression(config: Mapping[str, Any]) -> bool:
 
 def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> None:
     """Raise for heads of another task, even if their weights would fit."""
-    named = [_architecture(config), *([MODELS[card.task].architecture] if card else [])]
-    others = [name for name in named if name in _OWN_HEADS.values() and name != _OWN_HEADS.get(task)]
-    if task in _OWN_HEADS and others:
+    family = _family(directory, config)
+    heads = _own_heads(family)
+    named = [_architecture(config), *([family.class_name(MODELS[card.task].architecture)] if card else [])]
+    others = [name for name in named if name in heads.values() and name != heads.get(task)]
+    if task in heads and others:
         raise ValueError(
             f"checkpoint `{directory}` cannot do `{task}`: it has the head of a `{others[0]}`; fine-tune it first"
         )

@@ -1,117 +1,16 @@
 """Every family of encoders, for every task: the network equals that of transformers, and saves as one."""
 
-import functools
-
 import pytest
 import torch
 import transformers
 
 from tasks.registry import settings_from_dict
-from tasks.tokenizer_files import TOKENIZER_FILE
-from tests.toy_tokenizers import byte_bpe, mpnet, unigram, wordpiece
+from tests.families import CONFIGS, SETTINGS, assert_equal, batch, create, reference_outputs
 from training.checkpoint import load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
-from training.model.architectures import ARCHITECTURES
 from training.model.encoder import distance_buckets
 from training.model.heads import MODELS
 from training.task_card import TaskCard
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-ROBERTA = {**SMALL, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}
-CONFIGS = {
-    "bert": {**SMALL, "max_position_embeddings": 40},
-    "bert, one type": {**SMALL, "max_position_embeddings": 40, "type_vocab_size": 1},
-    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40},
-    "roberta": {**ROBERTA, "layer_norm_eps": 1e-5},
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
-    "electra": {**SMALL, "max_position_embeddings": 40, "embedding_size": 16},
-    "electra, one size": {**SMALL, "max_position_embeddings": 40, "embedding_size": 32},
-    "mpnet": {**SMALL, "max_position_embeddings": 42},
-}
-"""Config of each family, and of odd members."""
-BACKENDS = {"roberta": byte_bpe, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet}
-SETTINGS = {
-    "classification": {"labels": ["a", "b", "c"]},
-    "tagging": {"labels": ["O", "B-A", "I-A"]},
-    "spans": {"max_query_length": 8, "doc_stride": 8},
-}
-"""Settings of tasks that need some."""
-
-
-def family(kind):
-    """Return the architecture of a config's name."""
-    return ARCHITECTURES[kind.partition(",")[0]]
-
-
-@functools.cache
-def vocabulary(kind):
-    """Return a tokenizer of the family."""
-    return BACKENDS.get(kind.partition(",")[0], wordpiece)()
-
-
-def create(kind, task, directory):
-    """Write a checkpoint with random weights by transformers, and return its network."""
-    architecture, backend = family(kind), vocabulary(kind)
-    labels = {"num_labels": 1} if task == "regression" else {"num_labels": 3} if MODELS[task].has_labels else {}
-    config = transformers.AutoConfig.for_model(
-        architecture.model_type, vocab_size=backend.get_vocab_size(), **CONFIGS[kind], **labels
-    )
-    torch.manual_seed(0)
-    model = getattr(transformers, architecture.class_name(MODELS[task].architecture))(config).eval()
-    with torch.no_grad():  # LayerNorm and biases are constant in new networks
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    model.save_pretrained(directory)
-    backend.save(str(directory / TOKENIZER_FILE))
-    return model
-
-
-def batch(kind, batch_size=2, length=20):
-    """Return random ids, among them ids of special tokens, with padding at the ends of rows."""
-    config = CONFIGS[kind]
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(0, vocabulary(kind).get_vocab_size(), (batch_size, length), generator=generator)
-    mask = torch.ones_like(ids)
-    padding = config.get("pad_token_id", 1 if kind == "mpnet" else 0)
-    for row in range(1, batch_size):
-        ids[row, -row * 5 :], mask[row, -row * 5 :] = padding, 0
-    types = torch.zeros_like(ids)
-    if family(kind).model_type in ("bert", "electra") and config.get("type_vocab_size", 2) > 1:
-        types[:, length // 2 :] = 1
-    return ids, mask, types
-
-
-def reference_outputs(model, task, ids, mask, types):
-    """Return the outputs of transformers under our names."""
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    if model.config.model_type not in ("distilbert", "mpnet"):
-        inputs["token_type_ids"] = types
-    if task == "multiple-choice":
-        inputs = {name: value[:, None] for name, value in inputs.items()}
-    with torch.no_grad():
-        found = model(**inputs)
-    if task == "multiple-choice":
-        return {"logits": found.logits[:, 0]}
-    if task == "masked-lm":
-        return {"logits": found["prediction_logits" if model.config.model_type == "bert" else "logits"]}
-    return {name: found[name] for name in MODEL_OUTPUTS[task]}
-
-
-MODEL_OUTPUTS = {
-    "embedding": ("last_hidden_state",),
-    "spans": ("start_logits", "end_logits"),
-    **dict.fromkeys(("classification", "regression", "tagging"), ("logits",)),
-}
-
-
-def assert_equal(ours, theirs, mask, task):
-    """Compare the outputs of all tokens that are not padding."""
-    for name, expected in theirs.items():
-        found = ours[name]
-        if task in ("embedding", "spans", "tagging", "masked-lm"):
-            found, expected = found[mask.bool()], expected[mask.bool()]
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("task", sorted(MODELS))

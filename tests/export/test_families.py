@@ -1,0 +1,53 @@
+"""Graphs of every family of encoders, for every task and in all variants, equal transformers."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from export import ort_run
+from export.graph import build_graph
+from export.network import Network, Weights
+from export.source import read_source
+from export.variant import GraphPrecision, GraphVariant
+from tests.families import CONFIGS, SETTINGS, batch, create, reference_outputs
+from training.model.heads import MODELS
+
+VARIANTS = [
+    GraphVariant(attention="MatMul"),
+    GraphVariant(attention="fused-QKV MatMul", skip_layer_norm=True, embed_layer_norm=True, bias_gelu=True),
+    GraphVariant(attention="fused-QKV MultiHeadAttention"),
+    GraphVariant(attention="Attention", skip_layer_norm=True),
+    GraphVariant(standard=True),
+]
+SHAPES = [(1, 1), (2, 20), (7, 40)]
+"""Rows and length of batches; the last length is the maximum."""
+
+
+def settings(task):
+    """Return settings of a task that its checkpoint does not have."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in SETTINGS.get(task, {}).items()}
+
+
+@pytest.mark.parametrize("task", sorted(MODELS))
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_graphs_equal_transformers(kind, task, tmp_path):
+    """Each variant gives the outputs of transformers, to 1e-4, in batches of any shape."""
+    reference = create(kind, task, tmp_path)
+    source = read_source(tmp_path, task=task, settings=settings(task))
+    model = source.load_model().eval()
+    network = Network(model.config, Weights.from_model(model), source.task)
+    runs = [ort_run(build_graph(network, GraphPrecision(), variant)) for variant in VARIANTS]
+
+    for rows, length in SHAPES:
+        ids, mask, types = batch(kind, rows, length)
+        expected = reference_outputs(reference, task, ids, mask, types)
+        if task == "embedding":
+            expected = {"sentence_embedding": expected["last_hidden_state"][:, 0]}
+        arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        arrays = {name: value.numpy().astype(np.int32) for name, value in arrays.items()}
+        for (name, values), run in itertools.product(expected.items(), runs):
+            found = torch.from_numpy(run(arrays)[name])
+            kept = mask.bool() if source.task.token_outputs else slice(None)
+            torch.testing.assert_close(found[kept], values[kept], atol=1e-4, rtol=1e-4)
