@@ -60,7 +60,8 @@ class _Writer:
         for index in range(self.config.num_hidden_layers):
             is_last = index == self.config.num_hidden_layers - 1
             with self.graph.scope(f"layer.{index}"):
-                x = self.layer(f"bert.layers.{index}", x, only_cls=is_last and self.reads_only_cls)
+                name = f"bert.layers.{index % self.config.num_layer_weights}"
+                x = self.layer(name, x, only_cls=is_last and self.reads_only_cls)
         with self.graph.scope("head"):
             outputs = self.head(x)
         inputs = [_tensor(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES]

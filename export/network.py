@@ -157,7 +157,7 @@ class Network:
     def layers(self) -> list[str]:
         """Names of the layers whose matrix products can run in int8, in execution order."""
         kinds = ("qkv", "attention_output", "intermediate", "output")
-        indices = range(self.config.num_hidden_layers)
+        indices = range(self.config.num_layer_weights)
         layers = [PROJECTION] * (self.config.width_of_embeddings != self.config.hidden_size)
         layers += [f"bert.layers.{index}.{kind}" for index in indices for kind in kinds]
         return layers + ["mlm.dense", DECODER] * (self.task.name == "masked-lm")

@@ -21,6 +21,7 @@ CONFIGS = {
     "camembert": ROBERTA,
     "electra": {**SMALL, "max_position_embeddings": 40, "embedding_size": 16},
     "electra, one size": {**SMALL, "max_position_embeddings": 40, "embedding_size": 32},
+    "albert": {**SMALL, "max_position_embeddings": 40, "embedding_size": 16, "num_hidden_layers": 3},
     "mpnet": {**SMALL, "max_position_embeddings": 42},
 }
 """Config of each family, and of odd members."""
@@ -71,7 +72,7 @@ def batch(kind, batch_size=2, length=20):
     for row in range(1, batch_size):
         ids[row, -row * 5 :], mask[row, -row * 5 :] = padding, 0
     types = torch.zeros_like(ids)
-    if family(kind).model_type in ("bert", "electra") and config.get("type_vocab_size", 2) > 1:
+    if family(kind).model_type in ("bert", "electra", "albert") and config.get("type_vocab_size", 2) > 1:
         types[:, length // 2 :] = 1
     return ids, mask, types
 

@@ -44,6 +44,8 @@ class AblationConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.shares_layers and (self.direction != "both" or self.combines_states):
+            raise ValueError("a network whose layers share their weights cannot combine them, or run in one direction")
         for name, allowed in (("direction", get_args(Direction)), ("state_combination", get_args(Combination))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name}: `{getattr(self, name)}` (one of: {', '.join(allowed)})")

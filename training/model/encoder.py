@@ -73,6 +73,8 @@ class EncoderConfig:
     """Buckets of distances with a learned bias on attention scores (MPNet); 0 for none."""
     pooler_act: str = "tanh"
     """Activation of the pooler."""
+    shares_layers: bool = False
+    """All layers have the same weights (ALBERT)."""
 
     def __post_init__(self) -> None:
         check_known_fields(type(self), vars(self))
@@ -96,6 +98,11 @@ class EncoderConfig:
     def width_of_embeddings(self) -> int:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def num_layer_weights(self) -> int:
+        """Number of layers with weights of their own."""
+        return 1 if self.shares_layers else self.num_hidden_layers
 
     @property
     def depth(self) -> int:
@@ -228,7 +235,8 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layer_weights))
+        self.num_passes = config.num_hidden_layers // config.num_layer_weights
         self.frozen = False
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
         num_buckets = config.relative_attention_num_buckets
@@ -245,7 +253,7 @@ class Encoder(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
             mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
-            for layer in self.layers:
+            for layer in [*self.layers] * self.num_passes:
                 x_BLD = layer(x_BLD, mask)
         return x_BLD
 

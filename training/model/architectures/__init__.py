@@ -5,7 +5,7 @@ The network itself is in `training.model.encoder`, described by the options of `
 
 from __future__ import annotations
 
-from training.model.architectures import bert, distilbert, electra, mpnet, roberta
+from training.model.architectures import albert, bert, distilbert, electra, mpnet, roberta
 from training.model.architectures.base import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -18,6 +18,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         roberta.CAMEMBERT,
         electra.ARCHITECTURE,
         mpnet.ARCHITECTURE,
+        albert.ARCHITECTURE,
     )
 }
 """Architecture of each `model_type` in `config.json`."""

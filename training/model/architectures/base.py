@@ -38,6 +38,7 @@ _OPTIONS = {
     "skips_padding_positions": False,
     "relative_attention_num_buckets": 0,
     "pooler_act": "tanh",
+    "shares_layers": False,
 }
 """Fields that BERT does not have, and their values in BERT."""
 
@@ -87,7 +88,10 @@ class Architecture:
         if isinstance(given["state_layers"], list):
             given["state_layers"] = tuple(given["state_layers"])
         known = {name: value for name, value in given.items() if value is not None}
-        return make_config(**{**self.defaults, **known, **self.fixed, "model_type": self.model_type})
+        config = make_config(**{**self.defaults, **known, **self.fixed, "model_type": self.model_type})
+        if config.shares_layers and config.width_of_embeddings == config.hidden_size:
+            raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
+        return config
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Return the values of `config.json` that describe a network."""
