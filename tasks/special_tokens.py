@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import tokenizers
 
-from tasks.json_files import read_json
-from tasks.tokenizer_files import MAX_CONFIG_BYTES, TOKENIZER_CONFIG_FILE
-
-SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
-_USUAL_NAMES = {
+USUAL_NAMES = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+"""Role -> names of such tokens, for tokenizers whose files name none."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +31,13 @@ class SpecialTokens:
     """Masked tokens; None in a tokenizer without masks."""
 
 
-def read_special_names(directory: Path) -> dict[str, str]:
-    """Return the special tokens that the files of a checkpoint name: `pad_token` -> `<pad>`.
-
-    Raises:
-        ValueError: if a file is broken.
-    """
-    names: dict[str, str] = {}
-    for file in (SPECIAL_TOKENS_MAP_FILE, TOKENIZER_CONFIG_FILE):
-        path = directory / file
-        values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
-        for role in _USUAL_NAMES:
-            value = values.get(role)
-            content = value.get("content") if isinstance(value, dict) else value
-            if content is not None and not isinstance(content, str):
-                raise ValueError(f"broken `{path}`: `{role}` must be a token, not `{str(value)[:60]}`")
-            if content:
-                names[role] = content
-    return names
-
-
 def find_special_tokens(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], source: str = "tokenizer"
 ) -> SpecialTokens:
     """Find the special tokens of a tokenizer.
 
     Args:
-        names: as of `read_special_names`; roles without one are found by their usual names.
+        names: as of `tokenizer_files.read_special_names`; roles without one are found by their usual names.
         source: name of the file, for errors.
 
     Raises:
@@ -71,7 +47,7 @@ def find_special_tokens(
     if unknown := getattr(backend.model, "unk_token", None):
         names["unk_token"] = unknown
     ids: dict[str, int | None] = {}
-    for role, usual in _USUAL_NAMES.items():
+    for role, usual in USUAL_NAMES.items():
         if role in names and backend.token_to_id(names[role]) is None:
             raise ValueError(f"the vocabulary of `{source}` lacks its {role}, `{names[role]}`")
         candidates = [names[role]] if role in names else usual

@@ -23,8 +23,8 @@ import tokenizers
 
 from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.sequence_template import read_templates
-from tasks.special_tokens import SpecialTokens, find_special_tokens, read_special_names
-from tasks.tokenizer_files import is_rust_panic, load_backend
+from tasks.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
+from tasks.tokenizer_files import is_rust_panic, load_backend, read_special_names
 
 BATCH_CHARS = 4 * PIECE_CHARS
 """Characters tokenized in one call of the backend, which takes up to 600 bytes for each until its tokens are arrays."""
@@ -95,7 +95,7 @@ class Tokenizer:
             ValueError: naming the file that is missing or broken, or that contradicts another.
         """
         backend, path = load_backend(directory)
-        special = find_special_tokens(backend, read_special_names(Path(directory)), str(path))
+        special = find_special_tokens(backend, read_special_names(Path(directory), USUAL_NAMES), str(path))
         return cls(backend, source=str(path), special=special)
 
     @property

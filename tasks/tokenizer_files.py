@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from tasks.text_streams import refuse_utf16
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 VOCAB_FILE = "vocab.txt"
-TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, VOCAB_FILE, "special_tokens_map.json")
+BPE_FILES = ("vocab.json", "merges.txt")
+SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
+TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, VOCAB_FILE, *BPE_FILES, SPECIAL_TOKENS_MAP_FILE)
 """Files of a checkpoint that define its tokenizer; any may be missing."""
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
 """Limits of `tokenizer.json`. Reading it holds the interpreter lock, and stops all threads, for about 50 ms a MB."""
@@ -28,6 +30,16 @@ _BERT_TOKENIZERS = {
     *("LayoutLM", "Lxmert", "DPRQuestionEncoder", "DPRContextEncoder", "DPRReader"),
 }
 """Tokenizer classes of transformers, without `Tokenizer` and `Fast`, that read `vocab.txt` as BERT does, or as any."""
+_BPE_TOKENIZERS = {"PreTrained", "Auto", "Roberta"}
+"""The same for `vocab.json` and `merges.txt`, which are read as RoBERTa does."""
+_ROBERTA_TOKENS = {
+    "cls_token": "<s>",
+    "pad_token": "<pad>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+}
+_SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 _NORMALIZER_FIELDS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -38,7 +50,7 @@ _SAVE_FAST = f"save the tokenizer as `{TOKENIZER_FILE}` (transformers: `save_pre
 
 
 def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
-    """Load `tokenizer.json`, or build the same from `vocab.txt` and `tokenizer_config.json`.
+    """Load `tokenizer.json`, or build the same from `vocab.txt`, or from `vocab.json` and `merges.txt`.
 
     Returns:
         The tokenizer, and the file it came from.
@@ -54,9 +66,13 @@ def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
         _check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
         return backend, path
     if vocab_path.is_file():
-        for name in (TOKENIZER_CONFIG_FILE, "config.json"):
-            _check_class(directory / name)
+        _check_classes(directory, _BERT_TOKENIZERS, "BERT")
         return _read_vocab_file(vocab_path), vocab_path
+    if all((directory / name).is_file() for name in BPE_FILES):
+        _check_classes(directory, _BPE_TOKENIZERS, "RoBERTa")
+        return _read_bpe_files(directory), directory / BPE_FILES[0]
+    if found := next((name for name in _SENTENCEPIECE_FILES if (directory / name).is_file()), None):
+        raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {_SAVE_FAST}")
     raise ValueError(f"no `{TOKENIZER_FILE}` or `{VOCAB_FILE}` in `{directory}`; a checkpoint needs its tokenizer")
 
 
@@ -133,14 +149,19 @@ def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Pat
                 )
 
 
-def _check_class(path: Path) -> None:
-    """Refuse a vocabulary of another tokenizer than BERT's: text would silently become other tokens."""
+def _check_classes(directory: Path, known: Collection[str], family: str) -> None:
+    """Refuse a vocabulary of another tokenizer than the family's: text would silently become other tokens."""
+    for name in (TOKENIZER_CONFIG_FILE, "config.json"):
+        _check_class(directory / name, known, family)
+
+
+def _check_class(path: Path, known: Collection[str], family: str) -> None:
     values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
     name, code = values.get("tokenizer_class"), values.get("auto_map")
     if isinstance(code, dict) and "AutoTokenizer" in code:
         raise ValueError(f"`{path}` needs tokenizer code of its own (auto_map), which is not run; {_SAVE_FAST}")
-    if isinstance(name, str) and name.removesuffix("Fast").removesuffix("Tokenizer") not in _BERT_TOKENIZERS:
-        raise ValueError(f"`{path}` names `{name}`, which is not BERT's tokenizer; {_SAVE_FAST}")
+    if isinstance(name, str) and name.removesuffix("Fast").removesuffix("Tokenizer") not in known:
+        raise ValueError(f"`{path}` names `{name}`, which is not {family}'s tokenizer; {_SAVE_FAST}")
 
 
 def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
@@ -158,6 +179,52 @@ def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
         )
     except ValueError as error:
         raise ValueError(f"broken vocabulary `{path}`: {error}") from error
+
+
+def _read_bpe_files(directory: Path) -> tokenizers.Tokenizer:
+    """Build RoBERTa's tokenizer: byte-level BPE, `<s> a </s></s> b </s>`."""
+    paths = [directory / name for name in BPE_FILES]
+    config = _read_config(directory / TOKENIZER_CONFIG_FILE)
+    names = _ROBERTA_TOKENS | read_special_names(directory, _ROBERTA_TOKENS)
+    try:
+        model = tokenizers.models.BPE.from_file(*map(str, paths))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ValueError(f"broken vocabulary `{paths[0]}` or `{paths[1]}`: {error}") from error
+    backend = tokenizers.Tokenizer(model)
+    for role, token in names.items():
+        if backend.token_to_id(token) is None:
+            raise ValueError(f"the vocabulary of `{paths[0]}` lacks its {role}, `{token}`")
+    add_space = read_flag(config, "add_prefix_space", directory / TOKENIZER_CONFIG_FILE)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=add_space)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    first, last = names["cls_token"], names["sep_token"]
+    backend.post_processor = tokenizers.processors.RobertaProcessing(
+        (last, backend.token_to_id(last)), (first, backend.token_to_id(first)), add_prefix_space=add_space
+    )
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(token, lstrip=role == "mask_token", special=True) for role, token in names.items()]
+    )
+    return backend
+
+
+def read_special_names(directory: Path, roles: Iterable[str]) -> dict[str, str]:
+    """Return the special tokens that the files of a checkpoint name: `pad_token` -> `<pad>`.
+
+    Raises:
+        ValueError: if a file is broken.
+    """
+    names: dict[str, str] = {}
+    for file in (SPECIAL_TOKENS_MAP_FILE, TOKENIZER_CONFIG_FILE):
+        path = directory / file
+        values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+        for role in roles:
+            value = values.get(role)
+            content = value.get("content") if isinstance(value, dict) else value
+            if content is not None and not isinstance(content, str):
+                raise ValueError(f"broken `{path}`: `{role}` must be a token, not `{str(value)[:60]}`")
+            if content:
+                names[role] = content
+    return names
 
 
 def _check_added_tokens(vocab: Sequence[str], path: Path) -> None:
