@@ -269,7 +269,7 @@ class _WordVocabulary:
         distinct, unknown = list(self._numbers), np.array([tokenizer.filler_id])
         blocks, lengths = [np.zeros(0, np.int64)], list[int]()
         for first in range(0, len(distinct), _WORDS_AT_A_TIME):
-            found = tokenizer.tokenize(distinct[first : first + _WORDS_AT_A_TIME], ids_only=True, max_ids=capacity)
+            found = tokenizer.tokenize_words(distinct[first : first + _WORDS_AT_A_TIME], max_ids=capacity)
             blocks.append(np.concatenate([tokens.ids if len(tokens) else unknown for tokens in found]))
             lengths += map(len, found)
         self._ids = np.concatenate(blocks)

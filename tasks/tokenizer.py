@@ -8,6 +8,7 @@ tokenizer.tokenize(["Hello!"])[0].ids
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import sys
 import threading
@@ -24,7 +25,7 @@ import tokenizers
 from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.sequence_template import read_templates
 from tasks.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
-from tasks.tokenizer_files import is_rust_panic, load_backend, read_special_names
+from tasks.tokenizer_files import SPECIAL_TOKENS, build_tokenizer, is_rust_panic, load_backend, read_special_names
 
 BATCH_CHARS = 4 * PIECE_CHARS
 """Characters tokenized in one call of the backend, which takes up to 600 bytes for each until its tokens are arrays."""
@@ -80,6 +81,9 @@ class Tokenizer:
         self._splitter = TextSplitter(backend) if can_split(backend) else None
         self._has_spaces = self._splitter is None
         """True if offsets may include the space before a word, as in byte-level BPE and SentencePiece."""
+        first, spaced = (backend.encode(text, add_special_tokens=False).ids for text in ("a", " a"))
+        self._needs_space = first != spaced
+        """True if a word has other tokens at the start of a text than behind a space, as in RoBERTa."""
         self._on_tokens: Callable[[int], None] = _ignore
         self._on_sequences: Callable[[int], None] = _ignore
         self.vocab_size = _vocab_size(backend)
@@ -158,6 +162,14 @@ class Tokenizer:
             self._on_tokens(buffers[number].add(encoding, offsets))
         return [buffer.tokens(ids_only=ids_only) for buffer in buffers]
 
+    def tokenize_words(self, words: Sequence[str], *, max_ids: int | None = None) -> list[Tokens]:
+        """Tokenize words by themselves, each as if a space were before it, without offsets.
+
+        Source: `is_split_into_words` with `add_prefix_space` in transformers.
+        """
+        texts = [f" {word}" for word in words] if self._needs_space else words
+        return self.tokenize(texts, ids_only=True, max_ids=max_ids)
+
     def tokenize_blocks(self, text: str) -> Iterator[Tokens]:
         """Tokenize one text, a few thousand tokens at a time."""
         for _, piece, encoding in self._encode_pieces([text], [_TokenBuffer()], ids_only=False):
@@ -166,11 +178,16 @@ class Tokenizer:
             yield Tokens(ids, len(ids), optional_offsets=self._offsets(piece, encoding))
 
     def word_offsets(self, text: str) -> np.ndarray:
-        """Return the words into which the tokenizer divides a text, with `include_combining_marks`.
+        """Return the words of a text, with `include_combining_marks`.
+
+        BERT's tokenizers divide a text into words themselves; other tokenizers get the same words, since theirs may
+        include punctuation marks, or whole sentences of Chinese.
 
         Returns:
             [words, 2] int64, (start, end) in code points.
         """
+        if self._splitter is None:
+            return _word_divider().with_progress(self._on_tokens, self._on_sequences).word_offsets(text)
         blocks = [np.zeros((0, 2), np.int64)]
         for _, piece, encoding in self._encode_pieces([text], [_TokenBuffer()], ids_only=False):
             offsets = self._offsets(piece, encoding)
@@ -345,6 +362,12 @@ def _concatenate(blocks: Sequence[np.ndarray], empty: np.ndarray) -> np.ndarray:
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate(blocks) if blocks else empty
+
+
+@functools.cache
+def _word_divider() -> Tokenizer:
+    """Return a tokenizer of BERT's kind, without a vocabulary."""
+    return Tokenizer(build_tokenizer(SPECIAL_TOKENS, lowercase=False))
 
 
 def _without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:

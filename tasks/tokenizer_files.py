@@ -24,7 +24,8 @@ MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
 MAX_CONFIG_BYTES = 2**20
 """Largest `tokenizer_config.json`."""
 
-_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""Special tokens of BERT."""
 _BERT_TOKENIZERS = {
     *("PreTrained", "Auto", "Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "RetriBert"),
     *("LayoutLM", "Lxmert", "DPRQuestionEncoder", "DPRContextEncoder", "DPRReader"),
@@ -89,7 +90,7 @@ def build_tokenizer(
         ValueError: naming the special tokens that the vocabulary lacks.
     """
     token_ids = {token: index for index, token in enumerate(vocab)}
-    if missing := [token for token in _SPECIAL_TOKENS if token not in token_ids]:
+    if missing := [token for token in SPECIAL_TOKENS if token not in token_ids]:
         raise ValueError(f"the vocabulary lacks {', '.join(f'`{token}`' for token in missing)}")
     backend = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(token_ids, unk_token="[UNK]", max_input_chars_per_word=100)
@@ -100,7 +101,7 @@ def build_tokenizer(
     backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     backend.decoder = tokenizers.decoders.WordPiece(prefix="##")
     backend.post_processor = bert_template(backend)
-    backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in _SPECIAL_TOKENS])
+    backend.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in SPECIAL_TOKENS])
     return backend
 
 

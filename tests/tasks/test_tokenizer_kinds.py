@@ -15,7 +15,9 @@ from tasks import create_task
 from tasks.classification import Classification, ClassificationExample, ClassificationSettings
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanExample, Spans, SpanSettings
+from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import SPECIAL_TOKENS, build_tokenizer
 from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, unigram, wordpiece
 
 made = functools.cache(lambda kind: KINDS[kind]())
@@ -247,3 +249,27 @@ def test_sentencepiece_models_are_refused_with_a_remedy(name, tmp_path):
 
     with pytest.raises(ValueError, match="is a SentencePiece model, which is not read; save the tokenizer as"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_words_have_the_tokens_of_transformers(kind):
+    """A list of words becomes the sequence that transformers makes of it for tagging."""
+    task = Tagging(Tokenizer(made(kind)), TaggingSettings(labels=("O", "B-A"), max_seq_length=64))
+    words = ("The", "old", "cat", ",", "Häuser", "北京", "a.b@c.org", "x")
+    copied = tokenizers.Tokenizer.from_str(made(kind).to_str())
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=copied, add_prefix_space=True)
+
+    window = task.encode([TaggingExample(words=words)])[0][0]
+
+    expected = reference(list(words), is_split_into_words=True)
+    assert window.input_ids.tolist() == expected["input_ids"]
+    ids = expected.word_ids()
+    assert window.positions.tolist() == [ids.index(number) for number in range(len(words))]
+
+
+@given(st.sampled_from(["byte_bpe", "modernbert", "unigram"]), TEXTS)
+def test_running_text_is_divided_into_berts_words(kind, text):
+    """Every tokenizer divides running text into the same words, so that tags do not depend on it."""
+    expected = Tokenizer(build_tokenizer(SPECIAL_TOKENS, lowercase=False)).word_offsets(text)
+
+    np.testing.assert_array_equal(Tokenizer(made(kind)).word_offsets(text), expected)
