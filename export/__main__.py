@@ -4,7 +4,8 @@
     python -m export bge-small models/bge/1 --precision int8 --texts texts-like-yours.txt
     python -m export tune models/bge/1    # autotune again, on the machine that will serve it
 
-CHECKPOINT is any BERT in Hugging Face's layout. The graph is compared with PyTorch, and rejected if it differs.
+CHECKPOINT is an encoder in Hugging Face's layout, of a family in docs/reference/encoders.md. The graph is compared with
+PyTorch, and rejected if it differs.
 """
 
 from __future__ import annotations

@@ -83,10 +83,11 @@ def _main_scores(scores: Mapping[str, float]) -> dict[str, float]:
 
 def _metadata(manifest: Manifest) -> dict[str, Any]:
     """Return the metadata for the Hugging Face hub; languages and licence are unknown."""
+    family = manifest.provenance["checkpoint"]["config"].get("model_type", "bert")
     scores = _main_scores(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
     values: dict[str, Any] = {
         "library_name": "sentence-transformers" if manifest.task == "embedding" else "onnx",
-        "tags": ["bert", "bertline", "onnx", manifest.task],
+        "tags": [family, "bertline", "onnx", manifest.task],
         "pipeline_tag": usage_of(manifest.task).pipeline_tag,
     }
     if scores:

@@ -60,7 +60,7 @@ class ContrastiveRecipe(LoopSettings):
     mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
     """unsupervised: the positive of a text is the text itself with other dropout; supervised: its pair."""
     checkpoint: Path
-    """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
+    """Checkpoint to start from: ours, or a directory of a family in docs/reference/encoders.md."""
     train: tuple[Path, ...]
     """Unsupervised: plain text, one text a line, or tables with a column `text`. Supervised: tables with `text`,
     `text_pair` and, optionally, `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""

@@ -3,7 +3,7 @@
     python -m training.finetune classification --checkpoint runs/mini/checkpoint --train a.tsv --dev b.tsv --run-dir a
     python -m training.finetune spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir b
 
-The checkpoint may be ours or any Hugging Face BERT directory. The same command resumes.
+The checkpoint may be ours or any Hugging Face directory of a supported encoder. The same command resumes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FinetuneRecipe(LoopSettings):
     - multiple-choice: the right one of several answers
     - tagging: a tag for each word, such as names (CoNLL)"""
     checkpoint: Path
-    """Checkpoint to start from: ours, or any Hugging Face BERT directory."""
+    """Checkpoint to start from: ours, or a directory of a family in docs/reference/encoders.md."""
     train: tuple[Path, ...]
     """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
     Hugging Face, as hf:ID,config=NAME,split=NAME."""

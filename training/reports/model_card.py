@@ -67,7 +67,7 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
     name = Path(recipe.get("run_dir", "")).name or f"bert-{card.task}"
     return render_card(
         TEMPLATE,
-        metadata=_metadata(name, card),
+        metadata=_metadata(name, card, family=config.get("model_type", "bert")),
         name=name,
         card=card,
         config=config,
@@ -189,11 +189,11 @@ def code(text: object) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def _metadata(name: str, card: TaskCard) -> dict[str, Any]:
+def _metadata(name: str, card: TaskCard, *, family: str) -> dict[str, Any]:
     usage = USAGES.get(card.task)
     dev = score_rows(card.scores).get("dev", {})
     base = base_model(card.provenance)
-    values: dict[str, Any] = {"library_name": "transformers", "tags": ["bert", "bertline", card.task]}
+    values: dict[str, Any] = {"library_name": "transformers", "tags": [family, "bertline", card.task]}
     if usage:
         values["pipeline_tag"] = usage.pipeline_tag
     if re.fullmatch(r"[\w.-]{1,96}", base):

@@ -27,7 +27,7 @@ class Usage:
 
 USAGES = {
     "embedding": Usage(
-        sentence="A BERT that turns texts into vectors",
+        sentence="An encoder that turns texts into vectors",
         pipeline_tag="feature-extraction",
         optimum_class="ORTModel",
         command='embed {model} "A text to embed."',
@@ -35,7 +35,7 @@ USAGES = {
         examples='["A text to embed.", "Another text."]',
     ),
     "masked-lm": Usage(
-        sentence="A BERT pretrained on masked words",
+        sentence="An encoder pretrained on masked words",
         pipeline_tag="fill-mask",
         auto_class="AutoModelForMaskedLM",
         optimum_class="ORTModelForMaskedLM",
@@ -44,7 +44,7 @@ USAGES = {
         examples='["The [MASK] is old."]',
     ),
     "classification": Usage(
-        sentence="A BERT that labels a text or a pair of texts",
+        sentence="An encoder that labels a text or a pair of texts",
         pipeline_tag="text-classification",
         auto_class="AutoModelForSequenceClassification",
         optimum_class="ORTModelForSequenceClassification",
@@ -52,7 +52,7 @@ USAGES = {
         python="print([item.label for item in client.classify({examples}, model={model})])",
     ),
     "regression": Usage(
-        sentence="A BERT that gives a text or a pair of texts a number",
+        sentence="An encoder that gives a text or a pair of texts a number",
         pipeline_tag="text-classification",
         auto_class="AutoModelForSequenceClassification",
         optimum_class="ORTModelForSequenceClassification",
@@ -60,7 +60,7 @@ USAGES = {
         python="print(client.regress({examples}, model={model})[0])",
     ),
     "spans": Usage(
-        sentence="A BERT that answers a question with a span of a given text",
+        sentence="An encoder that answers a question with a span of a given text",
         pipeline_tag="question-answering",
         auto_class="AutoModelForQuestionAnswering",
         optimum_class="ORTModelForQuestionAnswering",
@@ -68,7 +68,7 @@ USAGES = {
         python='print(client.answer([("A question?", "A text that answers it.")], model={model})[0].text)',
     ),
     "tagging": Usage(
-        sentence="A BERT that tags the words of a text",
+        sentence="An encoder that tags the words of a text",
         pipeline_tag="token-classification",
         auto_class="AutoModelForTokenClassification",
         optimum_class="ORTModelForTokenClassification",
@@ -77,7 +77,7 @@ USAGES = {
         examples='["A text with names."]',
     ),
     "multiple-choice": Usage(
-        sentence="A BERT that chooses among endings or answers",
+        sentence="An encoder that chooses among endings or answers",
         pipeline_tag="multiple-choice",
         auto_class="AutoModelForMultipleChoice",
         command='choose {model} "A question?" "An answer." "Another answer."',
@@ -89,4 +89,4 @@ USAGES = {
 
 def usage_of(task: str) -> Usage:
     """Return the usage of a task, or a plain one for a task without an entry."""
-    return USAGES.get(task, Usage(sentence=f"A BERT for {task}"))
+    return USAGES.get(task, Usage(sentence=f"An encoder for {task}"))

@@ -1,5 +1,8 @@
 """Every family of encoders, for every task: the network equals that of transformers, and saves as one."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -8,6 +11,7 @@ from tasks.registry import settings_from_dict
 from tests.families import CONFIGS, SETTINGS, assert_equal, batch, create, reference_outputs
 from training.checkpoint import load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
+from training.model.architectures import ARCHITECTURES
 from training.model.encoder import distance_buckets
 from training.model.heads import MODELS
 from training.task_card import TaskCard
@@ -59,3 +63,10 @@ def test_distance_buckets_equal_those_of_transformers():
     )
 
     torch.testing.assert_close(distance_buckets(300, 32), expected)
+
+
+def test_documentation_lists_every_family():
+    """The reference page has a row for each `model_type`, in the order of the code."""
+    page = (Path(__file__).parents[3] / "docs/reference/encoders.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^\| .* \| `([\w-]+)` \|", page, re.MULTILINE)[1:] == list(ARCHITECTURES)

@@ -337,8 +337,8 @@ def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
 @pytest.mark.parametrize(
     ("direction", "next_sentences", "expected"),
     [
-        ("both", True, "A BERT pretrained on masked words and next sentences, trained"),
-        ("both", False, "A BERT pretrained on masked words, trained"),
+        ("both", True, "An encoder pretrained on masked words and next sentences, trained"),
+        ("both", False, "An encoder pretrained on masked words, trained"),
         ("left-to-right", False, "A language model from left to right, trained"),
         ("concatenated", False, "Two language models side by side, one from left to right and one from right to left"),
     ],
