@@ -42,14 +42,17 @@ def attention(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
 
     Args:
         qkv_3BHLK: queries, keys and values.
-        mask: bool, true where a token may attend; broadcast to [B, H, L, L].
+        mask: bool, true where a token may attend, or floats to add to the scores; broadcast to [B, H, L, L].
         dropout: dropout rate of the probabilities.
     """
     _, batch, heads, length, size = qkv_3BHLK.shape
     query, key, value = qkv_3BHLK.contiguous().view(3, batch * heads, length, size).unbind(0)
     scores = torch.bmm(query * size**-0.5, key.transpose(1, 2))
     if mask is not None:
-        bias = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, torch.finfo(scores.dtype).min)
+        if mask.dtype != torch.bool:
+            bias = mask.to(scores.dtype)
+        else:
+            bias = torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, torch.finfo(scores.dtype).min)
         scores = (scores.view(batch, heads, length, length) + bias).view_as(scores)
     probabilities = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
     if dropout:

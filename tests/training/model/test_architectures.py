@@ -70,3 +70,25 @@ def test_documentation_lists_every_family():
     page = (Path(__file__).parents[3] / "docs/reference/encoders.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^\| .* \| `([\w-]+)` \|", page, re.MULTILINE)[1:] == list(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_the_relative_bias(dtype, tmp_path):
+    """A training step on the CPU gives the bias of distances the gradient of transformers."""
+    reference = create("mpnet", "embedding", tmp_path).train()
+    ids, mask, types = batch("mpnet")
+    model = load_model(tmp_path, "embedding", dropout=0.0).train()
+    for module in reference.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+    with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+        ours = model(ids, mask, types)["last_hidden_state"][mask.bool()]
+    theirs = reference(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
+    weights = torch.randn_like(theirs)
+    (ours.float() * weights).sum().backward()
+    (theirs * weights).sum().backward()
+
+    found, expected = model.bert.relative_bias.weight.grad, reference.encoder.relative_attention_bias.weight.grad
+    error = (found - expected).norm() / expected.norm()
+    assert error < (1e-4 if dtype == torch.float32 else 0.1)
