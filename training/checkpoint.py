@@ -60,6 +60,8 @@ def _not_a_checkpoint(directory: Path) -> str:
         )
     if not directory.is_dir():
         return f"not a checkpoint: `{directory}` is a file; give the directory with {CONFIG_FILE} and weights"
+    if (directory / "adapter_config.json").is_file():
+        return f"`{directory}` holds an adapter alone; merge it into its model, and save that (peft: merge_and_unload)"
     inner = directory / "checkpoint"
     hint = (
         f"`{inner}` is one" if (inner / CONFIG_FILE).is_file() else f"give a directory with {CONFIG_FILE} and weights"
@@ -192,8 +194,16 @@ def _read_our_weights(
 ) -> dict[str, torch.Tensor]:
     """Read the weights of a checkpoint under our names."""
     weights = read_weights(directory)
+    if adapter := next((name for name in weights if "lora_" in name or ".parametrizations." in name), ""):
+        raise ValueError(
+            f"checkpoint `{directory}` has `{adapter}`; merge such weights into the matrices and save again"
+        )
     if any(f"{architecture.layers}{num_layers}." in name for name in weights):
         raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
+    if unknown := architecture.unknown_weight(weights, num_layers, task):
+        raise ValueError(
+            f"checkpoint `{directory}` has `{unknown}`, which is not part of a `{architecture.model_type}`"
+        )
     return architecture.from_hugging_face(weights, num_layers, task)
 
 

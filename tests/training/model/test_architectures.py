@@ -1,9 +1,11 @@
 """Every family of encoders, for every task: the network equals that of transformers, and saves as one."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -92,3 +94,66 @@ def test_gradients_of_the_relative_bias(dtype, tmp_path):
     found, expected = model.bert.relative_bias.weight.grad, reference.encoder.relative_attention_bias.weight.grad
     error = (found - expected).norm() / expected.norm()
     assert error < (1e-4 if dtype == torch.float32 else 0.1)
+
+
+def change_weights(directory, change):
+    """Change the weights of a checkpoint in its file."""
+    weights = safetensors.torch.load_file(directory / "model.safetensors")
+    change(weights)
+    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def add(name):
+    """Return a change that adds a weight."""
+    return lambda weights: weights.update({name: torch.zeros(4)})
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{layer}0.attention.new_gate.weight", "has `.*new_gate.weight`, which is not part of a"),
+        ("{layer}0.attention.lora_A.default.weight", "has `.*lora_A.default.weight`; merge such weights"),
+        ("{layer}0.parametrizations.weight.original0", "has `.*original0`; merge such weights"),
+        ("{layer}9.extra.weight", "which is not part of a|has more layers than"),
+    ],
+)
+def test_weights_that_are_not_computed_are_refused(kind, name, message, tmp_path):
+    """A weight of the encoder that the network does not have would change results, so it is named."""
+    create(kind, "embedding", tmp_path)
+    family = ARCHITECTURES[kind.partition(",")[0]]
+    change_weights(tmp_path, add(name.format(layer=family.layers)))
+
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path, "embedding")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("roberta", "position_embedding_type", "relative_key"),
+        ("electra", "summary_activation", "tanh"),
+        ("albert", "num_hidden_groups", 2),
+        ("mpnet", "relative_attention_num_buckets", 64),
+        ("distilbert", "activation", "silu"),
+        ("camembert", "is_decoder", True),
+        ("bert", "add_cross_attention", True),
+    ],
+)
+def test_options_that_are_not_computed_are_refused(kind, key, value, tmp_path):
+    """A key of config.json that changes the network is named with its value."""
+    create(kind, "embedding", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "config.json"))) as error:
+        load_model(tmp_path, "embedding")
+    assert str(value) in str(error.value) or key in str(error.value)
+
+
+def test_an_adapter_alone_is_no_checkpoint(tmp_path):
+    """A directory of peft says to merge the adapter."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+
+    with pytest.raises(ValueError, match="holds an adapter alone; merge it"):
+        load_model(tmp_path, "embedding")

@@ -124,6 +124,23 @@ class Architecture:
                 renamed[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
         return renamed
 
+    def unknown_weight(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> str:
+        """Return the name of a weight of the encoder that the network does not have; empty if there is none.
+
+        Poolers are allowed, since tasks that do not pool leave them unread.
+        """
+        known = {name for _, names in self._names(num_layers, task) for name in names}
+        return next(
+            (
+                name
+                for name in weights
+                if (full := self._full_name(name)).startswith(self.prefix)
+                and full not in known
+                and not full.startswith((f"{self.prefix}pooler.", *_ABLATION_PARTS))
+            ),
+            "",
+        )
+
     def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, with query, key and value split.
 
