@@ -245,7 +245,9 @@ def _check_parity(
 
 def _describe(source: Source, model: BertModel) -> str:
     config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
+    activation = getattr(source.task.settings, "activation", "")
     return (
         f"checkpoint: {source.task.name}, L{config.num_hidden_layers} H{config.hidden_size}, "
         f"{size / 1e6:.1f}M parameters, max_seq_length {source.task.settings.max_seq_length}"
+        f"{f', activation {activation} (--activation)' * bool(activation)}"
     )

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
+from export.activation import read_activation
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.json_files import read_json
 from tasks.registry import LabelledTask
+from tasks.regression import Activation
 from tasks.spans import SpanSettings
 from training.ablations.model import AblationConfig, direction_of
 from training.checkpoint import (
@@ -44,6 +46,8 @@ class SettingsChanges(TypedDict, total=False):
     """embedding: return the last hidden state of [CLS], or the mean over tokens."""
     normalize: bool
     """embedding: scale each vector to length 1."""
+    activation: Literal["identity", "sigmoid"]
+    """regression: function of the network's output; `sigmoid` for most cross-encoders."""
     labels: tuple[str, ...]
     """classification, tagging: names of the labels, in the order of the logits."""
     doc_stride: int
@@ -120,6 +124,10 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         values = _foreign_settings(directory, config, card, task)
         if task == "embedding":
             values |= embedding_settings(checkpoint, tokenizer)
+        elif task == "regression" and "activation" not in (settings or {}):
+            values["activation"] = _activation(checkpoint, directory, config)
+        elif task == "classification":
+            _refuse_activation(read_activation(checkpoint, directory, config), directory)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
     return Source(name=checkpoint_name(checkpoint.resolve()), directory=directory, task=known_task, card=card)
@@ -172,6 +180,23 @@ def _architecture(config: Mapping[str, Any]) -> str:
 def _is_regression(config: Mapping[str, Any]) -> bool:
     """Return whether a classifier is a regression: Hugging Face treats one label as such."""
     return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
+
+
+def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Activation:
+    """Return the activation function of a network with one output.
+
+    In Hugging Face's words, one output with the problem of several labels is the sigmoid of one label.
+    """
+    is_label = config.get("problem_type") == "multi_label_classification"
+    return read_activation(checkpoint, directory, config) or ("sigmoid" if is_label else "identity")
+
+
+def _refuse_activation(activation: Activation | None, directory: Path) -> None:
+    """Raise for a sigmoid of several labels, as the scores of a classification are a softmax."""
+    if activation == "sigmoid":
+        raise ValueError(
+            f"`{directory / CONFIG_FILE}` names a sigmoid for several labels, which get a softmax here; remove it"
+        )
 
 
 def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+import numpy as np
 
 from tasks._encode import encode_pairs
-from tasks.base import Outputs, SeqLength, Task, TaskSettings
+from tasks.base import NEWER, Outputs, SeqLength, Task, TaskSettings
 from tasks.features import Features
 from tasks.metrics import regression_scores
 from tasks.schema import Bounds
@@ -22,15 +24,26 @@ class RegressionExample:
     label: float | None = None
 
 
+Activation = Literal["identity", "sigmoid"]
+"""Function that turns the output of a network with one label into the prediction."""
+
+
 @dataclass(frozen=True)
 class RegressionSettings(TaskSettings):
-    """Length, and mean and deviation of the labels. The network's outputs are in the unit of the labels."""
+    """Length, activation function, and mean and deviation of the labels. Predictions are in the unit of the labels."""
 
     max_seq_length: SeqLength = 128
     label_mean: float = 0.0
     """Mean of the labels in training; 0 if unknown."""
     label_deviation: Annotated[float, Bounds(above=0)] = 1.0
     """Standard deviation of the labels in training, to judge errors by; 1 if unknown or constant."""
+    activation: Activation = field(default="identity", metadata=NEWER)
+    """Function of the network's output: `identity`, or the `sigmoid` of many cross-encoders."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.activation not in get_args(Activation):
+            raise ValueError(f"unknown activation: `{self.activation}` (one of: {', '.join(get_args(Activation))})")
 
 
 @dataclass(frozen=True)
@@ -51,10 +64,16 @@ class Regression(Task[RegressionExample, Features, float, RegressionSettings]):
         return [[sequence] for sequence in sequences]
 
     def decode(self, example: RegressionExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> float:
-        return float(outputs[0]["logits"][0])
+        output = float(outputs[0]["logits"][0])
+        return float(sigmoid(output)) if self.settings.activation == "sigmoid" else output
 
     def score(self, examples: Sequence[RegressionExample], predictions: Sequence[float]) -> dict[str, float]:
         return regression_scores([example.label or 0.0 for example in examples], predictions)
 
     def to_dict(self, example: RegressionExample, prediction: float) -> dict[str, Any]:
         return {"text": example.text, "text_pair": example.text_pair, "value": prediction}
+
+
+def sigmoid(logits: np.ndarray | float) -> np.ndarray:
+    """Return the sigmoid as float64, computed so that large logits do not overflow."""
+    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))

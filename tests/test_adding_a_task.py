@@ -48,6 +48,7 @@ SPECIAL = {
         "training/reports/samples.py",
     },
     "regression": {
+        "export/activation.py",  # cross-encoders
         "export/evaluation_set.py",
         "export/source.py",
         "serving/core/finite.py",

@@ -27,7 +27,9 @@ VALUES = {
         },
     ),
     "masked-lm": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
-    "regression": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+    "regression": st.fixed_dictionaries(
+        {}, optional={"max_seq_length": LENGTHS, "activation": st.just("sigmoid"), "label_mean": st.floats(-9, 9)}
+    ),
     "multiple-choice": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
     "tagging": st.fixed_dictionaries({"labels": LABELS}),
 }
@@ -90,6 +92,7 @@ WRONG = [
     ("classification", {"labels": ["a", "b" * 2000]}, "must have at most 1024 characters: `bbb"),
     ("classification", {}, "at least two labels"),
     ("tagging", {"labels": ["O"]}, "tagging needs at least two labels, each once"),
+    ("regression", {"activation": "tanh"}, r"unknown activation: `tanh` \(one of: identity, sigmoid\)"),
     ("classification", {"labels": "no"}, "`settings.labels` must be a list of strings: `'no'`"),
     ("classification", {"labels": [0, 1]}, r"`settings.labels` must be a list of strings: `\[0, 1\]`"),
 ]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.special
 
 from tasks.classification import Classification, ClassificationExample, ClassificationSettings
 from tasks.regression import Regression, RegressionExample, RegressionSettings
@@ -41,6 +42,18 @@ def test_decode_and_score(task):
         "mean_absolute_error": pytest.approx((0.9 + 1.8 + 4.7) / 3),
     }
     assert task.to_dict(examples[0], 0.5) == {"text": "a", "text_pair": None, "value": 0.5}
+
+
+@pytest.mark.parametrize("logit", [-800.0, -1.5, 0.0, 1.582, 30.0, 800.0])
+def test_sigmoid_equals_scipy(tokenizer, logit):
+    """With a sigmoid the prediction equals scipy's, also for logits whose exponential overflows."""
+    task = Regression(tokenizer, RegressionSettings(max_seq_length=8, activation="sigmoid"))
+    example = RegressionExample("a")
+
+    prediction = task.decode(example, task.encode([example])[0], [{"logits": np.array([logit])}])
+
+    assert isinstance(prediction, float)
+    assert prediction == pytest.approx(float(scipy.special.expit(logit)), rel=1e-12)
 
 
 def test_a_deviation_of_zero_is_refused():

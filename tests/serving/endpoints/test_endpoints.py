@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints import ENDPOINTS, answer_tag
 from serving.endpoints.tokenize import Part
+from tasks import settings_from_dict
 from tasks.classification import ClassificationExample, softmax
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tests.serving.models import VOCAB, WORDS
+from tests.serving.conftest import serve
+from tests.serving.models import VOCAB, WORDS, write_model
 
 TEXTS = ["the cat sees the dog .", "river", "who likes the small red bird ?", "unknowable cats"]
 sentences = st.lists(st.sampled_from([*WORDS, "zebra", ".", "cats"]), min_size=1, max_size=30).map(" ".join)
@@ -205,6 +207,20 @@ def test_regress(server, references):
     examples = [RegressionExample(TEXTS[0]), RegressionExample(TEXTS[0], TEXTS[2])]
 
     assert list(reply.values) == pytest.approx(references["scorer"].predict(examples), rel=1e-5)
+
+
+def test_regress_with_a_sigmoid(tmp_path):
+    """A model whose manifest has a sigmoid answers with numbers from 0 to 1."""
+    plain = write_model(tmp_path, "plain", task="regression", seed=4)
+    sigmoid = settings_from_dict("regression", {"max_seq_length": 32, "activation": "sigmoid"})
+    write_model(tmp_path, "sigmoid", task="regression", seed=4, settings=sigmoid)
+
+    with serve(tmp_path) as running:
+        request = pb.RegressRequest(model=pb.ModelRef(name="sigmoid"), inputs=[pb.TextInput(text=TEXTS[0])])
+        (value,) = running.stub.Regress(request).values
+
+    (logit,) = plain.predict([RegressionExample(TEXTS[0])])
+    assert value == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
 
 
 def test_choose(server, references):

@@ -1,0 +1,66 @@
+"""Read the activation function that a checkpoint of sentence-transformers (a cross-encoder) names.
+
+Such a network has one output, and the library applies the function to it. Releases before 4 name the function in
+`config.json` as `sbert_ce_default_activation_function`, releases 4 and 5 as `sentence_transformers.activation_fn`;
+release 6 names it in `config_sentence_transformers.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.json_files import read_json
+from tasks.regression import Activation
+from training.checkpoint import CONFIG_FILE
+
+LIBRARY_CONFIG_FILE = "config_sentence_transformers.json"
+_ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
+"""Class in `torch.nn` -> setting."""
+
+
+def read_activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Activation | None:
+    """Return the activation function of a checkpoint; None if its files name none.
+
+    Args:
+        checkpoint: folder that the user gave.
+        directory: folder of `config.json`, perhaps a subfolder.
+        config: values of `config.json`.
+
+    Raises:
+        ValueError: naming the file and the key of a function that is not supported, or of two that differ.
+    """
+    found: dict[Activation, str] = {}
+    for source, name in _named(checkpoint, directory, config):
+        found.setdefault(_to_activation(source, name), source)
+    if len(found) > 1:
+        (first, source), (second, other) = found.items()
+        raise ValueError(f"{source} names the function `{first}`, {other} `{second}`; give --activation")
+    return next(iter(found), None)
+
+
+def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each function that is named, with its place in the files."""
+    path = directory / CONFIG_FILE
+    library = config.get("sentence_transformers") or {}
+    if not isinstance(library, Mapping):
+        raise ValueError(f"`{path}`: sentence_transformers must be an object: `{str(library)[:60]}`")
+    places = {
+        f"`{path}` (sentence_transformers.activation_fn)": library.get("activation_fn"),
+        f"`{path}` (sbert_ce_default_activation_function)": config.get("sbert_ce_default_activation_function"),
+    }
+    for own in dict.fromkeys([checkpoint / LIBRARY_CONFIG_FILE, directory / LIBRARY_CONFIG_FILE]):
+        if own.is_file():
+            places[f"`{own}` (activation_fn)"] = read_json(own).get("activation_fn")
+    return ((place, name) for place, name in places.items() if name is not None)
+
+
+def _to_activation(source: str, name: Any) -> Activation:
+    package, _, kind = str(name).rpartition(".")
+    if kind not in _ACTIVATIONS or not f"{package}.".startswith("torch.nn."):
+        raise ValueError(
+            f"unsupported activation function `{str(name)[:60]}` in {source} (one of: "
+            f"{', '.join(f'torch.nn.{known}' for known in _ACTIVATIONS)}); --activation overrides it"
+        )
+    return _ACTIVATIONS[kind]

@@ -1,0 +1,121 @@
+"""Activation functions of cross-encoders: exported models give the scores of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from export import export_checkpoint, ort_run
+from export.source import read_source
+from tasks.batching import predict
+from tasks.manifest import Manifest
+from tasks.regression import RegressionExample
+from tests.export.conftest import UNTUNED
+
+PAIRS = [("the cat", "a"), ("going home", "the bakery"), ("x y z", "x y z closed.")]
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+NAMED = {
+    "release 5, sigmoid": ({"sentence_transformers": {"activation_fn": SIGMOID}}, {}, "sigmoid"),
+    "release 5, identity": ({"sentence_transformers": {"activation_fn": IDENTITY}}, {}, "identity"),
+    "release 3, sigmoid": ({"sbert_ce_default_activation_function": SIGMOID}, {}, "sigmoid"),
+    "release 3, identity": ({"sbert_ce_default_activation_function": IDENTITY}, {}, "identity"),
+    "release 6, sigmoid": ({}, {"activation_fn": SIGMOID, "model_type": "CrossEncoder"}, "sigmoid"),
+    "release 6, identity": ({}, {"activation_fn": IDENTITY, "model_type": "CrossEncoder"}, "identity"),
+    "a label": ({"problem_type": "multi_label_classification"}, {}, "sigmoid"),
+    "no function": ({"sentence_transformers": {"version": "5.2.3"}}, {}, "identity"),
+    "null": ({"sbert_ce_default_activation_function": None}, {}, "identity"),
+}
+"""Keys of config.json and config_sentence_transformers.json, and the function that they mean."""
+
+
+@pytest.fixture
+def save_cross_encoder(tmp_path, save_checkpoint):
+    """Save a network with one output, and keys of its configuration files."""
+
+    def save(config, library=None):
+        directory = save_checkpoint(tmp_path / "scorer", "BertForSequenceClassification", num_labels=1)
+        path = directory / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+        if library:
+            (directory / "config_sentence_transformers.json").write_text(json.dumps(library))
+        return directory
+
+    return save
+
+
+@pytest.mark.parametrize(("config", "library", "activation"), NAMED.values(), ids=NAMED)
+def test_the_named_function_is_a_setting(save_cross_encoder, config, library, activation):
+    """Every release's key is read; without one, the output is served as it is."""
+    source = read_source(save_cross_encoder(config, library))
+
+    assert source.task.name == "regression"
+    assert source.task.settings.activation == activation
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["release 5, sigmoid", "release 5, identity", "release 3, sigmoid", "a label"])
+def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder, name):
+    """Exported models give the scores of CrossEncoder.predict."""
+    cross_encoder = pytest.importorskip("sentence_transformers").CrossEncoder
+    directory = save_cross_encoder(*NAMED[name][:2])
+
+    model = export_checkpoint(directory, tmp_path / "models/scorer/1", UNTUNED)
+
+    theirs = cross_encoder(str(directory), device="cpu", max_length=32).predict(PAIRS)
+    examples = [RegressionExample(*pair) for pair in PAIRS]
+    ours = predict(model.load_task(), examples, ort_run(model.model_path))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_function_is_in_the_manifest(tmp_path, save_cross_encoder):
+    """A sigmoid is a setting of the manifest; the identity is none, so that older servers load the model."""
+    sigmoid = export_checkpoint(save_cross_encoder(NAMED["release 5, sigmoid"][0]), tmp_path / "a/1", UNTUNED)
+    identity = export_checkpoint(save_cross_encoder({}), tmp_path / "b/1", UNTUNED)
+
+    values = [json.loads(model.manifest.to_json())["settings"] for model in (sigmoid, identity)]
+
+    assert values[0]["activation"] == "sigmoid"
+    assert "activation" not in values[1]
+    assert Manifest.from_json(identity.manifest.to_json()).settings.activation == "identity"
+
+
+@pytest.mark.parametrize(
+    ("config", "library", "message"),
+    [
+        (
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+            {},
+            r"unsupported activation function `torch.nn.modules.activation.Tanh` in .*transformers.activation_fn",
+        ),
+        ({"sbert_ce_default_activation_function": "mine.Sigmoid"}, {}, r"`mine.Sigmoid` in .*sbert_ce_default"),
+        ({"sbert_ce_default_activation_function": 5}, {}, r"function `5` in .*config.json"),
+        ({}, {"activation_fn": "Sigmoid"}, r"`Sigmoid` in `.*config_sentence_transformers.json`"),
+        ({"sentence_transformers": "Sigmoid"}, {}, "sentence_transformers must be an object: `Sigmoid`"),
+        (
+            {"sbert_ce_default_activation_function": IDENTITY},
+            {"activation_fn": SIGMOID},
+            "names the function `identity`, .* `sigmoid`; give --activation",
+        ),
+    ],
+)
+def test_other_functions_are_refused(save_cross_encoder, config, library, message):
+    """A function that is not understood, and two that differ, are errors of one line; a flag overrides them."""
+    directory = save_cross_encoder(config, library)
+
+    with pytest.raises(ValueError, match=message) as caught:
+        read_source(directory)
+
+    assert "\n" not in str(caught.value)
+    assert read_source(directory, settings={"activation": "sigmoid"}).task.settings.activation == "sigmoid"
+
+
+def test_a_sigmoid_of_several_labels_is_no_softmax(tmp_path, save_checkpoint):
+    """A classifier of several labels whose configuration names a sigmoid is refused."""
+    directory = save_checkpoint(tmp_path / "c", "BertForSequenceClassification", num_labels=3)
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sbert_ce_default_activation_function": SIGMOID}))
+
+    with pytest.raises(ValueError, match="names a sigmoid for several labels"):
+        read_source(directory)
