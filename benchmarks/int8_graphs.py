@@ -2,6 +2,7 @@
 
     python -m benchmarks.int8_graphs
     python -m benchmarks.int8_graphs --shape 12 768 12 --num-sequences 60
+    python -m benchmarks.int8_graphs --family roberta
     python -m benchmarks.int8_graphs --checkpoint runs/vectors/checkpoint --texts sentences.txt
 
 Embeddings of texts as long as sentences, with random weights unless a checkpoint is given. Each engine uses its best
@@ -14,15 +15,16 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import onnx
 import torch
 
 from benchmarks.optimum_graphs import optimum_graphs, quiet
@@ -39,7 +41,7 @@ from export.variant import GraphPrecision, GraphVariant
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.embedding import Embedding, EmbeddingSettings
-from tasks.features import collate
+from tasks.features import INPUT_NAMES, collate
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
 from tasks.tokenizer import Tokenizer
@@ -47,7 +49,7 @@ from tasks.tokenizer_files import build_tokenizer
 from training.bounds import COUNT, check_numbers
 from training.checkpoint import create_model
 from training.command import command, parse
-from training.model.encoder import EncoderConfig
+from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertModel
 
 CAPS = (128, 256, 512, 1024)
@@ -60,6 +62,8 @@ class Int8Settings:
     shape: tuple[int, int, int] = (6, 384, 12)
     """Layers, hidden size and heads of the network with random weights."""
     vocab_size: int = 30522
+    family: Literal[tuple(ARCHITECTURES)] = "bert"  # type: ignore[valid-type]
+    """Family of the network with random weights."""
     checkpoint: Path | None = None
     """Checkpoint to time instead of random weights."""
     texts: Path | None = None
@@ -72,23 +76,29 @@ class Int8Settings:
         check_numbers(self)
 
 
-def random_network(shape: tuple[int, int, int], vocab_size: int = 30522) -> tuple[BertModel, Embedding]:
+def random_network(
+    shape: tuple[int, int, int], vocab_size: int = 30522, family: str = "bert"
+) -> tuple[BertModel, Embedding]:
     """Return a random network for embeddings and its task.
 
     Args:
         shape: layers, hidden size and heads.
+        family: key of `ARCHITECTURES`.
     """
     layers, hidden, heads = shape
     words = [f"w{number}" for number in range(vocab_size - 5)]
     tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
     torch.manual_seed(0)
-    config = EncoderConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,
-    )
+    architecture = ARCHITECTURES[family]
+    sizes = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "max_position_embeddings": 514,
+    }
+    config = architecture.read_config({architecture.config_keys.get(key, key): size for key, size in sizes.items()})
     return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
 
 
@@ -112,21 +122,28 @@ def engines(
         yield f"ours, {matmul}", run, cores // configuration.execution.num_threads
     peers = optimum_graphs(model, task.name, directory, int8=True)
     for name, path in peers.items():
-        yield name, _with_int64(ort_run(path)), cores
-        yield f"{name}, {cores} threads", _with_int64(ort_run(path, execution=Execution(num_threads=cores))), 1
+        inputs = _inputs(path)
+        yield name, _with_int64(ort_run(path), inputs), cores
+        on_all = ort_run(path, execution=Execution(num_threads=cores))
+        yield f"{name}, {cores} threads", _with_int64(on_all, inputs), 1
     if not find_spec("openvino"):
         print("openvino is not installed (pip install openvino -c constraints.txt): not measured")
         return
     features = ExportData(texts=settings.texts).evaluation_set(task).features[:64]
     quantised = _static(peers["Optimum"], features, task, directory).read_bytes()
-    yield "OpenVINO, static int8", _with_int64(openvino_run(quantised, cores)), cores
+    yield "OpenVINO, static int8", _with_int64(openvino_run(quantised, cores), _inputs(peers["Optimum"])), cores
     for variant in (GraphVariant(standard=True), GraphVariant(standard=True, attention="MatMul")):
         graph = build_graph(network, GraphPrecision(matmul="static int8"), variant)
         yield f"OpenVINO, our QDQ, {variant.attention}", openvino_run(graph.whole().SerializeToString(), cores), cores
 
 
-def _with_int64(run: RunModel) -> RunModel:
-    return lambda arrays: run({name: array.astype(np.int64) for name, array in arrays.items()})
+def _with_int64(run: RunModel, names: Collection[str] = INPUT_NAMES) -> RunModel:
+    return lambda arrays: run({name: array.astype(np.int64) for name, array in arrays.items() if name in names})
+
+
+def _inputs(graph: Path) -> list[str]:
+    """Return the names of a graph's inputs: some families have no token types."""
+    return [item.name for item in onnx.load(graph, load_external_data=False).graph.input]
 
 
 def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> RunModel:
@@ -194,7 +211,7 @@ def main() -> None:
         source = read_source(settings.checkpoint, task="embedding")
         model, task = source.load_model(), source.task
     else:
-        model, task = random_network(settings.shape, settings.vocab_size)
+        model, task = random_network(settings.shape, settings.vocab_size, settings.family)
     load = workload(settings, task)
     with tempfile.TemporaryDirectory() as directory:
         candidates = {

@@ -9,7 +9,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from training.model.architectures import ARCHITECTURES
-from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel
+from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel, task_of
 
 _CLASSES = {
     "embedding": ("BertModel", "ORTModelForFeatureExtraction"),
@@ -79,6 +78,7 @@ def _export(model: BertModel, task: str, directory: Path) -> tuple[Path, Path]:
     import transformers
 
     network_class, ort_class = _CLASSES[task]
+    network_class = ARCHITECTURES[model.config.model_type].class_name(network_class)
     _to_transformers(model, getattr(transformers, network_class), task == "embedding").save_pretrained(
         directory / "checkpoint"
     )
@@ -96,13 +96,15 @@ def _to_transformers(model: BertModel, network_class: Any, is_bare: bool) -> Any
 
     labelled = isinstance(model, BertForSequenceClassification | BertForTokenClassification)
     num_labels = {"num_labels": len(model.state_dict()["classifier.bias"])} if labelled else {}
-    config = transformers.BertConfig(**asdict(model.config), **num_labels, attn_implementation="eager")
+    family = ARCHITECTURES[model.config.model_type]
+    values: dict[str, Any] = family.write_config(model.config) | {"attn_implementation": "eager"} | num_labels
+    config = transformers.AutoConfig.for_model(**values)
     with no_init_weights():
-        network = network_class(config, add_pooling_layer=False) if is_bare else network_class(config)
+        network = network_class(config)
     network.tie_weights()  # part of the skipped initialisation
-    weights = ARCHITECTURES["bert"].to_hugging_face(model.state_dict())
+    weights = family.to_hugging_face(model.state_dict(), task_of(model))
     if is_bare:
-        weights = {name.removeprefix("bert."): value for name, value in weights.items()}
+        weights = {name.removeprefix(family.prefix): value for name, value in weights.items()}
     missing, _ = network.load_state_dict(weights, strict=False)
-    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing  # tied weights
+    assert all("decoder." in name or "projector." in name or "pooler." in name for name in missing), missing
     return network
