@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,11 +52,18 @@ class GraphBuilder:
         return self.add_many(op_type, *inputs, num_outputs=1, domain=domain, **attributes)[0]
 
     def add_many(
-        self, op_type: str, *inputs: str, num_outputs: int, domain: str = "", **attributes: Any
+        self,
+        op_type: str,
+        *inputs: str,
+        num_outputs: int,
+        unused: Collection[int] = (),
+        domain: str = "",
+        **attributes: Any,
     ) -> tuple[str, ...]:
-        """Add a node with several outputs and return their names."""
+        """Add a node with several outputs and return their names; "" for optional outputs that are unused."""
         name = "/".join((*self._scope, f"{op_type}_{len(self._nodes)}"))
-        outputs = (name, *(f"{name}:{index}" for index in range(1, num_outputs)))
+        names = (name, *(f"{name}:{index}" for index in range(1, num_outputs)))
+        outputs = tuple("" if index in unused else value for index, value in enumerate(names))
         self._nodes.append(helper.make_node(op_type, inputs, outputs, name=name, domain=domain, **attributes))
         return outputs
 

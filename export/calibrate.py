@@ -122,7 +122,7 @@ def _run_observed(
     progress: Callable[[int], object] | None = None,
 ) -> None:
     """Run the network and pass each layer's input, as the graph will see it, to the layer's observer."""
-    if reads_only_cls(task) and not model.config.shares_layers:
+    if reads_only_cls(task, model.config) and not model.config.shares_layers:
         last = f"bert.layers.{model.config.num_hidden_layers - 1}."
         cls_layers = {f"{last}{kind}" for kind in ("attention_output", "intermediate", "output")}
         observers = {

@@ -22,13 +22,13 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
-from export.network import PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
+from export.network import MASKED, PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
+from export.rotary_layers import RotaryLayers
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
 from tasks.features import INPUT_NAMES
+from training.model.rotary_encoder import RotaryConfig
 
-_MASKED = {np.float32: -1e30, np.float16: -1e4}
-"""Added to the attention scores of padding: softmax turns it into 0, and sums of it stay finite."""
 _SIMPLE = {"relu": "Relu", "tanh": "Tanh"}
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
@@ -47,7 +47,7 @@ class _Writer:
 
     def __init__(self, network: Network, precision: GraphPrecision, variant: GraphVariant) -> None:
         self.config, self.weights, self.task = network.config, network.weights, network.task
-        self.reads_only_cls = reads_only_cls(network.task)
+        self.reads_only_cls = reads_only_cls(network.task, self.config)
         self.precision, self.variant = precision, variant
         self.graph = GraphBuilder(precision.dtype)
         self.linear = LinearLayers(self.graph, network, precision, variant)
@@ -57,11 +57,8 @@ class _Writer:
             x = self.embeddings()
             self.relative_bias = self.bias_of_distances() if self.config.relative_attention_num_buckets else ""
             self.mask = self.additive_mask()
-        for index in range(self.config.num_hidden_layers):
-            is_last = index == self.config.num_hidden_layers - 1
-            with self.graph.scope(f"layer.{index}"):
-                name = f"bert.layers.{index % self.config.num_layer_weights}"
-                x = self.layer(name, x, only_cls=is_last and self.reads_only_cls)
+            layers = RotaryLayers(self, self.config).apply if isinstance(self.config, RotaryConfig) else self.layers
+        x = layers(x)
         with self.graph.scope("head"):
             outputs = self.head(x)
         inputs = [_tensor(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES]
@@ -84,7 +81,9 @@ class _Writer:
         if self.config.type_vocab_size > 1:
             types = self.graph.add("Gather", self.weight("bert.embeddings.token_type.weight"), "token_type_ids")
             x = self.graph.add("Add", x, types)
-        x = self.layer_norm("bert.embeddings.norm", self.graph.add("Add", x, self.positions()))
+        if self.config.has_position_embeddings:
+            x = self.graph.add("Add", x, self.positions())
+        x = self.layer_norm("bert.embeddings.norm", x)
         has_projection = self.config.width_of_embeddings != self.config.hidden_size
         return self.linear.apply(PROJECTION, x) if has_projection else x
 
@@ -140,12 +139,21 @@ class _Writer:
         padding = self.graph.add("Sub", self.graph.constant(1), mask)
         masked = self.graph.add(
             "Unsqueeze",
-            self.graph.add("Mul", padding, self.graph.constant(_MASKED[self.graph.dtype])),
+            self.graph.add("Mul", padding, self.graph.constant(MASKED[self.graph.dtype])),
             self.graph.ints(1, 2),
         )
         return self.graph.add("Add", self.relative_bias, masked) if self.relative_bias else masked
 
     # Layers
+
+    def layers(self, x: str) -> str:
+        """Return the output of the last layer: [batch, length, hidden], or [batch, 1, hidden] for [CLS] alone."""
+        for index in range(self.config.num_hidden_layers):
+            is_last = index == self.config.num_hidden_layers - 1
+            with self.graph.scope(f"layer.{index}"):
+                name = f"bert.layers.{index % self.config.num_layer_weights}"
+                x = self.layer(name, x, only_cls=is_last and self.reads_only_cls)
+        return x
 
     def layer(self, name: str, x: str, *, only_cls: bool) -> str:
         """Return the output of one layer: [batch, length, hidden], or [batch, 1, hidden] for [CLS] alone."""
@@ -154,7 +162,7 @@ class _Writer:
             y = self.linear.apply(f"{name}.attention_output", self.attention(f"{name}.qkv", queries, x))
             queries = self.add_and_norm(f"{name}.attention_norm", y, queries)
         with self.graph.scope("feed_forward"):
-            y = self.intermediate(f"{name}.intermediate", queries)
+            y = self.intermediate(f"{name}.intermediate", queries, self.config.hidden_act)
             return self.add_and_norm(f"{name}.output_norm", self.linear.apply(f"{name}.output", y), queries)
 
     def attention(self, qkv: str, queries: str, x: str) -> str:
@@ -247,12 +255,12 @@ class _Writer:
     def merge_heads(self, context: str) -> str:
         return self.graph.add("Reshape", context, self.graph.ints(0, 0, self.config.hidden_size))
 
-    def intermediate(self, name: str, x: str) -> str:
+    def intermediate(self, name: str, x: str, activation: str) -> str:
         """Linear layer and activation function."""
-        if self.variant.bias_gelu and self.config.hidden_act == "gelu":
+        if self.variant.bias_gelu and activation == "gelu" and (bias := self.linear.bias(name)):
             matmul = self.linear.apply(name, x, with_bias=False)
-            return self.graph.add("BiasGelu", matmul, self.linear.bias(name), domain=CONTRIB)
-        return self.activation(self.config.hidden_act, self.linear.apply(name, x))
+            return self.graph.add("BiasGelu", matmul, bias, domain=CONTRIB)
+        return self.activation(activation, self.linear.apply(name, x))
 
     def activation(self, name: str, x: str) -> str:
         """Activation function of a layer or of the pooler."""
@@ -311,11 +319,14 @@ class _Writer:
 
     def tagging_head(self, x: str) -> list[ValueInfoProto]:
         num_labels = len(self.weights["classifier.bias"])
-        return [self.output("logits", self.float_layer("classifier", x), "batch", "length", num_labels)]
+        logits = self.float_layer("classifier", self.token_states(x))
+        return [self.output("logits", logits, "batch", "length", num_labels)]
 
     def spans_head(self, x: str) -> list[ValueInfoProto]:
         both = self.graph.add_many(
-            "Split", self.float_layer("qa_outputs", x), self.graph.ints(1, 1), num_outputs=2, axis=-1
+            *("Split", self.float_layer("qa_outputs", self.token_states(x)), self.graph.ints(1, 1)),
+            num_outputs=2,
+            axis=-1,
         )
         names = ("start_logits", "end_logits")
         return [
@@ -324,7 +335,8 @@ class _Writer:
         ]
 
     def masked_lm_head(self, x: str) -> list[ValueInfoProto]:
-        x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x))
+        activation = self.config.pooler_act if self.config.has_prediction_head else self.config.hidden_act
+        x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x, activation))
         logits = self.graph.as_float32(self.decode(x))
         return [self.output("logits", logits, "batch", "length", self.config.vocab_size)]
 
@@ -332,16 +344,25 @@ class _Writer:
         """Return logits over the vocabulary: the product with the word embeddings."""
         if not self.linear.is_float("mlm.decoder"):
             return self.linear.apply("mlm.decoder", x)
-        words, bias = self.weight("bert.embeddings.word.weight"), self.weight("mlm.bias")
+        words = self.weight("bert.embeddings.word.weight")
         if self.variant.standard:
             logits = self.graph.add("MatMul", x, self.graph.add("Transpose", words, perm=[1, 0]))
         else:
             logits = self.graph.add("FusedMatMul", x, words, domain=CONTRIB, transB=1)
-        return self.graph.add("Add", logits, bias)
+        return self.graph.add("Add", logits, self.weight("mlm.bias")) if "mlm.bias" in self.weights else logits
 
     def pooled(self, x: str) -> str:
-        """Pooler output: a layer on [CLS] and its activation, [batch, hidden]."""
-        return self.activation(self.config.pooler_act, self.float_layer("bert.pooler", self.cls(x)))
+        """Pooler output, [batch, hidden]: a layer on [CLS], or on the mean over tokens."""
+        return self.pooler(self.mean(x) if self.config.pools_mean else self.cls(x))
+
+    def pooler(self, x: str) -> str:
+        """Dense layer and activation; with LayerNorm in families whose heads have one."""
+        x = self.activation(self.config.pooler_act, self.float_layer("bert.pooler", x))
+        return self.layer_norm("bert.pooler.norm", x) if self.config.has_prediction_head else x
+
+    def token_states(self, x: str) -> str:
+        """Return what heads over each token read, [batch, length, hidden]."""
+        return self.pooler(x) if self.config.has_prediction_head else x
 
     def cls(self, x: str) -> str:
         """State of [CLS], [batch, hidden]."""
@@ -351,7 +372,8 @@ class _Writer:
 
     def float_layer(self, name: str, x: str) -> str:
         """Return x W + b in floats, for layers too small to gain from int8."""
-        return self.graph.add("Add", self.graph.add("MatMul", x, self.linear.weight(name)), self.linear.bias(name))
+        matmul, bias = self.graph.add("MatMul", x, self.linear.weight(name)), self.linear.bias(name)
+        return self.graph.add("Add", matmul, bias) if bias else matmul
 
     def output(self, name: str, value: str, *shape: str | int) -> ValueInfoProto:
         self.graph.output(name, value)
@@ -372,8 +394,8 @@ class _Writer:
     def weight(self, name: str) -> str:
         return self.graph.weight(name, self.weights[name])
 
-    def norm_weights(self, norm: str) -> tuple[str, str]:
-        return self.weight(f"{norm}.weight"), self.weight(f"{norm}.bias")
+    def norm_weights(self, norm: str) -> tuple[str, ...]:
+        return tuple(self.weight(name) for name in (f"{norm}.weight", f"{norm}.bias") if name in self.weights)
 
 
 _HEADS = {

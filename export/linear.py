@@ -93,8 +93,10 @@ class LinearLayers:
         return self._graph.weight(_slice_name(name, columns), self._weights[name][:, columns])
 
     def bias(self, layer: str, columns: slice = slice(None)) -> str:
-        """Return the bias [out] of a layer."""
+        """Return the bias [out] of a layer; "" if it has none."""
         name = f"{layer}.bias"
+        if name not in self._weights:
+            return ""
         return self._graph.weight(_slice_name(name, columns), self._weights[name][columns])
 
     def int8_weight(self, layer: str, columns: slice = slice(None)) -> tuple[str, str]:

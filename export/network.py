@@ -14,7 +14,10 @@ from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
 from training.model.encoder import EncoderConfig, distance_buckets
 from training.model.heads import BertModel
+from training.model.rotary_encoder import RotaryConfig, rotary_table
 
+MASKED = {np.float32: -1e30, np.float16: -1e4}
+"""Added to the attention scores of padding: softmax turns it into 0, and sums of two of it stay finite."""
 RELATIVE_BIAS = "bert.relative_bias.by_distance"
 """Bias on attention scores by the distance from query to key, [heads, 2 x positions - 1]; the middle is distance 0."""
 PROJECTION = "bert.embeddings.projection"
@@ -81,6 +84,8 @@ class Weights:
             name: np.ascontiguousarray(value.T) if _is_layer_matrix(name, value) else value
             for name, value in arrays.items()
         }
+        if isinstance(model.config, RotaryConfig):
+            floats |= _rotary_tables(model.config)
         return cls(floats | {DECODER_MATRIX: arrays["bert.embeddings.word.weight"].T})
 
     @classmethod
@@ -100,6 +105,14 @@ class Weights:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.floats[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.floats
+
+    @property
+    def num_positions(self) -> int:
+        """Number of positions that have a row in a table."""
+        return len(next(self.floats[name] for name in _POSITION_TABLES if name in self.floats))
+
     def int8(self, name: str) -> Int8Matrix:
         """Return a matrix as integers with one scale per column, quantised once."""
         if name not in self._int8:
@@ -112,6 +125,26 @@ def _bias_by_distance(config: EncoderConfig, bias_by_bucket: np.ndarray) -> np.n
     buckets = distance_buckets(config.num_positions, len(bias_by_bucket)).numpy()
     by_distance = np.concatenate([buckets[-1], buckets[0, 1:]])
     return np.ascontiguousarray(bias_by_bucket[by_distance].T)
+
+
+def rotary_name(part: str, *, local: bool) -> str:
+    """Return the name of the table of cosines or sines [positions, half the head size] of local or global layers."""
+    return f"bert.rotary.{'local' if local else 'global'}.{part}"
+
+
+def _rotary_tables(config: RotaryConfig) -> dict[str, np.ndarray]:
+    return {
+        rotary_name(part, local=local): table.numpy()
+        for local in (False, True)
+        for part, table in zip(
+            ("cos", "sin"),
+            rotary_table(config.num_positions, config.head_size, config.theta(local=local)),
+            strict=True,
+        )
+    }
+
+
+_POSITION_TABLES = ("bert.embeddings.position.weight", rotary_name("cos", local=False))
 
 
 def _to_float32(array: np.ndarray) -> np.ndarray:
@@ -131,8 +164,10 @@ def _join_slices(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def reads_only_cls(task: AnyTask) -> bool:
+def reads_only_cls(task: AnyTask, config: EncoderConfig) -> bool:
     """Return whether the task reads only [CLS] of the last layer."""
+    if config.pools_mean and task.name != "embedding":
+        return False
     return not task.token_outputs and getattr(task.settings, "pooling", "cls") == "cls"
 
 

@@ -17,6 +17,8 @@ _LARGE = 10.0
 `atol`."""
 _MAX_VALUES = 2**25
 """Largest output, in values; masked-lm has one for each token and word of the vocabulary."""
+_MAX_PAIRS = 2**24
+"""Largest number of pairs of tokens in a batch of several sequences; a head's attention has a score for each."""
 
 
 class ParityError(ValueError):
@@ -97,7 +99,7 @@ def batch_shapes(task: AnyTask) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     for length in sorted({1, 2, 3, longest // 8, longest // 4, longest // 2, longest - 1, longest} - {0}):
         for size in _BATCH_SIZES:
-            if size == 1 or size * length * width <= _MAX_VALUES:
+            if size == 1 or (size * length * width <= _MAX_VALUES and size * length**2 <= _MAX_PAIRS):
                 shorter = rng.integers(1, max(length, 2), size - 1).tolist()
                 shapes += dict.fromkeys([(length,) * size, (length, *shorter)])
     return shapes

@@ -30,8 +30,8 @@ _KEY, _VALUE = 1, 2
 _READ = {_DIMS, _NAME, _KEY, _VALUE}
 """Fields that are read. A message has few of these, and possibly many others, such as weights."""
 _LOCATION = b"location"
-_POSITIONS = ("embeddings.position.weight", "position_embeddings.weight")
-"""Last parts of the names of learnt position tables, in our graphs and in those of transformers."""
+_POSITIONS = ("embeddings.position.weight", "position_embeddings.weight", "rotary.global.cos")
+"""Last parts of the names of tables with a row for each position, in our graphs and in those of transformers."""
 _MAX_NAME_BYTES = 4096
 
 
@@ -42,7 +42,7 @@ class GraphFile:
     weight_files: frozenset[str] = frozenset()
     """Names of the files beside the graph that hold weights."""
     num_positions: int | None = None
-    """Longest sequence; None without a table of learnt positions under a known name."""
+    """Longest sequence; None without a table of positions under a known name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ import torch
 import transformers
 
 from tasks.tokenizer_files import TOKENIZER_FILE
-from tests.toy_tokenizers import byte_bpe, mpnet, unigram, wordpiece
+from tests.toy_tokenizers import byte_bpe, modernbert, mpnet, unigram, wordpiece
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 ROBERTA = {**SMALL, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}
+MODERN = {**SMALL, "max_position_embeddings": 40, "local_attention": 8, "pad_token_id": 0}
 CONFIGS = {
     "bert": {**SMALL, "max_position_embeddings": 40},
     "bert, one type": {**SMALL, "max_position_embeddings": 40, "type_vocab_size": 1},
@@ -23,9 +24,17 @@ CONFIGS = {
     "electra, one size": {**SMALL, "max_position_embeddings": 40, "embedding_size": 32},
     "albert": {**SMALL, "max_position_embeddings": 40, "embedding_size": 16, "num_hidden_layers": 3},
     "mpnet": {**SMALL, "max_position_embeddings": 42},
+    "modernbert": {**MODERN, "num_hidden_layers": 2},
+    "modernbert, all options": {
+        **MODERN,
+        **{"num_hidden_layers": 5, "global_attn_every_n_layers": 2, "local_rope_theta": 100.0},
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
+        **{"decoder_bias": False, "classifier_pooling": "mean", "classifier_activation": "tanh"},
+        **{"hidden_activation": "gelu_pytorch_tanh", "norm_eps": 1e-3},
+    },
 }
 """Config of each family, and of odd members."""
-BACKENDS = {"roberta": byte_bpe, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet}
+BACKENDS = {"roberta": byte_bpe, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet, "modernbert": modernbert}
 SETTINGS = {
     "classification": {"labels": ["a", "b", "c"]},
     "tagging": {"labels": ["O", "B-A", "I-A"]},
@@ -80,7 +89,7 @@ def batch(kind, batch_size=2, length=20):
 def reference_outputs(model, task, ids, mask, types):
     """Return the outputs of transformers under our names."""
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if model.config.model_type not in ("distilbert", "mpnet"):
+    if model.config.model_type not in ("distilbert", "mpnet", "modernbert"):
         inputs["token_type_ids"] = types
     if task == "multiple-choice":
         inputs = {name: value[:, None] for name, value in inputs.items()}

@@ -43,7 +43,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     family = ARCHITECTURES[model.config.model_type]
     config = {"architectures": [family.class_name(model.architecture)], **family.write_config(model.config)}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    config |= {"position_embedding_type": "absolute", "torch_dtype": dtype}
+    config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}
+    config |= {"torch_dtype": dtype}
     if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
         config |= {"model_type": ABLATION, "ablation_of": family.model_type}
     if isinstance(model, BertForSequenceRegression):

@@ -29,7 +29,7 @@ from tasks.files import atomic_directory
 from tasks.machine import available_cpus, describe_machine
 from tasks.manifest import Execution, Manifest, Precision
 from tasks.model_directory import DATA_FILE, MODEL_FILE, ModelDirectory, read_model_directory
-from training.ablations.model import make_config
+from training.model.architectures import create_config
 from training.reports.model_card import read_notes
 
 MAX_CHANGE: Mapping[Precision, float] = {"fp32": 1e-8, "fp16": 1e-4, "int8": 2e-2}
@@ -142,10 +142,10 @@ def read_graph(directory: ModelDirectory) -> tuple[Network, GraphPrecision]:
     """
     manifest, task = convert_manifest(directory.manifest), directory.load_task()
     weights, precision = Weights.from_graph(directory.model_path), precision_of(manifest)
-    network = Network(make_config(**with_tuples(manifest.provenance["checkpoint"]["config"])), weights, task)
+    network = Network(create_config(with_tuples(manifest.provenance["checkpoint"]["config"])), weights, task)
     if not precision.matmul.endswith(manifest.precision):
         raise ValueError(f"precision {manifest.precision} with {precision.matmul}")
-    if task.settings.max_seq_length > (positions := len(weights["bert.embeddings.position.weight"])):
+    if task.settings.max_seq_length > (positions := weights.num_positions):
         raise ValueError(f"max_seq_length {task.settings.max_seq_length} with {positions} positions")
     return replace(network, ranges=_ranges(network), smoothing_factors=_smoothing_factors(network)), precision
 

@@ -14,7 +14,7 @@ Shape suffixes as in `training.model.encoder`, S for the hidden states that are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
 import torch
@@ -105,12 +105,22 @@ def make_config(**values: Any) -> EncoderConfig:
 
 
 def change_config(config: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
-    """Return a config with some fields changed, as `make_config` does."""
+    """Return a config with some fields changed, as `make_config` does.
+
+    Raises:
+        ValueError: for a field that this family of encoders does not have.
+    """
+    if not isinstance(config, AblationConfig) and type(config) is not EncoderConfig:
+        if unknown := next((name for name in changes if not hasattr(config, name)), None):
+            raise ValueError(f"`{unknown}` cannot be changed: ablations exist for BERT, not for `{config.model_type}`")
+        return replace(config, **changes)
     return make_config(**{field.name: getattr(config, field.name) for field in fields(config)} | dict(changes))
 
 
 def without_combination(config: EncoderConfig) -> EncoderConfig:
     """Return a config whose heads read the last hidden state."""
+    if not isinstance(config, AblationConfig):
+        return config
     return change_config(config, {"state_layers": (-1,), "bilstm_size": 0})
 
 

@@ -86,6 +86,8 @@ class EncoderConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
+        if self.pooler_act not in POOLER_ACTIVATIONS:
+            raise ValueError(f"unknown pooler_act: `{self.pooler_act}` (one of: {', '.join(POOLER_ACTIVATIONS)})")
         if self.num_positions < 1:
             raise ValueError(f"max_position_embeddings `{self.max_position_embeddings}` leaves no row for a token")
 
@@ -98,6 +100,43 @@ class EncoderConfig:
     def width_of_embeddings(self) -> int:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
+
+    # Blocks that `training.model.rotary_encoder` has otherwise
+
+    @property
+    def has_position_embeddings(self) -> bool:
+        """True if positions have learned embeddings."""
+        return True
+
+    @property
+    def has_prediction_head(self) -> bool:
+        """True if all heads begin with a dense layer, activation and LayerNorm."""
+        return False
+
+    @property
+    def pools_mean(self) -> bool:
+        """True if heads of classification read the mean over tokens instead of [CLS]."""
+        return False
+
+    @property
+    def num_feed_forward_matrices(self) -> int:
+        """Number of matrices of a feed-forward network; gated ones have three."""
+        return 2
+
+    @property
+    def norm_bias(self) -> bool:
+        """True if LayerNorm has biases."""
+        return True
+
+    @property
+    def classifier_bias(self) -> bool:
+        """True if the dense layer of heads has a bias."""
+        return True
+
+    @property
+    def decoder_bias(self) -> bool:
+        """True if the output layer of masked LM has a bias."""
+        return True
 
     @property
     def num_layer_weights(self) -> int:
@@ -135,16 +174,19 @@ class Dropout(nn.Dropout):
 
 
 class Embeddings(nn.Module):
-    """Normalised sum of word, position and token type embeddings, projected to the hidden size if theirs differs."""
+    """Normalised sum of word, position and token type embeddings, as far as there are such.
+
+    They are projected to the hidden size if theirs differs.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.padding_id = config.pad_token_id if config.skips_padding_positions else None
         size = config.width_of_embeddings
         self.word = nn.Embedding(config.vocab_size, size)
-        self.position = nn.Embedding(config.max_position_embeddings, size)
+        self.position = nn.Embedding(config.max_position_embeddings, size) if config.has_position_embeddings else None
         self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.projection = nn.Linear(size, config.hidden_size) if size != config.hidden_size else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -153,15 +195,17 @@ class Embeddings(nn.Module):
         if self.token_type is not None:
             has_types = self.token_type.num_embeddings > 1
             x_BLD = x_BLD + (self.token_type(token_type_ids_BL) if has_types else self.token_type.weight[0])
-        x_BLD = self.dropout(self.norm(x_BLD + self.positions(input_ids_BL)))
+        if self.position is not None:
+            x_BLD = x_BLD + self.positions(self.position, input_ids_BL)
+        x_BLD = self.dropout(self.norm(x_BLD))
         return x_BLD if self.projection is None else self.projection(x_BLD)
 
-    def positions(self, input_ids_BL: Tensor) -> Tensor:
+    def positions(self, table: nn.Embedding, input_ids_BL: Tensor) -> Tensor:
         """Return the position embeddings, [L, D] or [B, L, D]."""
         if self.padding_id is None:
-            return self.position.weight[: input_ids_BL.shape[1]]
+            return table.weight[: input_ids_BL.shape[1]]
         is_token_BL = (input_ids_BL != self.padding_id).long()
-        return self.position(self.padding_id + is_token_BL.cumsum(1) * is_token_BL)
+        return table(self.padding_id + is_token_BL.cumsum(1) * is_token_BL)
 
 
 class Layer(nn.Module):
@@ -269,6 +313,10 @@ class Encoder(nn.Module):
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         """Return the pooled output [B, D]: a layer over [CLS] with an activation, tanh in BERT."""
         return self.pooler_activation(self.pooler(hidden_BLD[:, 0]))
+
+    def token_states(self, hidden_BLD: Tensor) -> Tensor:
+        """Return what heads over each token read, [B, L, D]."""
+        return hidden_BLD
 
     def freeze(self) -> None:
         """Switch off gradients and dropout of embeddings and layers."""

@@ -39,7 +39,8 @@ def flops_per_token(
             LM head then counts twice, and the discriminator adds D^2.
     """
     hidden, layers = config.hidden_size, config.depth * num_stacks(config) + generator_layers
-    weights = layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
+    feed_forward = config.num_feed_forward_matrices * hidden * config.intermediate_size
+    weights = layers * (4 * hidden**2 + feed_forward)
     encoder = 2 * weights + 4 * layers * hidden * length
     head = hidden * config.vocab_size + config.output_size * hidden
     if generator_layers:

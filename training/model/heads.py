@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.model.encoder import ACTIVATIONS, Dropout, EncoderConfig
+from training.model.encoder import POOLER_ACTIVATIONS, Dropout, EncoderConfig
 
 
 class BertModel(nn.Module):
@@ -59,15 +59,15 @@ class BertModel(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Dense layer, activation and LayerNorm, then the word embeddings as output matrix, with a bias."""
+    """Dense layer, activation and LayerNorm, then the word embeddings as output matrix."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         size = config.width_of_embeddings
-        self.dense = nn.Linear(config.hidden_size, size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.dense = nn.Linear(config.hidden_size, size, bias=config.classifier_bias)
+        self.activation = POOLER_ACTIVATIONS[config.pooler_act if config.has_prediction_head else config.hidden_act]
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.decoder_bias else None
 
     def forward(self, hidden: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         return F.linear(self.norm(self.activation(self.dense(hidden))), word_embeddings_VD, self.bias)
@@ -145,7 +145,8 @@ class BertForQuestionAnswering(BertModel):
         self.qa_outputs = nn.Linear(config.output_size, 2)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
-        start_BL, end_BL = self.qa_outputs(self.bert(input_ids, attention_mask, token_type_ids)).unbind(-1)
+        hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
+        start_BL, end_BL = self.qa_outputs(self.bert.token_states(hidden_BLD)).unbind(-1)
         return {"start_logits": start_BL, "end_logits": end_BL}
 
 
@@ -178,7 +179,7 @@ class BertForTokenClassification(BertModel):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
-        return {"logits": self.classifier(self.dropout(hidden_BLD))}
+        return {"logits": self.classifier(self.dropout(self.bert.token_states(hidden_BLD)))}
 
 
 MODELS: dict[str, type[BertModel]] = {

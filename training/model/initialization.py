@@ -45,6 +45,8 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     head_size = config.hidden_size // config.num_attention_heads
     if head_size % 2:
         raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
+    assert model.bert.embeddings.position is not None
+    assert model.mlm.bias is not None
     frequencies = torch.exp(torch.arange(0, config.hidden_size, 2) * (-math.log(10_000.0) / config.hidden_size))
     positions = model.bert.embeddings.position.weight
     angles = torch.arange(len(positions))[:, None] * frequencies

@@ -54,6 +54,11 @@ class BertForReplacedTokenDetection(BertForPreTraining):
     """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
 
     def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
+        if config.has_prediction_head:
+            raise ValueError(
+                f"replaced-token detection needs BERT's layers, which `{config.model_type}` does not have; "
+                "leave out --objective"
+            )
         if generator_layers > config.num_hidden_layers:
             raise ValueError(
                 f"generator_layers `{generator_layers}` is above num_hidden_layers `{config.num_hidden_layers}`: "

@@ -5,8 +5,12 @@ The network itself is in `training.model.encoder`, described by the options of `
 
 from __future__ import annotations
 
-from training.model.architectures import albert, bert, distilbert, electra, mpnet, roberta
+from collections.abc import Mapping
+from typing import Any
+
+from training.model.architectures import albert, bert, distilbert, electra, modernbert, mpnet, roberta
 from training.model.architectures.base import Architecture
+from training.model.encoder import EncoderConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
     item.model_type: item
@@ -19,6 +23,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         electra.ARCHITECTURE,
         mpnet.ARCHITECTURE,
         albert.ARCHITECTURE,
+        modernbert.ARCHITECTURE,
     )
 }
 """Architecture of each `model_type` in `config.json`."""
+
+
+def create_config(values: Mapping[str, Any]) -> EncoderConfig:
+    """Return a config from its fields, as `dataclasses.asdict` gives them; a BERT's if they name no `model_type`.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it has no such fields.
+    """
+    return ARCHITECTURES[values.get("model_type", "bert")].create_config(values)

@@ -53,6 +53,8 @@ class Architecture:
     """Start of its class names in transformers: `Roberta` of `RobertaForMaskedLM`."""
     prefix: str
     """Start of the encoder's weight names: `roberta.`."""
+    config_type: type[EncoderConfig] = AblationConfig
+    """Description of its networks."""
     config_keys: Mapping[str, str] = field(default_factory=dict)
     """Fields of `EncoderConfig` that have another key in `config.json`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -84,14 +86,22 @@ class Architecture:
             if key in values and values[key] not in allowed:
                 shown = ", ".join(f"`{value}`" for value in allowed)
                 raise ValueError(f"{key} `{values[key]}` is not supported (only {shown})")
-        given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(AblationConfig)}
-        if isinstance(given["state_layers"], list):
-            given["state_layers"] = tuple(given["state_layers"])
+        given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
+        if isinstance(layers := given.get("state_layers"), list):
+            given["state_layers"] = tuple(layers)
         known = {name: value for name, value in given.items() if value is not None}
-        config = make_config(**{**self.defaults, **known, **self.fixed, "model_type": self.model_type})
+        config = self.create_config({**self.defaults, **known, **self.fixed, "model_type": self.model_type})
         if config.shares_layers and config.width_of_embeddings == config.hidden_size:
             raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
         return config
+
+    def create_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+        """Return the description of a network with these fields.
+
+        Raises:
+            TypeError, ValueError: naming the field that is unknown or whose value is impossible.
+        """
+        return make_config(**values) if self.config_type is AblationConfig else self.config_type(**values)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Return the values of `config.json` that describe a network."""

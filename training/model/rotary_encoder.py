@@ -1,0 +1,233 @@
+"""Encoder with rotary positions, local attention, gated feed-forward networks and LayerNorm before each block.
+
+ModernBERT (Warner et al. 2024, arXiv 2412.13663), from these parts: rotary position embeddings (Su et al. 2021, arXiv
+2104.09864), attention to a window of neighbours in most layers (Beltagy et al. 2020, arXiv 2004.05150), gated linear
+units (Shazeer 2020, arXiv 2002.05202), and pre-norm (Xiong et al. 2020, arXiv 2002.04745). Weights are named as in
+`training.model.encoder` where the parts correspond.
+
+Shape suffixes as there, and F for half a head's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks.schema import Bounds
+from training.model import cpu
+from training.model.encoder import (
+    ACTIVATIONS,
+    POOLER_ACTIVATIONS,
+    SIZE,
+    Dropout,
+    Embeddings,
+    Encoder,
+    EncoderConfig,
+    padding_mask,
+)
+
+THETA = Bounds(least=1, most=1e12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryConfig(EncoderConfig):
+    """Shape of such a network. Further fields are named as in Hugging Face's `config.json` of ModernBERT."""
+
+    model_type: str = "modernbert"
+    type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
+    global_rope_theta: Annotated[float, THETA] = 160_000.0
+    """Base of the wavelengths of rotary positions in layers that attend to all tokens."""
+    local_rope_theta: Annotated[float, THETA] = 10_000.0
+    """The same in layers with local attention."""
+    local_attention: Annotated[int, SIZE] = 128
+    """Width of local attention: tokens see neighbours up to half of it away."""
+    global_attn_every_n_layers: Annotated[int, SIZE] = 3
+    """Every n-th layer, from the first, attends to all tokens; the others are local."""
+    attention_bias: bool = False
+    """Query, key, value and output layers have biases."""
+    mlp_bias: bool = False
+    """Feed-forward networks have biases."""
+    norm_bias: bool = False
+    """LayerNorm has biases."""
+    classifier_bias: bool = False
+    """The dense layer of heads has a bias."""
+    decoder_bias: bool = True
+    """The output layer of masked LM has a bias."""
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """Heads of classification read [CLS], or the mean over tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classifier_pooling not in get_args(Literal["cls", "mean"]):
+            raise ValueError(f"unknown classifier_pooling: `{self.classifier_pooling}` (one of: cls, mean)")
+        if self.head_size % 2:
+            raise ValueError(f"rotary positions need heads of an even size: `{self.head_size}`")
+
+    @property
+    def head_size(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_position_embeddings(self) -> bool:
+        return False
+
+    @property
+    def has_prediction_head(self) -> bool:
+        return True
+
+    @property
+    def num_feed_forward_matrices(self) -> int:
+        return 3
+
+    @property
+    def pools_mean(self) -> bool:
+        return self.classifier_pooling == "mean"
+
+    def is_local(self, layer: int) -> bool:
+        """Return whether a layer, counted from 0, has local attention."""
+        return layer % self.global_attn_every_n_layers != 0
+
+    def theta(self, *, local: bool) -> float:
+        """Return the base of the wavelengths of local or global layers."""
+        return self.local_rope_theta if local else self.global_rope_theta
+
+    def create_encoder(self, *, with_pooler: bool) -> Encoder:
+        return RotaryEncoder(self)
+
+
+def rotary_table(length: int, head_size: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine [L, F] of the angle that each position rotates each pair of channels by."""
+    frequencies_F = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles_LF = torch.arange(length, dtype=torch.float32)[:, None] * frequencies_F
+    return angles_LF.cos(), angles_LF.sin()
+
+
+def rotate(x_BHLK: Tensor, cos_LF: Tensor, sin_LF: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + F) of the channels of a head."""
+    one, two = x_BHLK.chunk(2, dim=-1)
+    return torch.cat([one * cos_LF - two * sin_LF, two * cos_LF + one * sin_LF], dim=-1)
+
+
+def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
+    """Return where tokens may attend to: true for tokens up to `distance` away that are not padding.
+
+    Returns:
+        A mask as for `training.model.encoder.Layer`.
+    """
+    tokens_B11L = padding_mask(attention_mask_BL)
+    if length <= distance + 1:
+        return tokens_B11L
+    places = torch.arange(length, device=device)
+    distance_LL = (places[:, None] - places).abs()
+    near_LL = distance_LL <= distance
+    if tokens_B11L is None:
+        return near_LL[None, None]
+    return (near_LL & tokens_B11L) | (distance_LL == 0)  # padding sees itself: a softmax over nothing is NaN
+
+
+class PredictionHead(nn.Linear):
+    """Dense layer, activation and LayerNorm, below the output layer of each task but masked LM."""
+
+    def __init__(self, config: RotaryConfig) -> None:
+        super().__init__(config.hidden_size, config.hidden_size, bias=config.classifier_bias)
+        self.activation = POOLER_ACTIVATIONS[config.pooler_act]
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(super().forward(x)))
+
+
+class RotaryLayer(nn.Module):
+    """Self-attention and gated feed-forward network, each with LayerNorm before it and residual after it (pre-LN)."""
+
+    def __init__(self, config: RotaryConfig, number: int) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+
+        def norm() -> nn.LayerNorm:
+            return nn.LayerNorm(hidden, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+        self.num_heads = config.num_attention_heads
+        self.attention_norm = norm() if number else nn.Identity()  # the embeddings are normalised already
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=config.attention_bias)
+        self.attention_output = nn.Linear(hidden, hidden, bias=config.attention_bias)
+        self.attention_dropout = Dropout(config.attention_probs_dropout_prob)
+        self.feed_forward_norm = norm()
+        self.intermediate = nn.Linear(hidden, 2 * inner, bias=config.mlp_bias)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
+
+    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Compute the layer.
+
+        Args:
+            rotation: cosine and sine of `rotary_table`.
+            mask: bool, as for `training.model.encoder.Layer`.
+        """
+        y_BLD = self.attention_output(self._attend(self.attention_norm(x_BLD), rotation, mask))
+        x_BLD = self.attention_dropout.add(y_BLD, x_BLD)
+        value, gate = self.intermediate(self.feed_forward_norm(x_BLD)).chunk(2, dim=-1)
+        return x_BLD + self.output(self.dropout(self.activation(value) * gate))
+
+    def _attend(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        batch, length, hidden = x_BLD.shape
+        qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
+        qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
+        cos_LF, sin_LF = (table.to(x_BLD.device, qkv_3BHLK.dtype) for table in rotation)
+        qkv_3BHLK = torch.cat([rotate(qkv_3BHLK[:2], cos_LF, sin_LF), qkv_3BHLK[2:]])
+        dropout = self.attention_dropout.p if self.training else 0.0
+        if self.training and x_BLD.device.type == "cpu":
+            context_BHLK = cpu.attention(qkv_3BHLK, mask, dropout)
+        else:
+            q, k, v = qkv_3BHLK.unbind(0)
+            context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        return context_BHLK.transpose(1, 2).reshape(batch, length, hidden)
+
+
+class RotaryEncoder(Encoder):
+    """Encoder of a `RotaryConfig`."""
+
+    def __init__(self, config: RotaryConfig) -> None:
+        nn.Module.__init__(self)  # layers and pooler differ from BERT's
+        self.config = config
+        self.frozen = False
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(RotaryLayer(config, number) for number in range(config.num_hidden_layers))
+        self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
+        self.pooler = PredictionHead(config)
+
+    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        length, device = input_ids_BL.shape[1], input_ids_BL.device
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+            rotations = [
+                rotary_table(length, self.config.head_size, self.config.theta(local=local)) for local in (False, True)
+            ]
+            distances = (length, self.config.local_attention // 2)
+            masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
+            for number, layer in enumerate(self.layers):
+                local = self.config.is_local(number)
+                x_BLD = layer(x_BLD, rotations[local], masks[local])
+            return self.final_norm(x_BLD)
+
+    def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+        """Return the pooled output [B, D]: the head over [CLS], or over the mean of the tokens."""
+        if not self.config.pools_mean:
+            return self.pooler(hidden_BLD[:, 0])
+        if attention_mask_BL is None:
+            return self.pooler(hidden_BLD.mean(1))
+        mask_BL1 = attention_mask_BL[..., None]
+        return self.pooler((hidden_BLD * mask_BL1).sum(1) / mask_BL1.sum(1))
+
+    def token_states(self, hidden_BLD: Tensor) -> Tensor:
+        return self.pooler(hidden_BLD)
+
+    def freeze(self) -> None:
+        super().freeze()
+        self.final_norm.requires_grad_(False)
