@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from export.agreement import TITLES
 from export.html_report import MAX_METRICS, describe_speed
 from export.records import convert_manifest
 from tasks.machine import summarize_machine
@@ -49,6 +50,8 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
         rows=_rows(manifest),
+        has_scores=bool(manifest.scores["quality"]["PyTorch"]["scores"]),
+        has_agreement=bool(manifest.scores["quality"]["PyTorch"].get("agreement")),
         training_rows=score_rows(manifest.scores.get("checkpoint", {})),
         data={label: data[key] for key, label in _DATA.items() if key in data},
         speed=describe_speed(manifest),
@@ -64,13 +67,16 @@ def render(manifest: Manifest, num_bytes: int) -> str:
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
-    """Return the scores and cosines of everything that was evaluated, by name."""
+    """Return the scores, cosines and agreements of everything that was evaluated, by name."""
     own = manifest.provenance["graph"]["name"]
     return {
         f"{name} (this graph)" if name == own else name: {
             **_main_scores(quality["scores"]),
             "mean cosine": quality["mean_cosine"],
             "lowest cosine": quality["min_cosine"],
+            **{
+                title: quality["agreement"][key] for key, title in TITLES.items() if key in quality.get("agreement", {})
+            },
         }
         for name, quality in manifest.scores["quality"].items()
     }

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from export.agreement import TITLES, describe
 from export.autotune.search import FINALISTS, PRECISION
 from export.records import configuration_of, convert_manifest
 from export.targets import default_configuration, target_of
@@ -51,7 +52,9 @@ def render(manifest: Manifest, num_bytes: int) -> str:
         evaluated_on=manifest.scores["evaluated_on"],
         differences=manifest.scores["fp32_difference"],
         metrics=[name for name in qualities["PyTorch"]["scores"] if not is_loss(name)][:MAX_METRICS],
+        agreements={name: title for name, title in TITLES.items() if name in qualities[precision].get("agreement", {})},
         qualities=qualities,
+        times=manifest.scores.get("times", {}),
         worst=qualities[precision]["worst"] if manifest.precision != "fp32" else [],
         trials=_by_title(trials, {FINALISTS: _chosen(manifest), PRECISION: precision}),
         mean_length=trials[-1]["mean_length"] if trials else None,
@@ -72,7 +75,9 @@ def describe_result(manifest: Manifest, num_bytes: int) -> str:
         metric, score = best_score
         reference = qualities["PyTorch"]["scores"][metric]
         parts.append(f"{metric} {100 * score:.2f} (PyTorch {100 * reference:.2f})")
-    return ", ".join([*parts, f"mean cosine to PyTorch {quality['mean_cosine']:.4f}"])
+    parts.append(f"mean cosine to PyTorch {quality['mean_cosine']:.4f}")
+    agreement = describe(quality.get("agreement", {}))
+    return ", ".join([*parts, agreement] if agreement else parts)
 
 
 def describe_speed(manifest: Manifest) -> str:

@@ -232,4 +232,5 @@ def _scores(result: ExportResult) -> dict[str, Any]:
         "evaluated_on": result.evaluated_on,
         "fp32_difference": dict(result.differences),
         "quality": {name: asdict(quality) for name, quality in result.decision.qualities.items()},
+        **({"times": dict(result.decision.times)} if result.decision.times else {}),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.autotune.search import Trial, autotune
+from export.agreement import MIN_EXAMPLES, compares
+from export.autotune.search import PRECISION, Trial, autotune, compare_precisions
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
 from export.evaluation_set import EvaluationSet, ExportData
@@ -19,13 +20,13 @@ from export.network import Network, Weights
 from export.package import ExportResult, check_destination, check_record, write_package
 from export.parity import batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
-from export.quality_gate import Decision, QualityLimits, check_final_graph, choose
+from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
 from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import save_graph
-from export.targets import TARGETS, TargetName, default_configuration, target_named
+from export.targets import TARGETS, Target, TargetName, default_configuration, target_named
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
@@ -50,7 +51,7 @@ class ExportConfig:
     for `--target cuda`. Both lose some quality, which is measured and limited."""
     target: TargetName = "cpu"
     """Where the model is exported and served. `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
-    limits: Annotated[QualityLimits, tyro.conf.arg(name="quality")] = field(default_factory=QualityLimits)
+    limits: Annotated[QualityLimits, tyro.conf.arg(name="limits")] = field(default_factory=QualityLimits)
     mixed: bool = False
     """int8: keep the most sensitive layers in fp32, as many as the limits require."""
     truncate: Literal["auto", "yes", "no"] = "auto"
@@ -141,7 +142,7 @@ def _write_graph(
     reference = require_finite(torch_run(model, task), task.output_names)
     evaluator = Evaluator(evaluation_set, reference, target, reporter)
     network = Network(model.config, Weights.from_model(model), task)
-    decision = Decision(network)
+    decision, workload = Decision(network), data.workload(task, evaluation_set)
     if config.precision != "fp32":
         calibrated, smoothquant = _calibrate(network, model, calibration, reporter)
         decision = choose(
@@ -151,18 +152,52 @@ def _write_graph(
             limits=limits,
             smoothquant=smoothquant,
             mixed=config.mixed,
+            timer=partial(_time, workload=workload, target=target, reporter=reporter),
         )
         reporter.say(f"chosen precision: {decision.precision.name}")
-    configuration, trials = _autotune(decision, data.workload(task, evaluation_set), config, reporter)
-    graph = directory / MODEL_FILE
-    save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
-    fp32_graph = graph if config.precision == "fp32" else build_graph(network, GraphPrecision(), configuration.variant)
-    fp32_run = ort_run(fp32_graph, execution=on_all_cores(configuration.execution))
-    differences = _check_parity(task, reference, fp32_run, limits, reporter)
-    run = ort_run(graph, execution=configuration.execution)
-    decision = check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits)
+    if config.tune:  # an error should come before the minutes that tuning takes
+        default = default_configuration(target)
+        run = ort_run(
+            build_graph(network, GraphPrecision(), default.variant), execution=on_all_cores(default.execution)
+        )
+        _check_parity(task, reference, run, limits, SILENT)
+    configuration, trials = _autotune(decision, workload, config, reporter)
+    write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
+    try:
+        decision, differences = write(configuration)
+    except QualityError as error:
+        default = default_configuration(target)
+        if configuration == default:
+            raise
+        reporter.say(f"the tuned variant misses the limits, so the default one is written: {error}")
+        configuration, trials = default, [trial for trial in trials if trial.name != PRECISION]
+        decision, differences = write(configuration)
     record = data.record(evaluation_set, calibration)
     return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate)
+
+
+def _write_and_check(
+    decision: Decision,
+    network: Network,
+    directory: Path,
+    configuration: Configuration,
+    *,
+    evaluator: Evaluator,
+    limits: QualityLimits,
+) -> tuple[Decision, dict[str, float]]:
+    """Write the graph in a configuration, and check the fp32 graph of the network and the written one.
+
+    Returns:
+        The decision with the quality of the written graph, and the largest difference of each output in fp32.
+    """
+    graph, fp32 = directory / MODEL_FILE, GraphPrecision()
+    save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
+    fp32_graph = graph if decision.precision == fp32 else build_graph(network, fp32, configuration.variant)
+    fp32_run = ort_run(fp32_graph, execution=on_all_cores(configuration.execution))
+    task, reporter = network.task, evaluator.reporter
+    differences = _check_parity(task, evaluator.reference.run, fp32_run, limits, reporter)
+    run = ort_run(graph, execution=configuration.execution)
+    return check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits), differences
 
 
 def _read_data(
@@ -179,8 +214,17 @@ def _read_data(
             reporter.say(remark)
     else:
         evaluation_set = data.evaluation_set(source.task)
-    reporter.say(f"evaluated on {evaluation_set.name}")
+    reporter.say(f"evaluated on {evaluation_set.name}{_too_few(evaluation_set, config)}")
     return data, evaluation_set, calibration
+
+
+def _too_few(evaluation_set: EvaluationSet, config: ExportConfig) -> str:
+    """Return a remark if examples are too few to judge agreement with PyTorch."""
+    if config.precision == "fp32" or len(evaluation_set.examples) >= MIN_EXAMPLES:
+        return ""
+    if not compares(evaluation_set.task, scored=evaluation_set.score is not None):
+        return ""
+    return f"; too few to compare neighbours or predictions with PyTorch's, which takes {MIN_EXAMPLES}"
 
 
 def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConfig, reporter: Reporter) -> bool:
@@ -211,6 +255,14 @@ def _calibrate(
         ranges = calibrate(model, network.task, features, network.layers, progress=bar.update)
     network = replace(network, ranges=ranges)
     return network, partial(smooth, network, model, features)
+
+
+def _time(
+    decisions: Sequence[Decision], *, workload: Workload, target: Target, reporter: Reporter
+) -> Mapping[str, float]:
+    """Return the times of decisions in the default configuration, relative to the fastest."""
+    graphs = [(item.network, item.precision) for item in decisions]
+    return compare_precisions(graphs, workload, target=target, num_cores=available_cpus(), reporter=reporter)
 
 
 def _autotune(

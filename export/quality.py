@@ -1,13 +1,21 @@
-"""Quality of graphs on an evaluation set: scores as in evaluation, and similarity of outputs to PyTorch's."""
+"""Quality of graphs on an evaluation set: scores as in evaluation, and similarity and agreement with PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from export.agreement import (
+    SAME_NEAREST_10,
+    describe,
+    different_texts,
+    likeliest,
+    neighbour_agreement,
+    prediction_agreement,
+)
 from export.evaluation_set import EvaluationSet
 from export.graph import build_graph
 from export.network import Network
@@ -43,15 +51,23 @@ class Quality:
     min_cosine: float
     worst: tuple[tuple[str, float], ...]
     """Sequences with the lowest cosines: location of the example, and cosine."""
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    """Fractions of texts whose nearest neighbours, or of predictions that, are PyTorch's; empty for few examples."""
 
     def __str__(self) -> str:
-        cosines = f"mean cosine {self.mean_cosine:.4f}, lowest {self.min_cosine:.4f}"
-        return f"{self.headline[0]} {100 * self.headline[1]:.2f}, {cosines}" if self.headline else cosines
+        parts = [f"{self.headline[0]} {100 * self.headline[1]:.2f}"] if self.headline else []
+        parts.append(f"mean cosine {self.mean_cosine:.4f}, lowest {self.min_cosine:.4f}")
+        return ", ".join([*parts, describe(self.agreement)] if self.agreement else parts)
 
     @property
     def headline(self) -> tuple[str, float] | None:
         """Name and value of the score that the quality gate uses."""
         return main_score(self.scores)
+
+    @property
+    def closeness(self) -> float:
+        """Closeness to PyTorch, to compare graphs: the overlap of ten nearest for vectors, else the mean cosine."""
+        return self.agreement.get(SAME_NEAREST_10, self.mean_cosine)
 
 
 class ReferenceOutputs:
@@ -101,7 +117,7 @@ def measure_quality(
         for name, run in runs.items():
             comparisons[name].add(indices, _run_examples(evaluation_set, indices, run, max_batch_tokens), expected)
         progress(len(indices))
-    return {name: comparison.result() for name, comparison in comparisons.items()}
+    return {name: comparison.result(comparisons[REFERENCE]) for name, comparison in comparisons.items()}
 
 
 def _run_examples(
@@ -119,6 +135,12 @@ class _Comparison:
     def __init__(self, evaluation_set: EvaluationSet) -> None:
         self.evaluation_set = evaluation_set
         self.predictions: list[Any] = []
+        self.decisions: list[Sequence[object]] = []
+        """Decisions of each example; empty for numbers and vectors."""
+        self.vectors: list[np.ndarray] = []
+        """Vectors of different texts."""
+        self.of_vectors = isinstance(evaluation_set.task, Embedding)
+        self._different = set(different_texts(evaluation_set.windows)) if self.of_vectors else set()
         self.locations: list[str] = []
         self.products: list[tuple[float, float, float, int]] = []
         """Dot products of each sequence: actual x actual, actual x expected, expected x expected; and the size."""
@@ -127,24 +149,45 @@ class _Comparison:
         task, names = self.evaluation_set.task, self.evaluation_set.task.output_names
         centre = getattr(task.settings, "label_mean", 0.0)  # a large mean of regression would hide differences
         for index, found, wanted in zip(indices, actual, expected, strict=True):
-            if self.evaluation_set.score:
-                example, windows = self.evaluation_set.examples[index], self.evaluation_set.windows[index]
-                self.predictions.append(task.decode(example, windows, found))
+            self._decide(index, found)
+            if index in self._different:
+                self.vectors.append(_vector(found[0], names))
             for one, other in zip(found, wanted, strict=True):
                 first, second = _vector(one, names) - centre, _vector(other, names) - centre
                 self.products.append((float(first @ first), float(first @ second), float(second @ second), first.size))
                 self.locations.append(self.evaluation_set.locations[index])
 
-    def result(self) -> Quality:
+    def _decide(self, index: int, outputs: Sequence[Outputs]) -> None:
+        task = self.evaluation_set.task
+        if not self.evaluation_set.score:
+            self.decisions.append([] if self.of_vectors else likeliest(task, outputs))
+            return
+        example, windows = self.evaluation_set.examples[index], self.evaluation_set.windows[index]
+        prediction = task.decode(example, windows, outputs)
+        self.predictions.append(prediction)
+        self.decisions.append(task.decisions(prediction))
+
+    def result(self, reference: _Comparison) -> Quality:
+        """Return the quality.
+
+        Args:
+            reference: PyTorch's comparison with itself.
+        """
         products = np.array(self.products)
-        cosines = _cosines(products, of_vectors=isinstance(self.evaluation_set.task, Embedding))
+        cosines = _cosines(products, of_vectors=self.of_vectors)
         lowest = np.argsort(cosines, kind="stable")[:_NUM_WORST]
         return Quality(
             scores=self.evaluation_set.score(self.predictions) if self.evaluation_set.score else {},
             mean_cosine=float(np.average(cosines, weights=products[:, 3])),
             min_cosine=float(cosines.min()),
             worst=tuple((self.locations[index], float(cosines[index])) for index in lowest),
+            agreement=self._agreement(reference),
         )
+
+    def _agreement(self, reference: _Comparison) -> dict[str, float]:
+        if self.of_vectors:
+            return neighbour_agreement(np.array(self.vectors), np.array(reference.vectors))
+        return prediction_agreement(self.decisions, reference.decisions)
 
 
 def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:

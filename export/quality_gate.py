@@ -1,18 +1,23 @@
-"""Quality gate: choose the fastest precision whose quality stays within limits.
+"""Quality gate: choose a precision whose quality stays within limits.
 
 int8 is tried as static, dynamic and SmoothQuant int8, in this order. Static comes first because its outputs do not
-depend on the rest of the batch. If all fail and `mixed` is set, the most sensitive layers stay in fp32.
+depend on the rest of the batch. `--quality default` takes the first within the limits. `--quality high` has closer
+limits, also tries int8 with the most sensitive layers in fp32, times everything within the limits, and takes what is
+closest to PyTorch among graphs at most 5% slower than the fastest. With `mixed`, as many layers as the limits require
+stay in fp32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
+from export.agreement import SAME_NEAREST, SAME_PREDICTION
 from export.network import Network
 from export.quality import REFERENCE, Evaluator, Quality
-from export.targets import Target, default_configuration
+from export.targets import Target
 from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
@@ -20,10 +25,14 @@ from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
+MAX_TIME = 1.05
+"""Longest time of a graph that `--quality high` takes, relative to the fastest one within the limits."""
 _NUM_NAMED = 3
 """Number of examples and layers that an error names."""
 _NUM_BISECTIONS = 2
 """Number of bisection steps for the number of fp32 layers; each costs one evaluation."""
+_FEW_LAYERS = (1, 2)
+"""Numbers of fp32 layers that `--quality high` tries; more would take longer than `MAX_TIME`."""
 
 
 class QualityError(ValueError):
@@ -31,15 +40,53 @@ class QualityError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Level:
+    """Limits of a quality level, for flags that are not given."""
+
+    max_drop: float
+    min_cosine: float
+    min_same_nearest: float
+    min_same_prediction: float
+
+
+LEVELS: Mapping[str, _Level] = {
+    "default": _Level(max_drop=0.5, min_cosine=0.99, min_same_nearest=0, min_same_prediction=0),
+    "high": _Level(max_drop=0.25, min_cosine=0.995, min_same_nearest=0.95, min_same_prediction=0.98),
+}
+
+
+@dataclass(frozen=True)
+class _Miss:
+    """A limit that a quality misses, and the value of its flag that would accept the quality."""
+
+    reason: str
+    flag: str
+    limit: float
+    accepted: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class QualityLimits:
     """Limits that a graph must keep."""
 
+    quality: Literal["default", "high"] = "default"
+    """int8: `default` takes the first of static, dynamic and SmoothQuant int8 within the limits. `high` has closer
+    limits, also keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs at most 5%
+    slower than the fastest one within the limits."""
     atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch's; proportional for values beyond 10."""
-    max_drop: Annotated[float, NOT_NEGATIVE] = 0.5
-    """int8 and fp16: largest drop of the task's first score (a loss does not count), in points."""
-    min_cosine: Annotated[float, FRACTION] = 0.99
-    """int8 and fp16: lowest mean cosine to PyTorch's outputs, for embeddings, masked LM, and without labels."""
+    max_drop: Annotated[float | None, NOT_NEGATIVE] = None
+    """int8 and fp16: largest drop of the task's first score (a loss does not count), in points. Default: 0.5; 0.25 with
+    `--quality high`."""
+    min_cosine: Annotated[float | None, FRACTION] = None
+    """int8 and fp16: lowest mean cosine to PyTorch's outputs, for embeddings, masked LM, and without labels. Default:
+    0.99; 0.995 with `--quality high`."""
+    min_same_nearest: Annotated[float | None, FRACTION] = None
+    """int8 and fp16, embeddings: lowest fraction of the evaluation texts whose nearest neighbour among them is
+    PyTorch's; needs 100 different texts. Default: 0; 0.95 with `--quality high`."""
+    min_same_prediction: Annotated[float | None, FRACTION] = None
+    """int8 and fp16: lowest fraction of labels, tags, choices, answers or tokens that are PyTorch's; needs 100
+    examples. Default: 0; 0.98 with `--quality high`."""
 
     def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
         """Return how a quality misses the limits; empty if it meets them.
@@ -49,14 +96,52 @@ class QualityLimits:
             reference: quality of PyTorch.
             by_cosine: True to check the cosine in addition to scores.
         """
+        first = next(self._misses(quality, reference, by_cosine=by_cosine), None)
+        return f"{first.reason} ({first.flag} {first.limit})" if first else ""
+
+    def accepting(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
+        """Return the flags with which a quality would meet the limits; empty if none can.
+
+        Args:
+            quality, reference, by_cosine: as for `shortfall`.
+        """
+        misses = list(self._misses(quality, reference, by_cosine=by_cosine))
+        if not all(miss.accepted >= 0 for miss in misses):  # NaN, or the opposite of PyTorch's outputs
+            return ""
+        return " ".join(f"{miss.flag} {miss.accepted:g}" for miss in misses)
+
+    def _misses(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> Iterator[_Miss]:
+        max_drop, min_cosine = self._limit("max_drop"), self._limit("min_cosine")
         if reference.headline:
             name, before = reference.headline
             drop = round(100 * (before - quality.scores[name]), 6)  # avoids 0.3775 - 0.3725 > 0.005
-            if not drop <= self.max_drop:
-                return f"{name} drops by {drop:.2f} points (--max-drop {self.max_drop})"
-        if (by_cosine or not reference.headline) and not quality.mean_cosine >= self.min_cosine:
-            return f"the mean cosine to PyTorch is {quality.mean_cosine:.4f} (--min-cosine {self.min_cosine})"
-        return ""
+            if not drop <= max_drop:
+                yield _Miss(f"{name} drops by {drop:.2f} points", "--max-drop", max_drop, -_rounded_down(-drop, 2))
+        cosine = quality.mean_cosine
+        if (by_cosine or not reference.headline) and not cosine >= min_cosine:
+            reason = f"the mean cosine to PyTorch is {cosine:.4f}"
+            yield _Miss(reason, "--min-cosine", min_cosine, _rounded_down(cosine, 4))
+        yield from self._disagreements(quality)
+
+    def _disagreements(self, quality: Quality) -> Iterator[_Miss]:
+        reasons = {
+            SAME_NEAREST: "the nearest neighbour stays the same for {:.1f}% of texts",
+            SAME_PREDICTION: "{:.1f}% of predictions stay the same",
+        }
+        for name, reason in reasons.items():
+            found, limit = quality.agreement.get(name, 1.0), self._limit(f"min_{name}")
+            if not found >= limit:
+                flag = f"--min-{name.replace('_', '-')}"
+                yield _Miss(reason.format(_rounded_down(100 * found, 1)), flag, limit, _rounded_down(found, 3))
+
+    def _limit(self, name: str) -> float:
+        """Return the given value of a limit, or that of the quality level."""
+        given = getattr(self, name)
+        return float(getattr(LEVELS[self.quality], name) if given is None else given)
+
+
+def _rounded_down(value: float, digits: int) -> float:
+    return math.floor(value * 10**digits) / 10**digits if math.isfinite(value) else math.nan
 
 
 @dataclass(frozen=True)
@@ -67,6 +152,8 @@ class Decision:
     precision: GraphPrecision = field(default_factory=GraphPrecision)
     qualities: Mapping[str, Quality] = field(default_factory=dict)
     """Qualities by name; PyTorch comes first."""
+    times: Mapping[str, float] = field(default_factory=dict)
+    """Times of the precisions within the limits, relative to the fastest; empty if they were not compared."""
 
     @property
     def quality(self) -> Quality:
@@ -75,9 +162,20 @@ class Decision:
 
     def shortfall(self, limits: QualityLimits) -> str:
         """Return how the precision misses the limits; empty if it meets them."""
+        return limits.shortfall(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
+
+    def accepting(self, limits: QualityLimits) -> str:
+        """Return the flags with which the precision would meet the limits; empty if none can."""
+        return limits.accepting(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
+
+    @property
+    def _by_cosine(self) -> bool:
         # Scores alone do not suffice, since applications use vectors and token probabilities directly.
-        by_cosine = isinstance(self.network.task, Embedding | MaskedLM)
-        return limits.shortfall(self.quality, self.qualities[REFERENCE], by_cosine=by_cosine)
+        return isinstance(self.network.task, Embedding | MaskedLM)
+
+
+Timer = Callable[[Sequence[Decision]], Mapping[str, float]]
+"""Measures graphs in turns; returns the time of each by the name of its precision, relative to the fastest."""
 
 
 def choose(
@@ -88,40 +186,77 @@ def choose(
     limits: QualityLimits,
     smoothquant: Callable[[], Network] | None = None,
     mixed: bool = False,
+    timer: Timer | None = None,
 ) -> Decision:
-    """Choose the first precision within the limits: fp16, or static, dynamic, SmoothQuant and then mixed int8.
+    """Choose a precision within the limits: fp16, or static, dynamic, SmoothQuant or mixed int8.
 
     Args:
         network: network to export. Static int8 needs its ranges.
         precision: `int8` or `fp16`.
         evaluator: measures the candidates.
-        limits: limits that the chosen one must meet.
+        limits: limits that the chosen one must meet, and the rule to choose by.
         smoothquant: returns the network with smoothing factors; None to skip SmoothQuant.
         mixed: for int8, keep as many layers in fp32 as the limits require.
+        timer: compares the times of candidates, for `--quality high`; None to choose by closeness alone.
 
     Raises:
-        QualityError: with the loss, the examples that differ most, and the most sensitive layers.
+        QualityError: with the loss, the examples that differ most, the most sensitive layers, and what would pass.
     """
     candidates = _candidates(network, precision, evaluator.target)
-    decisions = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
-    for decision in decisions:
-        if not decision.shortfall(limits):
-            return decision
+    tried = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
     if precision == "fp16":
-        reason = decisions[0].shortfall(limits)
-        raise QualityError(f"graph rejected: with fp16 {reason} (raise the limit, or use fp32)")
-    best = max(decisions, key=lambda decision: decision.quality.mean_cosine)
+        return _accepted(tried, limits) or _reject_fp16(tried[0], limits)
+    if limits.quality == "default" and (first := _accepted(tried, limits)):
+        return first
     if smoothquant:
-        smoothed = replace(best, network=smoothquant())
-        (best,) = _measure(smoothed, [GraphPrecision(matmul="SmoothQuant int8")], evaluator, limits)
-        if not best.shortfall(limits):
-            return best
+        smoothed = replace(tried[-1], network=smoothquant())
+        tried += _measure(smoothed, [GraphPrecision(matmul="SmoothQuant int8")], evaluator, limits)
+        if limits.quality == "default" and (first := _accepted(tried, limits)):
+            return first
+    best = _with_all(max(tried, key=_closeness), tried)
     layers = evaluator.most_sensitive_layers(best.network, best.precision.matmul)
-    if mixed:
-        best = _keep_in_fp32(best, layers, evaluator, limits)
-        if not best.shortfall(limits):
-            return best
-    raise QualityError(_rejection(best, layers, limits, mixed=mixed))
+    if limits.quality == "high":
+        few = [replace(best.precision, fp32_layers=tuple(layers[:count])) for count in _FEW_LAYERS]
+        tried += _measure(best, few, evaluator, limits)
+        if passing := [item for item in tried if not item.shortfall(limits)]:
+            times = timer(passing) if timer else {}
+            return replace(_with_all(closest(passing, times), tried), times=times)
+        best = _with_all(best, tried)
+    fewest = _keep_in_fp32(best, layers, evaluator, limits)
+    if mixed and not fewest.shortfall(limits):
+        return fewest
+    raise QualityError(_rejection(tried, fewest, layers, limits, mixed=mixed))
+
+
+def closest(decisions: Sequence[Decision], times: Mapping[str, float]) -> Decision:
+    """Return the decision closest to PyTorch among those whose time is at most `MAX_TIME`.
+
+    Args:
+        decisions: decisions within the limits.
+        times: time of each by the name of its precision, relative to the fastest; empty to ignore time.
+    """
+    return max((item for item in decisions if times.get(item.precision.name, 1) <= MAX_TIME), key=_closeness)
+
+
+def _closeness(decision: Decision) -> float:
+    return decision.quality.closeness
+
+
+def _accepted(tried: Sequence[Decision], limits: QualityLimits) -> Decision | None:
+    """Return the first decision within the limits, with all qualities measured so far."""
+    return next((_with_all(item, tried) for item in tried if not item.shortfall(limits)), None)
+
+
+def _with_all(decision: Decision, tried: Sequence[Decision]) -> Decision:
+    """Return a decision with the qualities of all that were tried; the last one has them."""
+    return replace(decision, qualities=tried[-1].qualities)
+
+
+def _reject_fp16(decision: Decision, limits: QualityLimits) -> Decision:
+    remedies = [f"{flags} accepts it"] if (flags := decision.accepting(limits)) else []
+    raise QualityError(
+        f"graph rejected: with fp16 {decision.shortfall(limits)} ({', or '.join([*remedies, 'use fp32'])})"
+    )
 
 
 def check_final_graph(
@@ -136,7 +271,7 @@ def check_final_graph(
     qualities = evaluator.measure_run(decision.precision.name, run, max_batch_tokens=max_batch_tokens)
     decision = replace(decision, qualities={**decision.qualities, **qualities})
     if reason := decision.shortfall(limits):
-        remedies = ", or ".join(_remedies(decision.precision, configuration, evaluator.target))
+        remedies = "raise the limit" if decision.precision == GraphPrecision() else "raise the limit, or use fp32"
         raise QualityError(f"graph rejected: {decision.precision.name}, as served: {reason} ({remedies})")
     return decision
 
@@ -168,6 +303,8 @@ def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluato
 
     def with_layers(before: Decision, count: int) -> Decision:
         precision = replace(before.precision, fp32_layers=tuple(layers[:count]))
+        if precision.name in before.qualities:
+            return replace(before, precision=precision)
         return _measure(before, [precision], evaluator, limits)[0]
 
     too_few = 0
@@ -199,21 +336,36 @@ def _powers_of_two(largest: int) -> Iterator[int]:
     yield largest
 
 
-def _remedies(precision: GraphPrecision, configuration: Configuration, target: Target) -> Iterator[str]:
-    """Yield remedies that were not tried yet."""
-    yield "raise the limit"
-    if configuration != default_configuration(target):
-        yield "use the default variant with --no-tune"
-    if precision != GraphPrecision():
-        yield "use fp32"
+def _rejection(
+    tried: Sequence[Decision], fewest: Decision, layers: Sequence[str], limits: QualityLimits, *, mixed: bool
+) -> str:
+    """Describe the closest graph, and what would pass.
 
-
-def _rejection(decision: Decision, layers: Sequence[str], limits: QualityLimits, *, mixed: bool) -> str:
-    worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in decision.quality.worst[:_NUM_NAMED])
-    remedy = "raise the limit, or export in fp32" if mixed else "--mixed keeps such layers in fp32"
-    if not decision.network.ranges:
-        remedy = f"give --train or --texts to calibrate static and SmoothQuant int8 on; or {remedy}"
+    Args:
+        tried: decisions that miss the limits.
+        fewest: decision with the fewest layers in fp32 within the limits, or with the most that were tried.
+        mixed: True if `fewest` was allowed.
+    """
+    best = fewest if mixed else max(tried, key=_closeness)
+    worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in best.quality.worst[:_NUM_NAMED])
+    remedies = "; or ".join(_passing(best, tried, fewest, limits, num_layers=len(layers)))
     return (
-        f"graph rejected: with {decision.precision.name} {decision.shortfall(limits)}; largest differences: {worst}; "
-        f"most sensitive layers: {', '.join(layers[:_NUM_NAMED])} ({remedy})"
+        f"graph rejected: with {best.precision.name} {best.shortfall(limits)}; largest differences: {worst}; "
+        f"most sensitive layers: {', '.join(layers[:_NUM_NAMED])} ({remedies})"
     )
+
+
+def _passing(
+    best: Decision, tried: Sequence[Decision], fewest: Decision, limits: QualityLimits, *, num_layers: int
+) -> Iterator[str]:
+    """Yield what would pass: data, flags or precisions."""
+    if not best.network.ranges:
+        yield "give --train or --texts to calibrate static and SmoothQuant int8 on"
+    if not fewest.shortfall(limits):
+        count = len(fewest.precision.fp32_layers)
+        yield f"--mixed keeps such layers in fp32: {count} of {num_layers} suffice"
+    if limits.quality == "high" and (other := _accepted(tried, replace(limits, quality="default"))):
+        yield f"--quality default accepts {other.precision.name}"
+    if flags := best.accepting(limits):
+        yield f"{flags} accepts {best.precision.name}"
+    yield "export in fp32"

@@ -130,6 +130,10 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """Turn the model outputs for the features of one example into a prediction."""
         raise NotImplementedError
 
+    def decisions(self, prediction: PredictionT) -> Sequence[object]:
+        """Return what a prediction decides, such as a label or tags, to count equal ones; empty for numbers."""
+        return ()
+
     def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
         """Score predictions against the labels of their examples; return scores by name, official metrics first."""
         raise NotImplementedError

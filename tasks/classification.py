@@ -78,6 +78,9 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
     ) -> ClassificationPrediction:
         return ClassificationPrediction(labels=self.settings.labels, scores=softmax(outputs[0]["logits"]))
 
+    def decisions(self, prediction: ClassificationPrediction) -> tuple[str]:
+        return (prediction.label,)
+
     def score(
         self, examples: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
     ) -> dict[str, float]:

@@ -91,6 +91,9 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
             log_probs[rows] = log_softmax(logits[positions[rows]])[:, : self.tokenizer.vocab_size]
         return MaskPrediction(log_probs=log_probs)
 
+    def decisions(self, prediction: MaskPrediction) -> list[int]:
+        return [int(token_id) for token_id in prediction.log_probs.argmax(-1)]
+
     def score(self, examples: Sequence[ClozeExample], predictions: Sequence[MaskPrediction]) -> dict[str, float]:
         losses, hits = [], []
         for example, prediction in zip(examples, predictions, strict=True):

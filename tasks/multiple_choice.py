@@ -107,6 +107,9 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
     ) -> MultipleChoicePrediction:
         return MultipleChoicePrediction(scores=softmax(np.array([float(output["logits"]) for output in outputs])))
 
+    def decisions(self, prediction: MultipleChoicePrediction) -> tuple[int]:
+        return (prediction.choice,)
+
     def score(
         self, examples: Sequence[MultipleChoiceExample], predictions: Sequence[MultipleChoicePrediction]
     ) -> dict[str, float]:

@@ -221,6 +221,9 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             null_margin=float(margin),
         )
 
+    def decisions(self, prediction: SpanPrediction) -> tuple[str]:
+        return (prediction.text,)
+
     def score(self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> dict[str, float]:
         return answer_scores(examples, [prediction.text for prediction in predictions])
 

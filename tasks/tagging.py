@@ -240,6 +240,9 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         tags = tuple(labels[number] for number in numbers)
         return TaggingPrediction(tags=tags, scores=scores, entities=entities(example, tags, scores, labels))
 
+    def decisions(self, prediction: TaggingPrediction) -> tuple[str, ...]:
+        return prediction.tags
+
     def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
         truth, found = [example.tags for example in examples], [item.tags for item in predictions]
         return tagging_scores(truth, found, self.settings.labels)

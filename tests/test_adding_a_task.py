@@ -21,6 +21,7 @@ SPECIAL = {
         "clients/bertline/integrations/_steps.py",
         "clients/bertline/integrations/mteb.py",
         "clients/bertline/integrations/sentence_transformers.py",
+        "export/agreement.py",  # neighbours of vectors
         "export/card.py",  # sentence-transformers model, for the hub
         "export/evaluation_set.py",  # texts without labels
         "export/interop.py",

@@ -99,6 +99,33 @@ def autotune(
     return chosen, trials
 
 
+def compare_precisions(
+    graphs: Sequence[tuple[Network, GraphPrecision]],
+    workload: Workload,
+    *,
+    target: Target = TARGETS["cpu"],
+    num_cores: int,
+    reporter: Reporter = SILENT,
+) -> dict[str, float]:
+    """Time graphs of different precisions in turns, in the target's default configuration.
+
+    Args:
+        graphs: network and precision of each graph.
+        workload: sequences to time the graphs on.
+        target: target of this machine.
+        num_cores: number of cores that the server will use.
+
+    Returns:
+        The time of each by the name of its precision, relative to the fastest.
+    """
+    timer, configuration = Timer(*graphs[0], workload, target, num_cores), default_configuration(target)
+    for network, precision in graphs:
+        timer.add(network, precision)
+    passes = {precision.name: partial(timer.seconds, configuration, precision) for _, precision in graphs}
+    trials = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
+    return {trial.value: 1 / trial.ratio for trial in trials}
+
+
 def all_configurations(target: Target, precision: GraphPrecision, num_cores: int) -> list[Configuration]:
     """Return every combination of the alternatives."""
     alternatives = _alternatives(target, precision, num_cores)

@@ -118,6 +118,7 @@ class Timer:
         self.network, self.precision, self.num_cores = network, precision, num_cores
         self.workload = workload
         self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
+        self._networks: dict[GraphPrecision, Network] = {}
         self._batches: dict[int, list[Arrays]] = {}
         long_enough = PASS_S / self.seconds(default_configuration(target))
         num_callers = 1 if target.single_batch else num_cores
@@ -126,6 +127,10 @@ class Timer:
         self._batches.clear()
         self.pass_s = self.seconds(default_configuration(target))
         """Duration of one pass in the default configuration, in seconds."""
+
+    def add(self, network: Network, precision: GraphPrecision) -> None:
+        """Build the graphs of one precision from another network, such as one with smoothing factors."""
+        self._networks[precision] = network
 
     def seconds(self, configuration: Configuration, precision: GraphPrecision | None = None) -> float:
         """Return the duration of one pass over the workload, in seconds.
@@ -137,7 +142,8 @@ class Timer:
         if cap not in self._batches:
             self._batches[cap] = self.workload.batches(cap)
         if is_new := key not in self._runs:
-            graph = build_graph(self.network, precision or self.precision, configuration.variant)
+            network = self._networks.get(key[0], self.network)
+            graph = build_graph(network, key[0], configuration.variant)
             self._runs[key] = ort_run(graph, execution=configuration.execution)
         num_callers = self.num_cores // configuration.execution.num_threads
         one_pass = partial(run_all, self._runs[key], self._batches[cap], num_callers)

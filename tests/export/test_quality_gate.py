@@ -12,7 +12,7 @@ from export.calibrate import calibrate
 from export.evaluation_set import random_ids
 from export.network import Network, Weights
 from export.quality import Evaluator, Quality, ReferenceOutputs, measure_quality
-from export.quality_gate import QualityError, QualityLimits, choose
+from export.quality_gate import LEVELS, MAX_TIME, Decision, QualityError, QualityLimits, choose, closest
 from export.reporter import SILENT
 from export.session import ort_run
 from export.source import read_source
@@ -23,8 +23,8 @@ from tasks.tokenizer import Tokenizer
 from training.evaluate import torch_run
 
 
-def quality(cosine=1.0, **scores):
-    return Quality(scores=scores, mean_cosine=cosine, min_cosine=cosine, worst=())
+def quality(cosine=1.0, agreement=None, **scores):
+    return Quality(scores=scores, mean_cosine=cosine, min_cosine=cosine, worst=(), agreement=agreement or {})
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,60 @@ def test_without_labels_the_cosine_decides():
     """Without scores, the mean cosine has to reach its limit."""
     assert QualityLimits().shortfall(quality(0.98), quality(), by_cosine=False)
     assert not QualityLimits().shortfall(quality(0.992), quality(), by_cosine=False)
+
+
+@pytest.mark.parametrize(
+    ("level", "agreement", "message"),
+    [
+        ("default", {"same_nearest": 0.5, "same_nearest_10": 0.5}, ""),
+        ("high", {"same_nearest": 0.95, "same_nearest_10": 0.5}, ""),
+        (
+            "high",
+            {"same_nearest": 0.9333, "same_nearest_10": 1.0},
+            r"same for 93.3% of texts \(--min-same-nearest 0.95\)",
+        ),
+        ("high", {"same_prediction": 0.975}, r"97.5% of predictions stay the same \(--min-same-prediction 0.98\)"),
+        ("high", {}, ""),
+    ],
+)
+def test_levels_judge_agreement(level, agreement, message):
+    """`high` has a limit for neighbours and predictions, unless the examples were too few to compare them."""
+    shortfall = QualityLimits(quality=level).shortfall(quality(0.996, agreement), quality(), by_cosine=True)
+
+    assert bool(shortfall) == bool(message)
+    assert re.search(message, shortfall)
+
+
+def test_flags_take_precedence_over_the_level():
+    """A given limit replaces that of the level; the others stay."""
+    limits = QualityLimits(quality="high", min_cosine=0.9)
+
+    assert not limits.shortfall(quality(0.91), quality(), by_cosine=True)
+    assert "--max-drop 0.25" in limits.shortfall(quality(f1=0.5), quality(f1=0.6), by_cosine=False)
+
+
+def test_flags_that_accept_a_quality_do():
+    """The named flags, taken as they are printed, accept the quality; nothing accepts NaN."""
+    found = quality(0.98765, {"same_nearest": 0.91239}, accuracy=0.71234)
+    reference = quality(accuracy=0.8)
+    limits = QualityLimits(quality="high")
+
+    flags = limits.accepting(found, reference, by_cosine=True)
+
+    assert flags == "--max-drop 8.77 --min-cosine 0.9876 --min-same-nearest 0.912"
+    values = dict(zip(*[iter(flags.split())] * 2, strict=True))
+    given = {name.removeprefix("--").replace("-", "_"): float(value) for name, value in values.items()}
+    assert not replace(limits, **given).shortfall(found, reference, by_cosine=True)
+    assert limits.accepting(quality(float("nan")), quality(), by_cosine=True) == ""
+
+
+def test_high_is_closer_than_default():
+    """Every limit of `high` is stricter."""
+    default, high = LEVELS["default"], LEVELS["high"]
+
+    assert high.max_drop < default.max_drop
+    for name in ("min_cosine", "min_same_nearest", "min_same_prediction"):
+        assert getattr(high, name) > getattr(default, name)
 
 
 @pytest.fixture
@@ -125,11 +179,102 @@ def test_as_few_layers_as_needed_stay_in_fp32(needed, tried, hard_network):
     assert evaluator.measured[3:] == tried
 
 
+class NamedEvaluator(FakeEvaluator):
+    """Gives each precision the quality of its name."""
+
+    def __init__(self, **cosines):
+        self.cosines = {name.replace("_", " "): cosine for name, cosine in cosines.items()}
+        self.measured = []
+
+    def measure(self, network, *precisions):
+        self.measured.extend(item.name for item in precisions)
+        return {"PyTorch": quality(), **{item.name: quality(self.cosines.get(item.name, 0.9)) for item in precisions}}
+
+
+def times_of(**times):
+    """Return a timer that gives times by name; precisions without one are the fastest."""
+
+    def timer(decisions):
+        assert all(not item.shortfall(QualityLimits(quality="high")) for item in decisions)
+        return {item.precision.name: times.get(item.precision.matmul.replace(" ", "_"), 1.0) for item in decisions}
+
+    return timer
+
+
+@pytest.mark.parametrize(
+    ("level", "smoothquant_time", "chosen"),
+    [
+        ("default", 1.0, "static int8"),
+        ("high", MAX_TIME, "SmoothQuant int8"),
+        ("high", MAX_TIME + 0.01, "static int8"),
+    ],
+)
+def test_high_takes_the_closest_graph_that_is_hardly_slower(level, smoothquant_time, chosen, hard_network):
+    """`default` stops at the first within the limits; `high` measures all and pays at most 5% of the time."""
+    network, _ = hard_network
+    evaluator = NamedEvaluator(static_int8=0.996, dynamic_int8=0.9955, SmoothQuant_int8=0.998)
+    timer = times_of(SmoothQuant_int8=smoothquant_time)
+
+    decision = choose(
+        network,
+        "int8",
+        evaluator=evaluator,
+        limits=QualityLimits(quality=level),
+        smoothquant=lambda: network,
+        timer=timer,
+    )
+
+    assert decision.precision.name == chosen
+    high = ["SmoothQuant int8", "SmoothQuant int8, 1 layer in fp32", "SmoothQuant int8, 2 layers in fp32"]
+    assert evaluator.measured == ["fp32", "static int8", "dynamic int8", *(high if level == "high" else [])]
+    assert decision.qualities.keys() == {"PyTorch", *evaluator.measured}
+    assert decision.times.keys() == ({"static int8", "dynamic int8", high[0]} if level == "high" else set())
+
+
+def test_vectors_are_ranked_by_their_neighbours(hard_network):
+    """The overlap of ten nearest is less noisy than the nearest alone, and says more than the cosine."""
+    network, _ = hard_network
+    precisions = [GraphPrecision(matmul=kind) for kind in ("static int8", "SmoothQuant int8")]
+    found = {
+        "static int8": quality(0.999, {"same_nearest": 0.97, "same_nearest_10": 0.93}),
+        "SmoothQuant int8": quality(0.998, {"same_nearest": 0.96, "same_nearest_10": 0.95}),
+    }
+
+    best = closest([Decision(network, precision, found) for precision in precisions], {})
+
+    assert best.precision.name == "SmoothQuant int8"
+
+
+def test_a_rejection_names_what_would_pass(hard_network):
+    """A layer in fp32, a lower limit, or the default quality, each as a flag."""
+    network, _ = hard_network
+    evaluator = NamedEvaluator(static_int8=0.9931, **{"static_int8,_4_layers_in_fp32": 0.9961})
+    reject = {"evaluator": evaluator, "limits": QualityLimits(quality="high")}
+
+    with pytest.raises(QualityError) as rejected:
+        choose(network, "int8", **reject)
+
+    assert str(rejected.value).startswith("graph rejected: with static int8 the mean cosine to PyTorch is 0.9931")
+    for remedy in (
+        "--mixed keeps such layers in fp32: 4 of 13 suffice",
+        "--quality default accepts static int8",
+        "--min-cosine 0.9931 accepts static int8",
+        "export in fp32",
+    ):
+        assert remedy in str(rejected.value)
+    evaluator.measured.clear()
+    assert choose(network, "int8", **reject, mixed=True).precision.name == "static int8, 4 layers in fp32"
+    assert len(evaluator.measured) == len({*evaluator.measured})
+    assert choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_cosine=0.993)).precision.is_static
+
+
 def test_impossible_limits_are_rejected_even_mixed(hard_network):
     """If even mixed precision is rejected, the error suggests other remedies."""
     network, evaluator = hard_network
 
-    with pytest.raises(QualityError, match="raise the limit, or export in fp32"):
+    with pytest.raises(
+        QualityError, match=r"--min-cosine \S+ accepts dynamic int8, \d+ layers in fp32; or export in fp32"
+    ):
         choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_cosine=1.1), mixed=True)
 
 
