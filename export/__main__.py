@@ -1,11 +1,11 @@
 """Export a checkpoint to a model directory for the server.
 
     python -m export runs/sst2/checkpoint models/sst2/1
-    python -m export bge-small models/bge/1 --precision int8 --texts texts-like-yours.txt
+    python -m export intfloat/e5-small-v2 models/e5/1 --precision int8 --texts texts-like-yours.txt
     python -m export tune models/bge/1    # autotune again, on the machine that will serve it
 
-CHECKPOINT is an encoder in Hugging Face's layout, of a family in docs/reference/encoders.md. The graph is compared with
-PyTorch, and rejected if it differs.
+CHECKPOINT is an encoder in Hugging Face's layout, of a family in docs/reference/encoders.md: a directory, or a
+repository of the Hugging Face hub. The graph is compared with PyTorch, and rejected if it differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tyro
 from export.autotune.model_directory import check_tunable, tune_model_directory
 from export.evaluation_set import ExportData
 from export.html_report import describe_result
-from export.package import graph_bytes
+from export.package import check_destination, graph_bytes
 from export.pipeline import ExportConfig, export_checkpoint
 from export.reporter import Reporter
 from export.sentence_transformers import checkpoint_directory
@@ -30,6 +30,7 @@ from tasks.model_directory import read_model_directory
 from tasks.registry import TaskName
 from training.command import command, parse
 from training.data.columns import Columns, dev_columns, existing_columns
+from training.hub import parse_hub_name, resolve_checkpoint
 from training.task_card import read_task_card
 
 
@@ -38,9 +39,12 @@ class ExportArguments:
     """Command line of `python -m export`."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """Directory with config.json, weights and tokenizer."""
+    """Directory with config.json, weights and tokenizer, or a repository of the Hugging Face hub: org/name or
+    org/name@revision."""
     model_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_DIR")]
     """Model directory to write, `models/<name>/<version>`."""
+    revision: str | None = None
+    """Branch, tag or commit of a repository of the hub. Default: `main`."""
     task: TaskName | None = None
     """Task to export for. Default: the task of the checkpoint's training; `embedding` works with every checkpoint."""
     replace: bool = False
@@ -87,15 +91,18 @@ def _reporter() -> Reporter:
 
 
 def parse_arguments() -> ExportArguments:
-    """Parse the command line; the columns default to those of the checkpoint's training."""
+    """Parse the command line and find the checkpoint; the columns default to those of the checkpoint's training."""
     read = partial(parse, ExportArguments, "export", __doc__)
     arguments = read()
-    card = read_task_card(checkpoint_directory(arguments.checkpoint))
+    if parse_hub_name(arguments.checkpoint, arguments.revision):  # before a download that may take minutes
+        check_destination(arguments.model_dir, arguments.checkpoint, arguments.data.files, replace=arguments.replace)
+    checkpoint = resolve_checkpoint(arguments.checkpoint, arguments.revision)
+    card = read_task_card(checkpoint_directory(checkpoint))
     labelled = arguments.data.dev or arguments.data.train
-    if not card or not labelled or arguments.task not in (None, card.task):
-        return arguments
-    columns = existing_columns(labelled, dev_columns(card.provenance.get("recipe", {})))
-    return read(default=replace(arguments, columns=columns))
+    if card and labelled and arguments.task in (None, card.task):
+        columns = existing_columns(labelled, dev_columns(card.provenance.get("recipe", {})))
+        arguments = read(default=replace(arguments, columns=columns))
+    return replace(arguments, checkpoint=checkpoint)
 
 
 @command

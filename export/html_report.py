@@ -141,6 +141,7 @@ def _origin(manifest: Manifest) -> dict[str, str]:
     checkpoint = provenance["checkpoint"]
     return {
         "checkpoint": checkpoint["name"],
+        **({"checkpoint, commit of the hub": checkpoint["revision"]} if "revision" in checkpoint else {}),
         "checkpoint, SHA-256": checkpoint["sha256"],
         "CPU": summarize_machine(provenance["machine"]),
         **_data(provenance.get("data", {})),

@@ -29,6 +29,7 @@ from tasks.registry import settings_to_dict
 from tasks.tokenizer_files import TOKENIZER_FILE
 from training.data.hub import is_hub
 from training.data.sources import source_names
+from training.hub import hub_origin
 from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
 from training.weights import checkpoint_digest
@@ -102,7 +103,7 @@ def check_record(source: Source, config: EncoderConfig, data: Sequence[Path]) ->
         "config": asdict(config),
         "scores": dict(trained.scores) if trained else {},
         "training": dict(trained.provenance) if trained else {},
-        "name": source.name,
+        "origin": dict(source.origin),
         "data": source_names(data),
     }
     check_json(record)
@@ -193,7 +194,7 @@ def runtime_version(configuration: Configuration) -> dict[str, str]:
 def _provenance(source: Source, config: EncoderConfig, result: ExportResult) -> dict[str, Any]:
     versions = {library: library_version(library) for library in _LIBRARIES}
     return {
-        "checkpoint": {"name": source.name, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
+        "checkpoint": {**source.origin, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
         "training": _without_paths(source.card.provenance) if source.card else {},
         "data": dict(result.data),
         "graph": graph_record(result.decision.precision, result.configuration, result.trials),
@@ -211,11 +212,13 @@ def _without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_name(value: Any) -> Any:
-    """Return the last part of a path, or `<run>/checkpoint`; other values as they are."""
+    """Return the last part of a path, `<run>/checkpoint`, or `org/name@commit` of the hub; other values as they are."""
     if isinstance(value, list | tuple):
         return [_short_name(item) for item in value]
     if not isinstance(value, str) or "/" not in value or is_hub(Path(value)):
         return value
+    if origin := hub_origin(value):
+        return str(origin)
     path = Path(value)
     return f"{path.parent.name}/{path.name}" if path.name == "checkpoint" else path.name
 

@@ -38,6 +38,7 @@ from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, 
 from training.bounds import check_numbers
 from training.data.input_warnings import length_limit
 from training.evaluate import torch_run
+from training.hub import resolve_checkpoint
 from training.model.heads import BertModel
 from training.reports.model_card import read_notes
 
@@ -87,7 +88,7 @@ def export_checkpoint(
     """Export a checkpoint to a model directory. The directory is complete or absent.
 
     Args:
-        checkpoint: directory in Hugging Face's layout.
+        checkpoint: directory in Hugging Face's layout, or a repository of its hub: `org/name` or `org/name@revision`.
         model_dir: `models/<name>/<version>`.
         task: task to export for; None for the checkpoint's own task.
         settings: settings that override the checkpoint's.
@@ -110,7 +111,7 @@ def export_checkpoint(
     config.check()
     check_provider(TARGETS[config.target].execution)
     data.check()
-    source = read_source(checkpoint, task=task, settings=settings)
+    source = read_source(resolve_checkpoint(checkpoint), task=task, settings=settings)
     model = source.load_model()
     check_record(source, model.config, data.files)
     if notes := read_notes(model_dir):

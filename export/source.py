@@ -33,7 +33,7 @@ from training.checkpoint import (
 )
 from training.model.architectures.base import Architecture
 from training.model.heads import MODELS, BertModel
-from training.provenance import checkpoint_name
+from training.provenance import checkpoint_record
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
 
@@ -68,8 +68,9 @@ class SettingsChanges(TypedDict, total=False):
 class Source:
     """Checkpoint, and the task to export it for."""
 
-    name: str
-    """Last part of the given path, or the run's name for `<run>/checkpoint`."""
+    origin: Mapping[str, str]
+    """`name`: last part of the given path, the run's name for `<run>/checkpoint`, or `org/name` of the hub. Of the hub
+    also `revision`, the commit."""
     directory: Path
     """Folder of the weights; a subfolder in some sentence-transformers layouts."""
     task: AnyTask
@@ -130,7 +131,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
             _refuse_activation(read_activation(checkpoint, directory, config), directory)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
     _check_sizes(directory, known_task)
-    return Source(name=checkpoint_name(checkpoint.resolve()), directory=directory, task=known_task, card=card)
+    return Source(origin=checkpoint_record(checkpoint), directory=directory, task=known_task, card=card)
 
 
 def _refuse_ablations(directory: Path) -> None:

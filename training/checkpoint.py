@@ -55,8 +55,8 @@ def _not_a_checkpoint(directory: Path) -> str:
     if not directory.exists():
         return (
             f"no checkpoint at `{directory}`: there is no such directory; give one with {CONFIG_FILE} and weights, "
-            "such as `models/bertline-mini` or the `checkpoint` of a run; "
-            "download a model of the Hugging Face hub first (`hf download ID --local-dir DIRECTORY`)"
+            "such as `models/bertline-mini` or the `checkpoint` of a run, or a repository of the Hugging Face hub, as "
+            "`org/name`"
         )
     if not directory.is_dir():
         return f"not a checkpoint: `{directory}` is a file; give the directory with {CONFIG_FILE} and weights"

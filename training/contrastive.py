@@ -33,6 +33,7 @@ from training.data.input_warnings import report_inputs
 from training.data.labelled import read_similarities
 from training.data.table_examples import read_positives, read_texts
 from training.evaluate import format_scores, torch_run
+from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.recipe import RecipeRecord
 from training.loop.result import write_result
@@ -60,7 +61,8 @@ class ContrastiveRecipe(LoopSettings):
     mode: Annotated[Literal["unsupervised", "supervised"], tyro.conf.Positional, tyro.conf.arg(metavar="MODE")]
     """unsupervised: the positive of a text is the text itself with other dropout; supervised: its pair."""
     checkpoint: Path
-    """Checkpoint to start from: ours, or a directory of a family in docs/reference/encoders.md."""
+    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
+    Hugging Face hub, as org/name or org/name@revision."""
     train: tuple[Path, ...]
     """Unsupervised: plain text, one text a line, or tables with a column `text`. Supervised: tables with `text`,
     `text_pair` and, optionally, `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""
@@ -386,6 +388,7 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments()
     with world() as peers:
+        recipe = replace(recipe, checkpoint=resolve_on_all(recipe.checkpoint, peers))
         checkpoint = train_embedding(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

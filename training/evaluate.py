@@ -32,6 +32,7 @@ from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
+from training.hub import recorded_name, resolve_checkpoint
 from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
 from training.objectives.base import find_unknown_label
@@ -46,7 +47,8 @@ class EvaluateRecipe:
     """Score a checkpoint on labelled data."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it)."""
+    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it), or such a
+    repository of the Hugging Face hub, as org/name or org/name@revision."""
     data: tuple[Path, ...]
     """Files as for `--train` of training.finetune. For masked-lm: running text, up to 1,000 passages of each file. For
     embeddings: tables with columns `text`, `text_pair` and `label`, the similarity of both texts."""
@@ -160,7 +162,7 @@ def evaluate_predictions(
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
         _write_predictions(recipe.predictions, task, examples, predictions)
-    rows = {str(recipe.checkpoint): task.score(examples, predictions)}
+    rows = {recorded_name(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:
         name, scores = best_baseline(task.name, _read_examples(recipe, task, recipe.train), examples, task.tokenizer)
         rows[name] = scores
@@ -191,16 +193,18 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> 
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
     report_inputs("texts", recipe.checkpoint, task, task.encode(texts_of(pairs)))
     scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
-    return len(pairs), {str(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
+    return len(pairs), {recorded_name(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 
 
 def recipe_from_arguments() -> EvaluateRecipe:
     """Parse the recipe; by default, columns are those of the checkpoint's data."""
     read = partial(parse, EvaluateRecipe, "training.evaluate", __doc__)
     recipe = read()
-    card = read_task_card(recipe.checkpoint)
+    checkpoint = resolve_checkpoint(recipe.checkpoint)
+    card = read_task_card(checkpoint)
     known = dev_columns(card.provenance.get("recipe", {}) if card else {})
-    return read(default=replace(recipe, columns=existing_columns(recipe.data, known)))
+    recipe = read(default=replace(recipe, columns=existing_columns(recipe.data, known)))
+    return replace(recipe, checkpoint=checkpoint)
 
 
 @command

@@ -44,6 +44,7 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples
 from training.evaluate import format_scores, predict_with_progress, torch_run
+from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, stage_of
 from training.loop.result import write_result
@@ -82,7 +83,8 @@ class FinetuneRecipe(LoopSettings):
     - multiple-choice: the right one of several answers
     - tagging: a tag for each word, such as names (CoNLL)"""
     checkpoint: Path
-    """Checkpoint to start from: ours, or a directory of a family in docs/reference/encoders.md."""
+    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
+    Hugging Face hub, as org/name or org/name@revision."""
     train: tuple[Path, ...]
     """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
     Hugging Face, as hf:ID,config=NAME,split=NAME."""
@@ -475,6 +477,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(FinetuneRecipe, "training.finetune", __doc__)
     with world() as peers:
+        recipe = replace(recipe, checkpoint=resolve_on_all(recipe.checkpoint, peers))
         checkpoint = finetune(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

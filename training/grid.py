@@ -31,6 +31,7 @@ from training.checkpoint import load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.labelled import read_examples
 from training.finetune import FinetuneRecipe, default_learning_rate, finetune
+from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
@@ -353,6 +354,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(GridRecipe, "training.grid", __doc__)
     with world() as peers:
+        recipe = replace(recipe, checkpoint=resolve_on_all(recipe.checkpoint, peers))
         grid(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {recipe.run_dir / 'checkpoint'}")

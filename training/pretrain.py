@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +31,7 @@ from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.data.pretraining_warnings import LENGTH_FLAGS, report_pairs, warn_about_dev_pairs, whole_words_note
 from training.evaluate import format_scores
+from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import LossMonitor, Plateau
 from training.loop.recipe import RecipeRecord, recipe_fields
@@ -43,7 +44,7 @@ from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
-from training.provenance import checkpoint_name, training_machine
+from training.provenance import checkpoint_record, training_machine
 from training.reports.model_card import score_rows
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest
@@ -441,7 +442,7 @@ def _starting_checkpoint(recipe: PretrainRecipe, record: RecipeRecord) -> dict[s
     """Return provenance of a run with `init`: its name and digest, and its own pretraining if it is recorded."""
     if not recipe.init:
         return {}
-    init = {"name": checkpoint_name(recipe.init.resolve()), "sha256": record.values["init_sha256"]}
+    init = {**checkpoint_record(recipe.init), "sha256": record.values["init_sha256"]}
     card = read_task_card(recipe.init)
     before = card.provenance.get("pretraining") if card else None
     return {"init": init} | ({"before": before} if before else {})
@@ -500,6 +501,8 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments(sys.argv[1:])
     with world() as peers:
+        if recipe.init:
+            recipe = replace(recipe, init=resolve_on_all(recipe.init, peers))
         checkpoint = pretrain(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

@@ -11,6 +11,7 @@ import torch
 from tasks.machine import describe_machine
 from training.checkpoint import load_tokenizer
 from training.data.sources import source_digest, source_names
+from training.hub import hub_origin
 from training.loop.distributed import World
 from training.loop.recipe import recipe_fields
 from training.loop.types import LoopSettings, Progress
@@ -51,7 +52,7 @@ def provenance(
     return {
         **({"pretraining": pretraining} if pretraining else {}),
         **({"before": before} if before else {}),
-        "checkpoint": {"name": checkpoint_name(checkpoint.resolve()), "sha256": digests["checkpoint_sha256"]},
+        "checkpoint": {**checkpoint_record(checkpoint), "sha256": digests["checkpoint_sha256"]},
         "data": dict(zip(source_names(data), [*digests["data"]["train"], *digests["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),
@@ -73,6 +74,15 @@ def training_machine(world: World) -> dict[str, Any]:
     return {"torch": torch.__version__, "machine": describe_machine() | gpu}
 
 
+def checkpoint_record(checkpoint: Path) -> dict[str, str]:
+    """Return the name of a checkpoint and, of one of the hub, the commit, as `revision`."""
+    origin = hub_origin(checkpoint.resolve())
+    revision = {"revision": origin.revision} if origin else {}
+    return {"name": checkpoint_name(checkpoint.resolve()), **revision}
+
+
 def checkpoint_name(path: Path) -> str:
-    """Return the name of a checkpoint: its folder or, for the `checkpoint` of a run, the run's folder."""
+    """Return the name of a checkpoint: its folder, of the hub `org/name`, or the run's folder for its `checkpoint`."""
+    if origin := hub_origin(path):
+        return origin.name
     return path.parent.name if path.name == "checkpoint" else path.name

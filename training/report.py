@@ -26,6 +26,7 @@ from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.data.sources import source_names
 from training.finetune import FinetuneRecipe
+from training.hub import cached_checkpoint
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
 from training.pretrain import UNIGRAM, PretrainRecipe, unigram_scores
@@ -130,7 +131,7 @@ def facts(
 
 def _network(run: Path, settings: Mapping[str, Any]) -> str:
     """Describe the network of the run's checkpoint; without one, of its initial checkpoint or its recipe."""
-    start = Path(settings.get("checkpoint") or settings.get("init") or "")
+    start = cached_checkpoint(settings.get("checkpoint") or settings.get("init") or "")
     files = [path for folder in (run / "checkpoint", start) if (path := folder / CONFIG_FILE).is_file()]
     shape = read_json(files[0]) if files else settings
     if "hidden_size" not in shape:

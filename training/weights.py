@@ -16,7 +16,7 @@ from tasks.files import sha256
 from tasks.json_files import read_json
 
 WEIGHTS_FILE = "model.safetensors"
-_WEIGHTS_FILES = (
+WEIGHTS_FILES = (
     WEIGHTS_FILE,
     f"{WEIGHTS_FILE}.index.json",
     "pytorch_model.bin",
@@ -27,7 +27,7 @@ _WEIGHTS_FILES = (
 
 def has_weights(directory: Path) -> bool:
     """Return whether a checkpoint directory has weights."""
-    return any((directory / name).is_file() for name in _WEIGHTS_FILES)
+    return any((directory / name).is_file() for name in WEIGHTS_FILES)
 
 
 def checkpoint_digest(directory: str | Path) -> str:
@@ -40,7 +40,7 @@ def checkpoint_digest(directory: str | Path) -> str:
 
 
 def _weights_path(directory: Path) -> Path:
-    for name in _WEIGHTS_FILES:
+    for name in WEIGHTS_FILES:
         if (directory / name).is_file():
             return directory / name
     raise ValueError(f"no weights in `{directory}`: expected `{WEIGHTS_FILE}` or `pytorch_model.bin`")

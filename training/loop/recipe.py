@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.json_files import read_json
 from tasks.schema import check_known_fields
+from training.hub import recorded_name
 from training.renamed_fields import with_new_names
 
 RECIPE_FILE = "recipe.json"
@@ -134,6 +135,8 @@ def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return recorded_name(value)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 

@@ -196,7 +196,7 @@ def _metadata(name: str, card: TaskCard, *, family: str) -> dict[str, Any]:
     values: dict[str, Any] = {"library_name": "transformers", "tags": [family, "bertline", card.task]}
     if usage:
         values["pipeline_tag"] = usage.pipeline_tag
-    if re.fullmatch(r"[\w.-]{1,96}", base):
+    if re.fullmatch(r"([\w.-]{1,96}/)?[\w.-]{1,96}", base):
         values["base_model"] = base
     if dev and usage:
         values["metrics"] = list(dict.fromkeys(map(_hub_metric, dev)))
