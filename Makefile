@@ -27,10 +27,16 @@ RECIPE ?= mini
 TASK ?= classification
 MODE ?= unsupervised
 RUN ?= runs/$(@F)
+# A directory, or a repository of the Hugging Face hub: org/name or org/name@revision.
 CHECKPOINT ?= runs/pretrain/checkpoint
 MODEL ?= models/my-model/1
 PRECISION ?= fp32
-MODELS ?= models
+# `make serve HUB=org/name`: a folder of models for each repository, revision and precision.
+HUB ?=
+HUB_MODELS = build/hub/$(HUB)/$(PRECISION)
+HUB_MODEL = $(HUB_MODELS)/$(notdir $(firstword $(subst @, ,$(HUB))))/1
+EXPORT_ARGS ?=
+MODELS ?= $(if $(HUB),$(HUB_MODELS),models)
 PORT ?= 50051
 METRICS_PORT ?= 9090
 NPROC ?= 1
@@ -83,23 +89,24 @@ corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder
 	$(NEED_DATA)$(PY) -m training.corpus --data $(DATA) --tokenizer $(TOKENIZER) --out $(CORPUS) $(ARGS)
 pretrain: $(READY)  ## CORPUS=folder DEV_CORPUS=folder RECIPE=tiny|mini|small|medium|base|large|modern RUN=folder NPROC=processes
 	$(PY) $(LAUNCH) training.pretrain $(RECIPE) --corpus $(CORPUS) $(if $(DEV_CORPUS),--dev-corpus $(DEV_CORPUS)) --run-dir $(RUN) $(ARGS)
-finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagging CHECKPOINT=folder DATA=train file DEV=dev file RUN=folder NPROC=processes
+finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagging CHECKPOINT='folder or org/name' DATA=train file DEV=dev file RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
-contrastive: $(READY)  ## vectors of texts: MODE=unsupervised|supervised CHECKPOINT=folder DATA='texts, or pairs' DEV=pairs with numbers RUN=folder NPROC=processes
+contrastive: $(READY)  ## vectors of texts: MODE=unsupervised|supervised CHECKPOINT='folder or org/name' DATA='texts, or pairs' DEV=pairs with numbers RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.contrastive $(MODE) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 ablations: $(READY)  ## DATA=folder of text and labelled data: the paper's tables 5, 6, 8 and figure 5, in small (hours on 2 cores; ARGS='--scale full' on a GPU)
 	$(NEED_DATA)$(PY) $(LAUNCH) training.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
-evaluate: $(READY)  ## CHECKPOINT=folder DATA=dev file (vectors: pairs with numbers)
+evaluate: $(READY)  ## CHECKPOINT='folder or org/name' DATA=dev file (vectors: pairs with numbers)
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html
 	$(PY) -m training.report $(RUN) $(if $(DATA),--data $(DATA)) $(ARGS)
-export: $(READY)  ## CHECKPOINT=folder MODEL=models/<name>/<version> PRECISION=fp32|fp16|int8
+export: $(READY)  ## CHECKPOINT='folder or org/name' MODEL=models/<name>/<version> PRECISION=fp32|fp16|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini anew, and all that comes of it (hours on 2 cores; goes on where it was)
 	$(NEED_DATA)$(PY) -m mini $(if $(DATA),--data $(DATA)) $(ARGS)
-serve: $(READY)  ## MODELS=folder of models (default: those of bertline-mini, which are here) PORT=50051 METRICS_PORT=9090
+serve: $(READY)  ## MODELS=folder of models (default: those of bertline-mini, which are here), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090
+	$(if $(HUB),test -f $(HUB_MODEL)/manifest.json || $(PY) -m export $(HUB) $(HUB_MODEL) --precision $(PRECISION) $(EXPORT_ARGS))
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 
 ## Develop

@@ -77,6 +77,11 @@ class Source:
     card: TaskCard | None
     """None for checkpoints that Bertline did not train."""
 
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint."""
+        return self.origin["name"]
+
     def load_model(self) -> BertModel:
         """Load the network with the task's head.
 

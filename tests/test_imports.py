@@ -178,3 +178,11 @@ def test_reading_checkpoints_is_light():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert result.stdout.strip() == "[]"
+
+
+def test_the_client_of_the_hub_is_loaded_when_needed():
+    """Commands load `huggingface_hub` only to resolve the name of a repository."""
+    code = "import sys, training.grid, export.__main__; print('huggingface_hub' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "False"

@@ -61,7 +61,7 @@ class PretrainRecipe(LoopSettings):
     dev_corpus: Path | None = None
     """Held-out corpus, prepared with the same tokenizer, for MLM loss and accuracy."""
     init: Path | None = None
-    """Checkpoint to start from instead of new weights; its shape replaces the recipe's."""
+    """Checkpoint to start from instead of new weights, also of the hub (org/name); its shape replaces the recipe's."""
     initialization: Literal["bert", "local"] = "bert"
     """Initialization of new weights. bert: as in the reference code; local: heads attend to neighbouring tokens from
     the start, which avoids the plateau of short runs."""

@@ -14,14 +14,18 @@ import transformers
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.utils import get_session
 
+from export.__main__ import main as export
 from tests.commands import call
 from tests.families import create
 from tests.hub import TOKEN, HubServer, Repository
 from tests.toy import write_classification
 from training.checkpoint import load_model, load_tokenizer
+from training.contrastive import main as contrastive
+from training.evaluate import main as evaluate
 from training.finetune import main as finetune
 from training.hub import cached_checkpoint, hub_origin, recorded_name, resolve_checkpoint
 from training.hub_download import needed_files
+from training.pretrain import main as pretrain
 from training.task_card import read_task_card
 
 NAME = "org/tiny-encoder"
@@ -380,6 +384,56 @@ def test_fine_tuning_by_name(hub, tmp_path, monkeypatch, capfd):
     assert again.returncode == 0, again.stderr
 
 
+def test_evaluating_by_name(hub, checkpoint, text_file, monkeypatch, capfd):
+    """`training.evaluate org/name` scores a checkpoint of ours from the hub; the table has the name and the commit."""
+    hub.repositories["org/ours"] = Repository.of(checkpoint)
+
+    ended = call(evaluate, ["org/ours", "--data", str(text_file)], monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    assert f"org/ours@{hub.repositories['org/ours'].commit}" in ended.stdout
+
+
+def test_contrastive_training_by_name(hub, text_file, monkeypatch, capfd):
+    """`training.contrastive` takes a name, too."""
+    flags = "--run-dir run --dropout 0.1 --global-batch-size 8 --train-seq-length 16 --max-minutes 0.01 --dtype fp32"
+    arguments = ["unsupervised", "--checkpoint", NAME, "--train", str(text_file), *flags.split()]
+
+    ended = call(contrastive, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    assert read_task_card("run/checkpoint").provenance["checkpoint"]["name"] == NAME
+
+
+def test_pretraining_goes_on_by_name(hub, checkpoint, corpus_dir, monkeypatch, capfd):
+    """`--init org/name` starts from a checkpoint of the hub."""
+    hub.repositories["org/ours"] = Repository.of(checkpoint)
+    flags = "--num-steps 2 --max-seq-length 32 --dtype fp32 --global-batch-size 8 --micro-batch-size 8"
+    arguments = ["--corpus", str(corpus_dir), "--run-dir", "run", "--init", "org/ours", *flags.split()]
+
+    ended = call(pretrain, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    init = read_task_card("run/checkpoint").provenance
+    assert "org/ours" in json.dumps(init)
+
+
+def test_serving_by_name():
+    """`make serve HUB=org/name` exports once, then serves; without HUB it serves MODELS."""
+    root = Path(__file__).parents[2]
+
+    def commands(*arguments):
+        command = ["make", "-n", "serve", "READY=", "PY=python", *arguments]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+    model = "build/hub/org/name@v1/int8/name/1"
+    assert commands("HUB=org/name@v1", "PRECISION=int8", "EXPORT_ARGS=--no-tune") == [
+        f"test -f {model}/manifest.json || python -m export org/name@v1 {model} --precision int8 --no-tune",
+        "python -m serving build/hub/org/name@v1/int8 --port 50051 --metrics-port 9090 ",
+    ]
+    assert commands() == ["python -m serving models --port 50051 --metrics-port 9090 "]
+
+
 def test_mistakes_are_one_line(hub, monkeypatch, capfd):
     """A command ends with one line, without a traceback."""
     arguments = ["classification", "--checkpoint", "org/absent", "--train", "a.tsv", "--run-dir", "run"]
@@ -392,32 +446,25 @@ def test_mistakes_are_one_line(hub, monkeypatch, capfd):
     assert not Path("run").exists()
 
 
-def test_export_by_name_in_its_own_process(hub, tmp_path):
-    """`python -m export org/name` reads HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE; the manifest names the commit."""
+def test_export_by_name(hub, tmp_path, monkeypatch, capfd):
+    """`python -m export org/name` reads HF_ENDPOINT and HF_HOME, and the manifest names the commit; also offline."""
     root = Path(__file__).parents[2]
     environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(root)}
     environment.pop("HF_HUB_CACHE", None)
-    command = [sys.executable, "-m", "export", NAME, "--task", "embedding", "--no-tune"]
+    arguments = [NAME, "models/tiny/1", "--task", "embedding", "--no-tune", "--revision", "main"]
+    command = [sys.executable, "-m", "export", *arguments]
 
-    for version, more in (("1", {}), ("2", {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"})):
-        model = tmp_path / "models/tiny" / version
-        result = subprocess.run(
-            [*command, str(model), "--revision", "main"],
-            env=environment | more,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
-        found = json.loads((model / "manifest.json").read_text())["provenance"]["checkpoint"]
+    first = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home/hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    second = call(export, [NAME, "models/tiny/2", *arguments[2:]], monkeypatch, capfd)
+
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    for version in "12":
+        found = json.loads(Path("models/tiny", version, "manifest.json").read_text())["provenance"]["checkpoint"]
         assert (found["name"], found["revision"]) == (NAME, hub.repositories[NAME].commit)
-    assert list((tmp_path / "home/hub").glob("models--*"))
-
-
-def test_starting_stays_fast():
-    """The client of the hub is loaded only to resolve a name."""
-    code = "import sys, training.finetune, training.evaluate; print('huggingface_hub' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert result.stdout.strip() == "False"
+        assert found["sha256"] == hashlib.sha256(hub.repositories[NAME].files["model.safetensors"]).hexdigest()
+    assert hub.requests == []
+    again = call(export, [NAME, *arguments[1:]], monkeypatch, capfd)
+    assert again.stderr.startswith("error: already exists: `models/tiny/1`")
