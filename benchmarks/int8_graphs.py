@@ -92,6 +92,7 @@ def random_network(
     architecture = ARCHITECTURES[family]
     sizes = {
         "vocab_size": vocab_size,
+        "pad_token_id": tokenizer.pad_id,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
