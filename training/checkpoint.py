@@ -78,7 +78,7 @@ def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
     name = values.get("model_type", "bert")
     if name == ABLATION:
         name = values.get("ablation_of", "bert")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"unsupported encoder: `{path}` has model_type `{name}` (supported: {known})")
     return ARCHITECTURES[name]
@@ -180,10 +180,12 @@ def load_model(
         if name not in fitting and not name.startswith(optional):
             if name in weights:
                 raise _shape_error(directory, task, name, weights[name], shape, num_labels, values)
+            missing = architecture.file_name(name, len(model.bert.layers), task)
             raise ValueError(
-                f"checkpoint `{directory}` cannot do `{task}`: it lacks `{name}`; fine-tune it for that first"
+                f"checkpoint `{directory}` cannot do `{task}`: it lacks `{missing}`; fine-tune it for that first"
             )
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
+        broken = architecture.file_name(broken, len(model.bert.layers), task)
         raise ValueError(f"checkpoint `{directory}` is broken: `{broken}` has NaN or infinite values; train it again")
     model.load_state_dict(fitting, strict=False, assign=True)
     return model.initialize()

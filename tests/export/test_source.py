@@ -168,8 +168,13 @@ def change_config(directory, **changes):
     [
         ("BertModel", {"architectures": ["BertLMHeadModel"]}, None, "`BertLMHeadModel`.*--task"),
         ("BertModel", {"architectures": None}, None, "unknown architecture `none`"),
-        ("BertModel", {"model_type": "roberta"}, None, "model_type `roberta`"),
-        ("BertModel", {"type_vocab_size": 1}, None, "type_vocab_size of .* must be at least 2: `1`"),
+        ("BertModel", {"model_type": "gpt2"}, None, "model_type `gpt2`"),
+        (
+            "BertModel",
+            {"type_vocab_size": 1},
+            None,
+            r"does not fit `embedding`: `bert.embeddings.token_type.weight` is \[2, 32\]",
+        ),
         ("BertModel", {"vocab_size": 10}, None, r"the tokenizer of .* has 65 tokens, its network 10"),
         ("BertModel", {}, "tagging", "cannot do `tagging`: it lacks `classifier"),
         ("BertModel", {}, "poetry", "unknown task: `poetry`"),

@@ -284,7 +284,7 @@ def spoil_weight(directory):
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
         (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
         (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
-        (spoil_weight, "is broken: `bert.embeddings.norm.weight` has NaN or infinite values"),
+        (spoil_weight, "is broken: `bert.embeddings.LayerNorm.weight` has NaN or infinite values"),
     ],
 )
 def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):

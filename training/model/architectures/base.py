@@ -89,7 +89,11 @@ class Architecture:
         given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
         if isinstance(layers := given.get("state_layers"), list):
             given["state_layers"] = tuple(layers)
-        known = {name: value for name, value in given.items() if value is not None}
+        known = {
+            name: value
+            for name, value in given.items()
+            if value is not None and (name not in _OPTIONS or name in self.defaults)
+        }
         config = self.create_config({**self.defaults, **known, **self.fixed, "model_type": self.model_type})
         if config.shares_layers and config.width_of_embeddings == config.hidden_size:
             raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
@@ -133,6 +137,10 @@ class Architecture:
                 parts = [named[name] for name in theirs]
                 renamed[ours] = parts[0] if len(parts) == 1 else torch.cat(parts)
         return renamed
+
+    def file_name(self, weight: str, num_layers: int, task: str) -> str:
+        """Return Hugging Face's name of one of our weights; of the query for `qkv`."""
+        return dict(self._names(num_layers, task)).get(weight, (weight,))[0]
 
     def unknown_weight(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> str:
         """Return the name of a weight of the encoder that the network does not have; empty if there is none.
