@@ -62,6 +62,8 @@ class HubServer(ThreadingHTTPServer):
         """Bytes in large files that arrive as zeros."""
         self.status: int | None = None
         """Status code of all replies; None for those that the hub would give."""
+        self.body = b""
+        """Body of those replies."""
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.storage = f"http://localhost:{self.server_port}"
 
@@ -100,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path, {name.lower(): value for name, value in self.headers.items()}))
         if self.server.status:
-            self._reply(self.server.status, b"")
+            self._reply(self.server.status, self.server.body)
         elif path.startswith("/storage/"):
             self._large(path)
         elif match := _API.fullmatch(path):

@@ -97,9 +97,11 @@ def _cached_offline(name: str, revision: str, cached: Path | None) -> Path:
 
 
 def _is_complete(name: str, commit: str) -> bool:
-    """Return whether each file of a commit is in the cache or known not to exist."""
+    """Return whether each file of a commit is in the cache or known not to exist, and there are weights."""
     files = (*ROOT_FILES, *FOLDER_FILES)
-    return all(huggingface_hub.try_to_load_from_cache(name, file, revision=commit) is not None for file in files)
+    known = [huggingface_hub.try_to_load_from_cache(name, file, revision=commit) for file in files]
+    cached = find_cached(name, commit)
+    return None not in known and cached is not None and has_weights(cached / _module_folders(cached)[0])
 
 
 # Listing
@@ -119,7 +121,12 @@ class _Listing:
 
 def _list(name: str, revision: str) -> _Listing:
     api = huggingface_hub.HfApi(library_name="bertline")
-    info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    try:
+        info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (KeyError, TypeError, AttributeError, requests.JSONDecodeError) as error:
+        raise ValueError(
+            f"`{constants.ENDPOINT}` does not answer as the Hugging Face hub; check HF_ENDPOINT"
+        ) from error
     if info.id != name:
         _note(f"`{name}` is now `{info.id}` on the hub")
     files = info.siblings or []
@@ -336,8 +343,9 @@ def _translate(error: Exception, name: str, revision: str) -> Exception:
         reason = " ".join(str(error).split())
         if isinstance(error, requests.ConnectionError | requests.Timeout):
             return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({reason[:200]})")
-        return ValueError(f"the download of `{name}` broke off ({reason[:200]}); run the command again to go on")
-    if isinstance(error, OSError) and error.errno:
+        if isinstance(error, requests.exceptions.ChunkedEncodingError):
+            return ValueError(f"the download of `{name}` broke off ({reason[:200]}); run the command again to go on")
+    if isinstance(error, OSError) and error.errno and error.filename:
         return error
     return ValueError(f"cannot download `{name}` from {hub}: {' '.join(str(error).split())[:300]}")
 

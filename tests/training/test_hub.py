@@ -23,8 +23,9 @@ from training.checkpoint import load_model, load_tokenizer
 from training.contrastive import main as contrastive
 from training.evaluate import main as evaluate
 from training.finetune import main as finetune
-from training.hub import cached_checkpoint, hub_origin, recorded_name, resolve_checkpoint
+from training.hub import cached_checkpoint, hub_origin, recorded_name, resolve_checkpoint, resolve_on_all
 from training.hub_download import needed_files
+from training.loop.distributed import CPU, World
 from training.pretrain import main as pretrain
 from training.task_card import read_task_card
 
@@ -263,6 +264,56 @@ def test_the_hub_is_down(hub):
     hub.status = 500
 
     assert refusal().startswith(f"{hub.url} answers 500 for `{NAME}`")
+
+
+@pytest.mark.parametrize("body", [b"<html>Please log in", b"{}", b"[]", b"null"])
+def test_other_servers(hub, body):
+    """A server that is not the hub, such as the page of a network that wants a login, is one line."""
+    hub.status, hub.body = 200, body
+
+    assert refusal() == f"`{hub.url}` does not answer as the Hugging Face hub; check HF_ENDPOINT"
+
+
+@pytest.mark.parametrize("url", ["huggingface.co", "http://", "ftp://127.0.0.1"])
+def test_broken_endpoints(hub, monkeypatch, url):
+    """An HF_ENDPOINT that is no address of a server is one line."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+
+    assert refusal().startswith(f"cannot download `{NAME}` from {url}: ")
+
+
+def test_a_cache_that_is_a_file(hub, tmp_path):
+    """A cache that cannot be written is named."""
+    (tmp_path / "cache").write_text("")
+
+    with pytest.raises(OSError, match=r"Not a directory|File exists") as error:
+        resolve_checkpoint(NAME)
+    assert str(error.value.filename).startswith(str(tmp_path / "cache"))
+
+
+def test_removed_weights_are_downloaded_again(hub):
+    """A commit whose weights were removed from the cache is not taken as whole."""
+    path = resolve_checkpoint(NAME)
+    (path / "model.safetensors").resolve().unlink()
+
+    assert resolve_checkpoint(NAME, path.name) == path
+    load_model(path, "embedding")
+
+
+def test_processes_take_the_commit_of_the_main_one(hub):
+    """The other processes of a run resolve the commit that the main process downloaded, and local paths as they are."""
+    main = World(0, 1, CPU)
+    found = resolve_on_all(Path(NAME), main)
+    hub.repositories[NAME].files["config.json"] += b"\n"
+
+    class Peer(World):
+        def on_main(self, work):
+            return found
+
+    hub.requests.clear()
+    assert resolve_on_all(Path(NAME), Peer(1, 2, CPU)) == found
+    assert hub.requests == []
+    assert resolve_on_all(found, main) == found
 
 
 def test_repositories_without_a_checkpoint(hub):
