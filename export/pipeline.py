@@ -72,6 +72,8 @@ class ExportConfig:
         check_numbers(self.limits)
         if self.mixed and self.precision != "int8":
             raise ValueError("--mixed needs --precision int8")
+        if self.limits.quality == "high" and self.precision == "fp32":
+            raise ValueError("--quality high needs --precision int8 or fp16; fp32 is within --atol of PyTorch")
 
 
 def export_checkpoint(

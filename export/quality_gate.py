@@ -71,8 +71,8 @@ class QualityLimits:
 
     quality: Literal["default", "high"] = "default"
     """int8: `default` takes the first of static, dynamic and SmoothQuant int8 within the limits. `high` has closer
-    limits, also keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs at most 5%
-    slower than the fastest one within the limits."""
+    limits, also keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs that take
+    at most 1.05 times as long as the fastest one within the limits."""
     atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch's; proportional for values beyond 10."""
     max_drop: Annotated[float | None, NOT_NEGATIVE] = None

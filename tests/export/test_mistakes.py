@@ -270,6 +270,7 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
         (["--num-calibration", "0"], "--num-calibration must be at least 1: `0`"),
         (["--max-drop", "nan"], "--max-drop must be at least 0: `nan`"),
         (["--mixed"], "--mixed needs --precision int8"),
+        (["--quality", "high"], "--quality high needs --precision int8 or fp16"),
         (["--texts", "a.txt", "--dev", "b.tsv"], "--texts excludes --dev and --train"),
         (["--texts", "a.txt", "--metric", "matthews"], "--metric needs --dev, as --texts are not scored"),
         (["--metric", "matthews"], "--metric `matthews` needs scores: give --dev"),
