@@ -20,23 +20,26 @@ _ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmo
 """Class in `torch.nn` -> setting."""
 
 
-def read_activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Activation | None:
+def read_activation(
+    checkpoint: Path, directory: Path, config: Mapping[str, Any], *, remedy: str = "give --activation"
+) -> Activation | None:
     """Return the activation function of a checkpoint; None if its files name none.
 
     Args:
         checkpoint: folder that the user gave.
         directory: folder of `config.json`, perhaps a subfolder.
         config: values of `config.json`.
+        remedy: what a user can do about a function that is not supported.
 
     Raises:
         ValueError: naming the file and the key of a function that is not supported, or of two that differ.
     """
     found: dict[Activation, str] = {}
     for source, name in _named(checkpoint, directory, config):
-        found.setdefault(_to_activation(source, name), source)
+        found.setdefault(_to_activation(source, name, remedy), source)
     if len(found) > 1:
         (first, source), (second, other) = found.items()
-        raise ValueError(f"{source} names the function `{first}`, {other} `{second}`; give --activation")
+        raise ValueError(f"{source} names the function `{first}`, {other} `{second}`; {remedy}")
     return next(iter(found), None)
 
 
@@ -56,11 +59,11 @@ def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iter
     return ((place, name) for place, name in places.items() if name is not None)
 
 
-def _to_activation(source: str, name: Any) -> Activation:
+def _to_activation(source: str, name: Any, remedy: str) -> Activation:
     package, _, kind = str(name).rpartition(".")
     if kind not in _ACTIVATIONS or not f"{package}.".startswith("torch.nn."):
         raise ValueError(
             f"unsupported activation function `{str(name)[:60]}` in {source} (one of: "
-            f"{', '.join(f'torch.nn.{known}' for known in _ACTIVATIONS)}); --activation overrides it"
+            f"{', '.join(f'torch.nn.{known}' for known in _ACTIVATIONS)}); {remedy}"
         )
     return _ACTIVATIONS[kind]

@@ -81,14 +81,18 @@ def _cosines(vectors: np.ndarray) -> np.ndarray:
     return cosines
 
 
-def likeliest(task: AnyTask, outputs: Sequence[Outputs]) -> list[int]:
+def likeliest(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
     """Return the likeliest label of each sequence, or of each of its tokens, without decoding; empty for numbers.
+
+    With any number of labels: for each of them whether it is selected.
 
     Args:
         outputs: of each sequence of an example.
     """
     if not compares(task, scored=False):
         return []
+    if getattr(task.settings, "is_multi_label", False):
+        return [decision for one in outputs for decision in task.decisions(task.decode(None, (), [one]))]
     return [int(label) for one in outputs for name in task.output_names for label in one[name].argmax(-1).ravel()]
 
 

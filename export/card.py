@@ -32,10 +32,10 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     """
     manifest = convert_manifest(manifest)
     provenance, task = manifest.provenance, manifest.task
-    record = training_record(task, provenance["training"])
+    record = training_record(task, provenance["training"], settings=manifest.settings)
     data = provenance.get("data", {})
     record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
-    usage = usage_of(task)
+    usage = usage_of(task, manifest.settings)
     examples = usage.examples or _EXAMPLES[record["text_pairs"]]
     return render_card(
         TEMPLATE,

@@ -24,7 +24,7 @@ from training.data.input_warnings import is_truncated
 from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
-from training.evaluate import check_labels
+from training.evaluate import check_kind, check_labels
 from training.similarity import vector_scores
 from training.task_card import TaskCard
 
@@ -269,6 +269,7 @@ def labelled(
     passage = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
     available = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
     examples = available.sample(max_examples)
+    check_kind(task, examples)
     try:
         check_labels(task, examples)
     except ValueError as error:

@@ -30,6 +30,9 @@ def write_interop_files(directory: Path, source: Source, hidden_size: int) -> No
             shutil.copyfile(source.directory / name, directory / name)
     if labels := getattr(source.task.settings, "labels", ()):
         _set_labels(directory / CONFIG_FILE, labels)
+    if getattr(source.task.settings, "is_multi_label", False):
+        path = directory / CONFIG_FILE
+        _write(path, read_json(path) | {"problem_type": source.task.settings.problem_type})
     if isinstance(source.task.settings, EmbeddingSettings):
         _write_sentence_transformer(directory, source.task.settings, hidden_size)
 

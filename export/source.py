@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict, get_args
 from export.activation import read_activation
 from export.sentence_transformers import checkpoint_directory, embedding_settings
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
+from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
@@ -46,6 +47,10 @@ class SettingsChanges(TypedDict, total=False):
     """embedding: return the last hidden state of [CLS], or the mean over tokens."""
     normalize: bool
     """embedding: scale each vector to length 1."""
+    problem_type: Literal["single_label_classification", "multi_label_classification"]
+    """classification: whether a text has one label, or any number, each with a sigmoid of its own."""
+    thresholds: tuple[float, ...]
+    """classification with any number of labels: smallest score that selects each label, in the order of the logits."""
     activation: Literal["identity", "sigmoid"]
     """regression: function of the network's output; `sigmoid` for most cross-encoders."""
     labels: tuple[str, ...]
@@ -132,9 +137,10 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
             values |= embedding_settings(checkpoint, tokenizer)
         elif task == "regression" and "activation" not in (settings or {}):
             values["activation"] = _activation(checkpoint, directory, config)
-        elif task == "classification":
-            _refuse_activation(read_activation(checkpoint, directory, config), directory)
-    known_task = create_task(task, tokenizer, settings_from_dict(task, values | dict(settings or {})))
+    values |= dict(settings or {})
+    if task == "classification" and not card:
+        _check_activation(checkpoint, directory, config, values)
+    known_task = create_task(task, tokenizer, settings_from_dict(task, values))
     _check_sizes(directory, known_task)
     return Source(origin=checkpoint_record(checkpoint), directory=directory, task=known_task, card=card)
 
@@ -193,15 +199,22 @@ def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) ->
 
     In Hugging Face's words, one output with the problem of several labels is the sigmoid of one label.
     """
-    is_label = config.get("problem_type") == "multi_label_classification"
+    is_label = config.get("problem_type") == MULTI_LABEL
     return read_activation(checkpoint, directory, config) or ("sigmoid" if is_label else "identity")
 
 
-def _refuse_activation(activation: Activation | None, directory: Path) -> None:
-    """Raise for a sigmoid of several labels, as the scores of a classification are a softmax."""
-    if activation == "sigmoid":
+def _check_activation(
+    checkpoint: Path, directory: Path, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Raise for a function of several labels that gives other scores than the settings do.
+
+    The identity and no function leave the scores to the problem type; a sigmoid belongs to any number of labels.
+    """
+    named = read_activation(checkpoint, directory, config, remedy="remove it")
+    if named == "sigmoid" and settings.get("problem_type") != MULTI_LABEL:
         raise ValueError(
-            f"`{directory / CONFIG_FILE}` names a sigmoid for several labels, which get a softmax here; remove it"
+            f"`{directory}` names a sigmoid as activation function, which belongs to any number of labels for a text; "
+            f"give --problem-type {MULTI_LABEL}"
         )
 
 
@@ -215,10 +228,10 @@ def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCa
         raise ValueError(
             f"checkpoint `{directory}` cannot do `{task}`: it has the head of a `{others[0]}`; fine-tune it first"
         )
-    problem = config.get("problem_type") or "single_label_classification"
-    if task == "classification" and problem != "single_label_classification":
+    problem, known = config.get("problem_type") or SINGLE_LABEL, get_args(ProblemType)
+    if task == "classification" and problem not in known:
         raise ValueError(
-            f"unsupported problem_type `{problem}` in `{directory / 'config.json'}`; one label per text only"
+            f"unsupported problem_type `{problem}` in `{directory / CONFIG_FILE}` (one of: {', '.join(known)})"
         )
 
 
@@ -232,6 +245,8 @@ def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard
     values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
     if MODELS[task].has_labels:
         values["labels"] = labels_of(config)
+    if task == "classification" and config.get("problem_type"):
+        values["problem_type"] = config["problem_type"]
     if task == "spans":  # as in BERT's code for SQuAD, proportional to its 384 tokens
         values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
         values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)

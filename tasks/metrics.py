@@ -74,6 +74,25 @@ def classification_scores(
     return scores | {f"f1_{name}": label_f1(labels, predictions, name) for name in names if len(names) == 2}
 
 
+def multi_label_scores(
+    labels: Sequence[Collection[str]], predictions: Sequence[Collection[str]], names: Sequence[str]
+) -> dict[str, float]:
+    """Return micro F1 (over all pairs of text and label), macro F1 (mean over labels) and the fraction of exact sets.
+
+    Args:
+        labels: true labels of each text, any number.
+        predictions: predicted labels of each text.
+        names: all labels of the model. A label that occurs neither in labels nor in predictions has an F1 of 0.
+    """
+    true, predicted = (Counter(name for items in rows for name in {*items}) for rows in (labels, predictions))
+    hits = Counter(name for one, other in zip(labels, predictions, strict=True) for name in {*one} & {*other})
+    return {
+        "micro_f1": 2 * hits.total() / max(1, true.total() + predicted.total()),
+        "macro_f1": float(np.mean([2 * hits[name] / max(1, true[name] + predicted[name]) for name in names])),
+        "exact_match": accuracy([{*items} for items in labels], [{*items} for items in predictions]),
+    }
+
+
 def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
     """Return Pearson's and Spearman's correlation (GLUE's scores of STS-B) and the mean absolute error.
 

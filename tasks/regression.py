@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-import numpy as np
-
 from tasks._encode import encode_pairs
 from tasks.base import NEWER, Outputs, SeqLength, Task, TaskSettings
+from tasks.classification import sigmoid
 from tasks.features import Features
 from tasks.metrics import regression_scores
 from tasks.schema import Bounds
@@ -72,8 +71,3 @@ class Regression(Task[RegressionExample, Features, float, RegressionSettings]):
 
     def to_dict(self, example: RegressionExample, prediction: float) -> dict[str, Any]:
         return {"text": example.text, "text_pair": example.text_pair, "value": prediction}
-
-
-def sigmoid(logits: np.ndarray | float) -> np.ndarray:
-    """Return the sigmoid as float64, computed so that large logits do not overflow."""
-    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))

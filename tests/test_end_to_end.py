@@ -15,7 +15,7 @@ from export import ExportConfig, export_checkpoint
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.tokenizer import Tokenizer
-from tests.toy import make_text, write_classification, write_spans
+from tests.toy import make_text, write_classification, write_multi_label, write_spans
 from training.checkpoint import load_model
 from training.data.columns import Columns
 from training.data.squad import read_spans
@@ -35,6 +35,7 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     return {
         "classify": write_classification(folder / "classify.jsonl", 150, seed=0),
+        "label": write_multi_label(folder / "label.jsonl", 150, seed=0),
         "answer": write_spans(folder / "answer.json", 150, seed=0, unanswerable=True),
     }
 
@@ -47,6 +48,15 @@ def checkpoints(checkpoint, data, tmp_path_factory, alone):
         "classify": FinetuneRecipe(
             task="classification", checkpoint=checkpoint, train=(data["classify"],), run_dir=runs / "classify", **SHORT
         ),
+        "label": FinetuneRecipe(
+            task="classification",
+            checkpoint=checkpoint,
+            train=(data["label"],),
+            dev=(data["label"],),
+            run_dir=runs / "label",
+            num_epochs=2,
+            **SHORT,
+        ),
         "answer": FinetuneRecipe(
             task="spans", checkpoint=checkpoint, train=(data["answer"],), run_dir=runs / "answer", **windows, **SHORT
         ),
@@ -56,7 +66,7 @@ def checkpoints(checkpoint, data, tmp_path_factory, alone):
 
 @pytest.fixture(scope="module")
 def client(checkpoints, tmp_path_factory):
-    """Yield a client of a server with fp32 graphs of all three checkpoints; embeddings also with mean pooling."""
+    """Yield a client of a server with fp32 graphs of all checkpoints; embeddings also with mean pooling."""
     models = tmp_path_factory.mktemp("models")
     for name, path in checkpoints.items():
         export_checkpoint(path, models / name / "1", UNTUNED, task="embedding" if name == "embed" else None)
@@ -89,6 +99,24 @@ def test_served_labels_are_the_evaluated_ones(client, checkpoints, data):
         scores = dict(prediction.ranked())
         for item in result.labels:
             assert item.score == pytest.approx(scores[item.label], abs=1e-5)
+
+
+def test_served_sets_of_labels_are_the_evaluated_ones(client, checkpoints, data):
+    """Served labels are those that reach the thresholds chosen on dev; scores agree to 1e-5."""
+    task, run = load_for_evaluation(checkpoints["label"])
+    examples = read_classification(data["label"], Columns())
+    evaluated = predict(task, examples, run)
+
+    served = client.classify([example.text for example in examples], model="label")
+
+    assert len(task.settings.thresholds) == 3
+    assert len({prediction.selected for prediction in evaluated}) > 2
+    for result, prediction in zip(served, evaluated, strict=True):
+        assert result.multi_label
+        assert {item.label: item.score for item in result.labels} == pytest.approx(dict(prediction.ranked()), abs=1e-5)
+        near = np.abs(prediction.scores - task.settings.label_thresholds) < 1e-5  # rounding decides there
+        if not near.any():
+            assert result.selected == prediction.selected
 
 
 def test_served_answers_are_the_evaluated_ones(client, checkpoints, data):

@@ -30,6 +30,18 @@ def write_classification(path, num_rows, seed):
     return path
 
 
+def write_multi_label(path, num_rows, seed):
+    """Write texts with a label for each of three words, of which they may have any number."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(num_rows):
+        marks = [mark for mark in ("big", "cat", "river") if rng.random() < 0.4]
+        words = rng.permutation([*rng.choice(["the", "old", "dog"], 2), *marks])
+        rows.append({"text": " ".join(words), "label": [f"a {mark}" for mark in marks]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def write_spans(path, num_questions, seed, *, unanswerable=False):
     """Write questions whose answer is the colour in the context; contexts without a colour have no answer."""
     rng = np.random.default_rng(seed)

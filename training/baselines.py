@@ -12,7 +12,7 @@ import numpy as np
 from tasks.classification import ClassificationExample
 from tasks.languages import split_characters
 from tasks.masked_lm import ClozeExample
-from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
+from tasks.metrics import accuracy, classification_scores, multi_label_scores, regression_scores, tagging_scores
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, answer_scores, scored_by_characters
@@ -23,10 +23,22 @@ from training.data.pretraining import Masking
 
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
-    """Predict the most frequent label of train."""
+    """Predict the most frequent label of train; with any number of labels, the set with the best micro F1 on train."""
+    if train[0].labels is not None:
+        return _commonest_labels(train, dev)
     counts = Counter(example.label or "" for example in train)
     predictions = [counts.most_common(1)[0][0]] * len(dev)
     return classification_scores([example.label or "" for example in dev], predictions, sorted(counts))
+
+
+def _commonest_labels(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
+    """Predict the most frequent labels of train for every text, as many as have the best micro F1 on train."""
+    ranked = Counter(name for example in train for name in example.labels or ()).most_common()
+    sums = np.cumsum([count for _, count in ranked])
+    f1 = 2 * sums / (len(train) * np.arange(1, len(ranked) + 1) + sums[-1])
+    names = [name for name, _ in ranked]
+    predicted = [names[: int(f1.argmax()) + 1]] * len(dev)
+    return multi_label_scores([example.labels or () for example in dev], predicted, names)
 
 
 def mean_label(train: Sequence[RegressionExample], dev: Sequence[RegressionExample]) -> dict[str, float]:

@@ -50,6 +50,8 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
+    elif getattr(card.settings, "is_multi_label", False):
+        config["problem_type"] = card.settings.problem_type  # type: ignore[attr-defined]
     if labels:
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}

@@ -113,6 +113,16 @@ def check_labels(task: AnyTask, examples: Examples) -> None:
         raise ValueError(f"{location}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
 
 
+def check_kind(task: AnyTask, examples: Examples) -> None:
+    """Check that the task can be scored on the data.
+
+    Raises:
+        ValueError: naming the first example that does not fit, and its location.
+    """
+    if task.name in OBJECTIVES and (problem := OBJECTIVES[task.name].mismatch(task.settings, examples)):
+        raise ValueError(problem)
+
+
 def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
     """Predict as `tasks.batching.predict`, with a progress bar."""
     with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
@@ -157,6 +167,7 @@ def evaluate_predictions(
             "--predictions is not for masked-lm, which scores the whole vocabulary at each [MASK]: leave it out"
         )
     examples = _read_examples(recipe, task, recipe.data)
+    check_kind(task, examples)
     check_labels(task, examples)
     report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))
     predictions = predict_with_progress(task, examples, run)

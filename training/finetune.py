@@ -77,7 +77,7 @@ class FinetuneRecipe(LoopSettings):
         tyro.conf.arg(metavar="TASK"),
     ]
     """Task to learn:
-    - classification: a label for a text, or for a pair
+    - classification: a label for a text, or for a pair; with lists of labels, any number of them
     - spans: the answer to a question as a span of a text (SQuAD)
     - regression: a number for a text, or for a pair
     - multiple-choice: the right one of several answers
@@ -218,7 +218,11 @@ def _read_data(recipe: FinetuneRecipe) -> _Data:
         read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer) if paths else Examples()
         for paths in (recipe.train, recipe.dev)
     )
-    task = create_task(recipe.task, tokenizer, task_settings(recipe, train, dev))
+    settings = task_settings(recipe, train, dev)
+    for examples in (train, dev):
+        if problem := OBJECTIVES[recipe.task].mismatch(settings, examples):
+            raise ValueError(problem)
+    task = create_task(recipe.task, tokenizer, settings)
     return _Data(task=task, train=train, dev=dev)
 
 
@@ -443,7 +447,8 @@ def _score(recipe: FinetuneRecipe, data: _Data, model: BertModel, world: World) 
     """Score all dev examples.
 
     Returns:
-        The task, with the null threshold found by `--null-threshold auto`; and scores by row, baseline last.
+        The task, with the null threshold found by `--null-threshold auto`, or with the thresholds of its labels; and
+        scores by row, baseline last.
     """
     task, dev = data.task, data.dev
     predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
@@ -453,6 +458,10 @@ def _score(recipe: FinetuneRecipe, data: _Data, model: BertModel, world: World) 
         decided = [tuned.decide(prediction) for prediction in predictions]
         rows = {"dev": tuned.score(dev, decided), "dev, null threshold 0": rows["dev"]}
         task = tuned
+    tuned_task, found = OBJECTIVES[task.name].tuned(task, dev, predictions)
+    if tuned_task is not task:
+        rows = {"dev": tuned_task.score(dev, found), "dev, thresholds 0.5": rows["dev"]}
+        task = tuned_task
     name, baseline_scores = best_baseline(task.name, data.train, dev, task.tokenizer)
     return task, {**rows, name: baseline_scores, "num_dev_examples": len(dev)}
 

@@ -52,8 +52,16 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     if not all(result.labels for result in reply.results):
         raise ServerError("the server sent a classification without labels")
     _check_finite(_sum_of_scores(result.labels) for result in reply.results)
+    is_old = reply.problem_type == pb.PROBLEM_TYPE_UNSPECIFIED  # single-label models only, and no `selected`
     return [
-        Classification(tuple(LabelScore(item.label, item.score) for item in result.labels)) for result in reply.results
+        Classification(
+            labels=tuple(
+                LabelScore(item.label, item.score, item.selected or (is_old and not rank))
+                for rank, item in enumerate(result.labels)
+            ),
+            multi_label=reply.problem_type == pb.PROBLEM_TYPE_MULTI_LABEL,
+        )
+        for result in reply.results
     ]
 
 

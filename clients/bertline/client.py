@@ -161,7 +161,8 @@ class Client:
             usage: receives tokens, truncation and timings.
 
         Returns:
-            One classification per input; `.label` and `.score` are those of the most likely label.
+            One classification per input. `.label` and `.score` are those of the most likely label; `.selected` has all
+            labels that the input has, any number of them if the model is a multi-label one.
         """
         call = classify_call(inputs, model, version, truncate, top_k=top_k)
         return self._run(call, timeout, usage)

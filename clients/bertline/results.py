@@ -13,13 +13,28 @@ class LabelScore:
 
     label: str
     score: float
+    selected: bool = False
+    """True if the text has the label, according to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """Labels for one text or pair, most likely first. The scores of all labels of the model sum to 1."""
+    """Labels for one text or pair, most likely first.
+
+    The scores of all labels of a single-label model sum to 1; those of a multi-label model are independent.
+    """
 
     labels: tuple[LabelScore, ...]
+    multi_label: bool = False
+    """True if a text has any number of labels."""
+
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """Labels that the text has, most likely first: exactly one, or any number with `multi_label`.
+
+        A `top_k` of the call may cut selected labels off.
+        """
+        return tuple(item.label for item in self.labels if item.selected)
 
     @property
     def label(self) -> str:
@@ -199,3 +214,9 @@ class Model:
     def manifest(self) -> dict[str, Any]:
         """Manifest: provenance, text handling, scores before and after quantisation."""
         return json.loads(self.manifest_json or "{}")
+
+    @property
+    def multi_label(self) -> bool:
+        """True for a classification with any number of labels for a text."""
+        settings = self.manifest.get("settings")
+        return isinstance(settings, dict) and settings.get("problem_type") == "multi_label_classification"

@@ -107,7 +107,7 @@ class TextEndpoint(Endpoint):
         Messages are serialised here, in a worker thread. The result must not refer to arrays of the batch.
         """
 
-    def start_reply(self, results: Sequence[Any]) -> Any:
+    def start_reply(self, results: Sequence[Any], task: Any) -> Any:
         """Return the reply message without the fields that `serialized_results` yields."""
         return self.reply_type()
 
@@ -155,7 +155,7 @@ class TextInference(Inference):
 
     def reply(self, done: JobResult) -> Reply:
         """Serialise the reply: common fields, results, and last the timings, which the cache removes."""
-        reply = self.endpoint.start_reply(done.results)
+        reply = self.endpoint.start_reply(done.results, self.task)
         reply.model.CopyFrom(reference(self.model))
         reply.num_tokens.extend(sum(map(len, windows)) for windows in self.windows)
         reply.num_truncated.extend(sum(window.num_truncated for window in windows) for windows in self.windows)

@@ -33,10 +33,14 @@ class Classify(TextEndpoint):
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
     ) -> bytes:
-        result = pb.Classification()
+        result, selected = pb.Classification(), frozenset(prediction.selected)
         for name, score in prediction.ranked()[: request.top_k or None]:
-            result.labels.add(label=name, score=score)
+            result.labels.add(label=name, score=score, selected=name in selected)
         return result.SerializeToString()
+
+    def start_reply(self, results: Sequence[bytes], task: Classification) -> pb.ClassifyReply:
+        several = task.settings.is_multi_label
+        return pb.ClassifyReply(problem_type=pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL)
 
 
 def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
@@ -65,7 +69,7 @@ class Regress(TextEndpoint):
     def result(self, prediction: float, example: Any, task: Regression, request: pb.RegressRequest) -> float:
         return prediction
 
-    def start_reply(self, results: Sequence[float]) -> pb.RegressReply:
+    def start_reply(self, results: Sequence[float], task: Regression) -> pb.RegressReply:
         return pb.RegressReply(values=results)
 
     def serialized_results(self, results: Sequence[float]) -> Iterable[bytes]:

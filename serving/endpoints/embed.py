@@ -54,7 +54,7 @@ class Embed(TextEndpoint):
     def result(self, prediction: np.ndarray, example: Any, task: Embedding, request: pb.EmbedRequest) -> bytes:
         return prediction.astype("<f4").tobytes()
 
-    def start_reply(self, results: Sequence[bytes]) -> pb.EmbedReply:
+    def start_reply(self, results: Sequence[bytes], task: Embedding) -> pb.EmbedReply:
         return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
 
     def serialized_results(self, results: Sequence[bytes]) -> Iterable[bytes]:

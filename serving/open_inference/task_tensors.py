@@ -109,14 +109,17 @@ class EmbeddingTensors(TaskTensors):
 
 
 class ClassificationTensors(TaskTensors):
-    """Texts or pairs -> labels with probabilities, likeliest first."""
+    """Texts or pairs -> labels with probabilities, likeliest first; of multi-label models also which are selected."""
 
     task = Classification.name
     inputs = (TEXT, TEXT_PAIR)
     options = ("truncate", "top_k")
 
     def outputs(self, model: Model) -> list[TensorSpec]:
-        return [TensorSpec("label", BYTES, (-1, -1)), TensorSpec("score", "FP32", (-1, -1))]
+        specs = [TensorSpec("label", BYTES, (-1, -1)), TensorSpec("score", "FP32", (-1, -1))]
+        if model.task.settings.is_multi_label:
+            specs.append(TensorSpec("selected", "BOOL", (-1, -1)))
+        return specs
 
     def example(self, row: Row, task: Any) -> ClassificationExample:
         return ClassificationExample(row["text"], row["text_pair"])
@@ -128,7 +131,11 @@ class ClassificationTensors(TaskTensors):
         self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
     ) -> Sequence[Any]:
         ranked = prediction.ranked()[: options.top_k]
-        return [[label.encode() for label, _ in ranked], [score for _, score in ranked]]
+        values: list[Any] = [[label.encode() for label, _ in ranked], [score for _, score in ranked]]
+        if task.settings.is_multi_label:
+            selected = frozenset(prediction.selected)
+            values.append([label in selected for label, _ in ranked])
+        return values
 
 
 class RegressionTensors(TaskTensors):

@@ -91,6 +91,33 @@ def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> N
     assert [item.HasField("text_pair") for item in server.requests[0].inputs] == [False, True]
 
 
+def test_one_label_is_selected(client: Client, server: FakeServer) -> None:
+    """The most probable label is the selected one; replies of servers that do not say so are read alike."""
+    (result,) = client.classify(["four"])
+    (cut,) = client.classify(["four"], top_k=1)
+    labels = [pb.LabelScore(label="a", score=0.75), pb.LabelScore(label="b", score=0.25)]
+    server.reply("Classify", lambda request: pb.ClassifyReply(results=[pb.Classification(labels=labels)]))
+    (old,) = client.classify(["four"])
+
+    assert result.selected == cut.selected == (result.label,)
+    assert not result.multi_label
+    assert (old.selected, old.multi_label) == (("a",), False)
+
+
+def test_any_number_of_labels_is_selected() -> None:
+    """A multi-label model gives any number of labels, none included, and scores that do not sum to 1."""
+    model = FakeModel(task="classification", labels=("toxic", "insult", "threat"), multi_label=True)
+    with FakeServer([model]) as fake, Client(fake.target) as connected:
+        results = connected.classify([f"text {number}" for number in range(50)])
+        described = connected.model()
+
+    assert described.multi_label
+    assert all(result.multi_label for result in results)
+    assert {len(result.selected) for result in results} == {0, 1, 2, 3}
+    for result in results:
+        assert result.selected == tuple(item.label for item in result.labels if item.score >= 0.5)
+
+
 def test_answer_returns_spans_of_the_context(client: Client) -> None:
     """Offsets are positions in Python strings, and the text of "no answer" is empty."""
     context = "🦉 In Zürich, Zürich"

@@ -118,6 +118,23 @@ def test_jsonl_keeps_other_columns(run: Run, server: FakeServer, tmp_path: Path)
     assert set(second) == {"row_number", "text", "text_pair", "label", "score", "labels"}
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_sets_of_labels_are_a_column(run: Run, server: FakeServer, tmp_path: Path, suffix: str) -> None:
+    """Rows of a multi-label model have the list `selected`, perhaps empty; an input column of that name is renamed."""
+    names = ("toxic", "insult", "threat")
+    server.models = [FakeModel(task="classification", labels=names, multi_label=True)]
+    rows = [{"text": text, "selected": "input"} for text in texts(20)]
+    output = tmp_path / f"out.{suffix}"
+
+    assert run("classify", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output)).code == 0
+
+    found = read_jsonl(output) if suffix == "jsonl" else pq.read_table(output).to_pylist()
+    assert {len(row["selected"]) for row in found} == {0, 1, 2, 3}
+    for row in found:
+        assert row["selected"] == [item["label"] for item in row["labels"] if item["score"] >= 0.5]
+        assert row["input_selected"] == "input"
+
+
 def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
     """--keep selects columns, --drop leaves some out, and a column in both is refused."""
     path = write_jsonl(tmp_path / "in.jsonl", [{"id": 1, "text": "x", "more": 2}])

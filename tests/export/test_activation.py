@@ -109,13 +109,3 @@ def test_other_functions_are_refused(save_cross_encoder, config, library, messag
 
     assert "\n" not in str(caught.value)
     assert read_source(directory, settings={"activation": "sigmoid"}).task.settings.activation == "sigmoid"
-
-
-def test_a_sigmoid_of_several_labels_is_no_softmax(tmp_path, save_checkpoint):
-    """A classifier of several labels whose configuration names a sigmoid is refused."""
-    directory = save_checkpoint(tmp_path / "c", "BertForSequenceClassification", num_labels=3)
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sbert_ce_default_activation_function": SIGMOID}))
-
-    with pytest.raises(ValueError, match="names a sigmoid for several labels"):
-        read_source(directory)

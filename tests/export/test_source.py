@@ -181,9 +181,9 @@ def change_config(directory, **changes):
         ("BertForMaskedLM", {"tie_word_embeddings": False}, "masked-lm", "unties the word embeddings"),
         (
             "BertForSequenceClassification",
-            {"problem_type": "multi_label_classification"},
+            {"problem_type": "ranking"},
             None,
-            "problem_type `multi_label_classification`",
+            "unsupported problem_type `ranking` in .*config.json` .one of: single_label_classification, multi_label",
         ),
         ("BertForSequenceClassification", {"id2label": {"0": "score"}}, None, "does not fit `regression`"),
     ],

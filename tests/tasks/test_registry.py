@@ -15,7 +15,10 @@ VALUES = {
         {},
         optional={"max_seq_length": LENGTHS, "pooling": st.sampled_from(["cls", "mean"]), "normalize": st.booleans()},
     ),
-    "classification": st.fixed_dictionaries({"labels": LABELS}, optional={"max_seq_length": LENGTHS}),
+    "classification": st.fixed_dictionaries(
+        {"labels": LABELS},
+        optional={"max_seq_length": LENGTHS, "problem_type": st.just("multi_label_classification")},
+    ),
     "spans": st.fixed_dictionaries(
         {},
         optional={

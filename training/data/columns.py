@@ -23,6 +23,12 @@ class Columns:
     """Contrastive training: a text unlike `text`. Optional, as `text_pair` is."""
     label: str = "label"
     """Class, number (regression), or number of the right choice, from 0 (multiple choice)."""
+    label_separator: str = ""
+    """Classification with any number of labels: what stands between the labels in the column `label`, such as `|`.
+    Without it, lists in JSON lines and Parquet hold several labels."""
+    label_columns: tuple[str, ...] = ()
+    """Classification with any number of labels: columns of 0 and 1, instead of the column `label`. Their names are the
+    labels."""
     tokens: str = "tokens"
     """Tagging: list of words. In CoNLL, a column number from 0, or a UD name such as `form`."""
     tags: str = "tags"
@@ -39,17 +45,20 @@ class Columns:
     @property
     def custom(self) -> list[str]:
         """Columns without their default name. Tables must have them."""
-        return [
+        named = [
             getattr(self, field.name)
             for field in fields(self)
-            if field.name != "header" and getattr(self, field.name) != field.default
+            if field.name not in ("header", "label_separator", "label_columns")
+            and getattr(self, field.name) != field.default
         ]
+        return [*named, *self.label_columns]
 
 
 def dev_columns(recipe: Mapping[str, Any]) -> Columns:
     """Return the columns of a run's dev data, from its recipe.json; ignore fields that `Columns` does not have."""
     named = recipe.get("dev_columns", recipe.get("columns", {}))
-    return Columns(**{field.name: named[field.name] for field in fields(Columns) if field.name in named})
+    values = {field.name: named[field.name] for field in fields(Columns) if field.name in named}
+    return Columns(**values | {"label_columns": tuple(values.get("label_columns", ()))})
 
 
 def existing_columns(paths: Sequence[Path], columns: Columns) -> Columns:
@@ -68,5 +77,7 @@ def existing_columns(paths: Sequence[Path], columns: Columns) -> Columns:
     names = {name for row in rows for name in row}
     if len(tables) < len(paths):
         names |= set(filter(is_conll_column, (columns.tokens, columns.tags)))
-    found = {field: name for field, name in asdict(columns).items() if name in names}
-    return Columns(**found | {"header": columns.header})
+    texts = {field: name for field, name in asdict(columns).items() if isinstance(name, str)}
+    found: dict[str, Any] = {field: name for field, name in texts.items() if name in names}
+    found["label_columns"] = columns.label_columns if names >= {*columns.label_columns} else ()
+    return Columns(**found | {"header": columns.header, "label_separator": columns.label_separator})

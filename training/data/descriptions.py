@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,9 @@ from training.data.examples import Examples
 from training.objectives.base import LabelledFeatures
 from training.objectives.registry import OBJECTIVES
 
+MAX_COUNTED = 40
+"""Most labels whose numbers of examples are shown."""
+
 
 def describe_examples(task: AnyTask, examples: Examples) -> str:
     """Return the number of examples, whether they are pairs, and the labels of the task."""
@@ -19,8 +23,19 @@ def describe_examples(task: AnyTask, examples: Examples) -> str:
     some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
     kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
     labels = getattr(task.settings, "labels", ())
+    if getattr(task.settings, "is_multi_label", False):
+        return f"{len(examples):,} examples{kind}; {_label_counts(task, examples)}"
     names = f"; {len(labels)} labels ({', '.join(labels[:8])}{', …' if len(labels) > 8 else ''})" if labels else ""
     return f"{len(examples):,} examples{kind}{names}"
+
+
+def _label_counts(task: AnyTask, examples: Examples) -> str:
+    """Return the number of examples of each label, and of those without any; the commonest first."""
+    names = [OBJECTIVES[task.name].label_names(example) for example in examples]
+    counts = Counter(dict.fromkeys(task.settings.labels, 0) | Counter(name for item in names for name in item))
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(MAX_COUNTED))
+    more = ", …" if len(counts) > MAX_COUNTED else ""
+    return f"any number of {len(counts)} labels ({listed}{more}; none {sum(not item for item in names):,})"
 
 
 def describe_sequences(items: Sequence[LabelledFeatures], unusable: Sequence[str], reason: str) -> str:
@@ -54,7 +69,7 @@ def note_overlap(train: Examples, dev: Examples) -> None:
 
 def _input_of(example: Any) -> Any:
     """Return an example without its label and id."""
-    unread = {"id": "", "label": None, "tags": (), "answers": (), "answer_start": -1}
+    unread = {"id": "", "label": None, "labels": None, "tags": (), "answers": (), "answer_start": -1}
     return replace(example, **{name: value for name, value in unread.items() if hasattr(example, name)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tasks.classification import Classification
 from tasks.regression import Regression, RegressionSettings
 from tasks.tokenizer import Tokenizer
 from training.data.cloze import MAX_PASSAGE_TOKENS, read_cloze
@@ -63,7 +64,12 @@ def read_examples(
 
 
 def _check_columns(task: str, paths: Sequence[Path], columns: Columns) -> None:
-    """Raise if columns are named, but no file has columns."""
+    """Raise if columns are named, but no file has columns, or the task reads no lists of labels."""
+    if columns.label_separator or columns.label_columns:
+        if task != Classification.name:
+            raise ValueError(f"label_separator and label_columns are for classification, not `{task}`; leave them out")
+        if columns.label_separator and columns.label_columns:
+            raise ValueError("label_separator and label_columns exclude each other; give one of them")
     kinds = WITH_LISTS if task in ("spans", "tagging") else TABLES
     names = [name for name in columns.custom if task != "tagging" or not is_conll_column(name)]
     if names and not any(kind_of(path) in kinds for path in paths):

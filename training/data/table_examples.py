@@ -19,30 +19,41 @@ from training.data.cells import (
 )
 from training.data.columns import Columns
 from training.data.examples import Examples
+from training.data.label_cells import labels_cell
 from training.data.tables import TABLES, Row, kind_of
 from training.text.documents import read_lines
 
 
 def read_classification(path: Path, columns: Columns) -> Examples:
-    """Read texts or pairs with labels."""
+    """Read texts or pairs with a label each, or with any number of labels (see `training.data.label_cells`)."""
     examples = Examples()
     for location, row in table_rows(path, columns):
         text, pair = text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)
-        label = filled_cell(location, row, columns.label)
-        if not isinstance(label, str | int | float):
-            raise ValueError(f"{location}: `{columns.label}` must be a string or a number: `{label}`")
-        examples.add(location, ClassificationExample(text=text, text_pair=pair, label=str(label).strip()))
+        found = labels_cell(location, row, columns)
+        kind = {"label": found} if isinstance(found, str) else {"labels": found}
+        examples.add(location, ClassificationExample(text=text, text_pair=pair, **kind))
+    _check_one_kind(examples)
     _check_spelling_of_numbers(examples)
     return examples
+
+
+def _check_one_kind(examples: Examples) -> None:
+    """Raise if some rows have a label, and others a list of labels."""
+    kinds: dict[bool, str] = {}
+    for location, example in examples.located():
+        kinds.setdefault(example.labels is None, location)
+    if len(kinds) > 1:
+        raise ValueError(f"{kinds[True]}: a single label, but {kinds[False]} has a list; write lists in all rows")
 
 
 def _check_spelling_of_numbers(examples: Examples) -> None:
     """Raise if the same whole number is written in two ways, such as 1 and 1.0: these would be two labels."""
     names: dict[float, str] = {}
     for location, example in examples.located():
-        number = to_number(example.label)
-        if number % 1 == 0 and (name := names.setdefault(number, example.label)) != example.label:
-            raise ValueError(f"{location}: label `{example.label}` is `{name}` in other rows; write it in one way")
+        for label in (example.label,) if example.labels is None else example.labels:
+            number = to_number(label)
+            if number % 1 == 0 and (name := names.setdefault(number, label)) != label:
+                raise ValueError(f"{location}: label `{label}` is `{name}` in other rows; write it in one way")
 
 
 def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -> Examples:

@@ -121,6 +121,14 @@ class TaskObjective(LabelledObjective):
         """Describe a set of labels that does not fit the task; "" if it does."""
         return ""
 
+    def mismatch(self, settings: TaskSettings, examples: Examples) -> str:
+        """Describe the first example that a model with these settings cannot be scored on; "" if there is none."""
+        return ""
+
+    def tuned(self, task: AnyTask, dev: Sequence[Any], predictions: Sequence[Any]) -> tuple[AnyTask, Sequence[Any]]:
+        """Return the task with settings chosen on dev, and its predictions with them; by default both as they are."""
+        return task, predictions
+
     def warnings(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
         """Return warnings about examples, a line each: labels that look wrong, or that cannot be predicted."""
         return []

@@ -1,18 +1,27 @@
-"""Classification: a label for a text or a pair of texts."""
+"""Classification: a label, or any number of labels, for a text or a pair of texts."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
-from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.classification import (
+    MULTI_LABEL,
+    Classification,
+    ClassificationExample,
+    ClassificationPrediction,
+    ClassificationSettings,
+    best_thresholds,
+)
 from tasks.features import Features
 from training.baselines import majority_label
 from training.data.cells import to_number
@@ -26,8 +35,14 @@ MANY_LABELS = 50
 """Number of different labels above which numbers look like a regression."""
 
 
+MIN_EXAMPLES = 10
+"""Number of examples of a label below which its threshold and its score are chance."""
+SEPARATORS = "|;,"
+"""Marks between several labels in one cell."""
+
+
 class ClassificationObjective(TaskObjective):
-    """Cross entropy of the label."""
+    """Cross entropy of the label; with any number of labels, the mean of their binary cross entropies."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
     table_columns = (("text", "label"),)
@@ -35,25 +50,84 @@ class ClassificationObjective(TaskObjective):
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_classification(path, columns)
 
-    def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
-        return ClassificationSettings(max_seq_length=options.max_seq_length, labels=all_label_names(self, examples))
+    def settings(self, options: TaskOptions, examples: Sequence[ClassificationExample]) -> TaskSettings:
+        labels = all_label_names(self, examples)
+        if any(example.labels is not None for example in examples):
+            return ClassificationSettings(
+                max_seq_length=options.max_seq_length, labels=labels, problem_type=MULTI_LABEL
+            )
+        return ClassificationSettings(max_seq_length=options.max_seq_length, labels=labels)
 
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
-        return (example.label or "",)
+        return (example.label or "",) if example.labels is None else example.labels
+
+    def mismatch(self, settings: TaskSettings, examples: Examples) -> str:
+        assert isinstance(settings, ClassificationSettings)
+        several = settings.is_multi_label
+        for location, example in examples.located():
+            if several and example.labels is None:
+                return (
+                    f"{location}: a single label, but the model predicts any number of labels; write lists, or give "
+                    "--columns.label-separator or --columns.label-columns"
+                )
+            if not several and example.labels is not None:
+                return f"{location}: a list of labels, but the model predicts one label for each text"
+        return ""
 
     def label_warning(self, labels: Sequence[str]) -> str:
-        """Describe labels that are numbers, not classes: many different ones, or fractions."""
+        """Describe labels that are numbers, not classes (many different ones, or fractions), or several in one."""
         numbers = [to_number(label) for label in labels]
         is_odd = len(labels) > MANY_LABELS or any(number % 1 for number in numbers)
         if is_odd and all(map(math.isfinite, numbers)):
             return f"all {len(labels)} labels are numbers; if they measure something, use the task `regression`"
+        for mark in SEPARATORS:
+            joined = [label for label in labels if mark in label]
+            if joined and len({part.strip() for label in labels for part in label.split(mark)}) < len(labels):
+                return f"labels such as `{joined[0]}` look like several; if so, give --columns.label-separator '{mark}'"
         return ""
+
+    def warnings(self, task: AnyTask, examples: Sequence[ClassificationExample]) -> list[str]:
+        if not (task.settings.is_multi_label and examples):
+            return []
+        counts = Counter(name for example in examples for name in self.label_names(example))
+        lines = []
+        if all(len(self.label_names(example)) == 1 for example in examples):
+            lines.append("every text has exactly one label; as strings, not lists, their scores would sum to 1")
+        if everywhere := [name for name in task.settings.labels if counts[name] == len(examples)]:
+            lines.append(f"every text has the label {_listed(everywhere, counts)}")
+        if rare := [name for name in task.settings.labels if counts[name] < MIN_EXAMPLES]:
+            few = f"fewer than {MIN_EXAMPLES} examples, too few for a threshold or a score"
+            lines.append(f"{len(rare)} of {len(task.settings.labels)} labels have {few}: {_listed(rare, counts)}")
+        return lines
 
     def label(
         self, task: AnyTask, example: ClassificationExample, features: Sequence[Features]
     ) -> list[LabelledFeatures]:
-        return [LabelledFeatures(tuple(features), (task.settings.labels.index(example.label),))]
+        if example.labels is None:
+            return [LabelledFeatures(tuple(features), (task.settings.labels.index(example.label),))]
+        chosen = {*example.labels}
+        return [LabelledFeatures(tuple(features), tuple(float(name in chosen) for name in task.settings.labels))]
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = network(**batch.inputs)["logits"].float()
-        return {"loss": F.cross_entropy(logits, batch.targets["labels"][:, 0], reduction="sum")}
+        logits, labels = network(**batch.inputs)["logits"].float(), batch.targets["labels"]
+        if labels.is_floating_point():
+            loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[1]
+            return {"loss": loss}
+        return {"loss": F.cross_entropy(logits, labels[:, 0], reduction="sum")}
+
+    def tuned(
+        self, task: AnyTask, dev: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
+    ) -> tuple[AnyTask, Sequence[ClassificationPrediction]]:
+        """Choose the threshold of each label."""
+        assert isinstance(task, Classification)
+        if not task.settings.is_multi_label:
+            return task, predictions
+        thresholds = best_thresholds(dev, predictions, task.settings.labels)
+        tuned = Classification(task.tokenizer, replace(task.settings, thresholds=thresholds))
+        return tuned, [tuned.decide(prediction) for prediction in predictions]
+
+
+def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
+    """Return some labels with their numbers of examples."""
+    more = ", …" if len(names) > 8 else ""
+    return ", ".join(f"`{name}` {counts[name]}" for name in names[:8]) + more

@@ -72,9 +72,9 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
         card=card,
         config=config,
         millions=num_parameters / 1e6,
-        usage=usage_of(card.task),
+        usage=usage_of(card.task, card.settings),
         rows=score_rows(card.scores),
-        record=training_record(card.task, provenance, config.get("direction", "both")),
+        record=training_record(card.task, provenance, config.get("direction", "both"), card.settings),
     )
 
 
@@ -111,17 +111,20 @@ def read_notes(directory: Path) -> str:
         raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
 
 
-def training_record(task: str, provenance: Mapping[str, Any], direction: str = "both") -> dict[str, Any]:
+def training_record(
+    task: str, provenance: Mapping[str, Any], direction: str = "both", settings: object = None
+) -> dict[str, Any]:
     """Return the facts about the training that a card shows, as far as they are recorded.
 
     Args:
         provenance: provenance of the task card.
         direction: direction of the network's attention.
+        settings: settings of the model.
     """
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
     pretrained = _pretrained(direction, recipe.get("next_sentences", False))
     return {
-        "sentence": pretrained if task == "masked-lm" else usage_of(task).sentence,
+        "sentence": pretrained if task == "masked-lm" else usage_of(task, settings).sentence,
         "text_pairs": provenance.get("text_pairs", False),
         "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
         "stages": _stages(provenance),

@@ -32,7 +32,7 @@ TRUTHS = ("label", "labels", "tags", "value", "score", "answers", "answer")
 """Fields that may hold the truth of an example of any task."""
 PREDICTIONS = ("label", "labels", "tags", "value", "text", "choice", "score")
 """Fields that may hold the prediction."""
-NO_ENTITIES = "none"
+NO_LABELS = NO_ENTITIES = "none"
 
 Items = list[dict[str, Any]]
 """Examples to show, as the template reads them."""
@@ -89,6 +89,8 @@ def _labels(
     predictions: Sequence[ClassificationPrediction],
 ) -> tuple[Items, str]:
     """Show errors first, the most confident first."""
+    if task.settings.is_multi_label:
+        return _label_sets(examples, predictions)
     pairs = sorted(zip(examples, predictions, strict=True), key=lambda pair: -pair[1].scores.max())
     wrong = [_label(*pair) for pair in pairs if pair[0].label != pair[1].label]
     right = [_label(*pair) for pair in pairs if pair[0].label == pair[1].label]
@@ -107,6 +109,28 @@ def _label(example: ClassificationExample, prediction: ClassificationPrediction)
         score=format_percent(scores[prediction.label]),
         **{"score of the truth": format_percent(scores[truth]) if truth in scores else ""},
     )
+
+
+def _label_sets(
+    examples: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
+) -> tuple[Items, str]:
+    """Show texts whose labels differ first, those with most differences first."""
+    both = zip(examples, predictions, strict=True)
+    pairs = [(len(set(example.labels or ()) ^ set(found.selected)), example, found) for example, found in both]
+    rows = [
+        _row(
+            example.text,
+            text_pair=example.text_pair,
+            verdict="wrong" if distance else "right",
+            truth=", ".join(example.labels or ()) or NO_LABELS,
+            predicted=", ".join(prediction.selected) or NO_LABELS,
+            score=", ".join(f"{name} {format_percent(score)}" for name, score in prediction.ranked()[:3]),
+        )
+        for distance, example, prediction in sorted(pairs, key=lambda item: -item[0])
+    ]
+    wrong, right = ([row for row in rows if row["verdict"] == verdict] for verdict in ("wrong", "right"))
+    note = f"All labels are right in {len(right):,} of {len(rows):,} random examples; most errors come first."
+    return _with_others(wrong[:NUM_WORST], right, NUM_SHOWN), note
 
 
 def _numbers(task: AnyTask, examples: Sequence[RegressionExample], predictions: Sequence[float]) -> tuple[Items, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,16 @@ USAGES = {
 }
 
 
-def usage_of(task: str) -> Usage:
-    """Return the usage of a task, or a plain one for a task without an entry."""
-    return USAGES.get(task, Usage(sentence=f"An encoder for {task}"))
+def usage_of(task: str, settings: object = None) -> Usage:
+    """Return the usage of a task, or a plain one for a task without an entry.
+
+    Args:
+        settings: settings of the model; those of several labels change the call.
+    """
+    usage = USAGES.get(task, Usage(sentence=f"An encoder for {task}"))
+    if getattr(settings, "is_multi_label", False):
+        call = "print([item.selected for item in client.classify({examples}, model={model})])"
+        return replace(
+            usage, sentence="An encoder that gives a text or a pair of texts any number of labels", python=call
+        )
+    return usage

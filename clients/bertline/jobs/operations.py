@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from bertline.results import Answer, Choice, Classification, LabelScore, MaskFill, Span, TaggedWord, Tagging, TokenScore
+from bertline.results import (
+    Answer,
+    Choice,
+    Classification,
+    LabelScore,
+    MaskFill,
+    Model,
+    Span,
+    TaggedWord,
+    Tagging,
+    TokenScore,
+)
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
@@ -36,6 +47,13 @@ class Operation:
     """Convert a result to the columns of JSONL."""
     types: Mapping[str, Any] = field(default_factory=dict)
     """Types of these columns in Parquet, see `tables.arrow_type`."""
+    multi_label_types: Mapping[str, Any] = field(default_factory=dict)
+    """The same with a multi-label model; empty if there are no such models."""
+
+    def for_model(self, model: Model | None) -> Operation:
+        """Return the operation with the columns that a model gives; None for an unknown model."""
+        several = model is not None and model.multi_label and self.multi_label_types
+        return replace(self, types=self.multi_label_types) if several else self
 
     def columns(self, names: Mapping[str, str]) -> list[str]:
         """Return the input columns that the operation reads.
@@ -85,7 +103,9 @@ def _choice_input(columns: Mapping[str, Any]) -> Any:
 
 
 def _classification(result: Classification) -> dict[str, Any]:
-    return {"label": result.label, "score": _short(result.score), "labels": _scored(result.labels)}
+    labels = [{"label": item.label, "score": _short(item.score)} for item in result.labels]
+    selected = {"selected": list(result.selected)} if result.multi_label else {}
+    return {"label": result.label, "score": _short(result.score), **selected, "labels": labels}
 
 
 def _answer(result: Answer) -> dict[str, Any]:
@@ -147,6 +167,7 @@ OPERATIONS = {
             _text_or_pair,
             _classification,
             {"label": str, "score": float, "labels": _LABELS},
+            {"label": str, "score": float, "selected": [str], "labels": _LABELS},
         ),
         Operation(
             "regress",

@@ -50,15 +50,20 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
 
 
 def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
-    """Return all labels, with probabilities derived from the text."""
-    names = model.labels_for(TASKS["Classify"])
+    """Return all labels, with probabilities derived from the text; of a multi-label model, each from 0 to 1."""
+    names, several = model.labels_for(TASKS["Classify"]), model.multi_label
     results = []
     for item in request.inputs:
-        scores = _probabilities([f"{name} {item.text} {item.text_pair}" for name in names])
-        ranked = sorted(zip(names, scores.tolist(), strict=True), key=lambda pair: -pair[1])
-        labels = [pb.LabelScore(label=name, score=score) for name, score in ranked[: request.top_k or None]]
+        texts = [f"{name} {item.text} {item.text_pair}" for name in names]
+        scores = [_uniform(text, 1)[0] for text in texts] if several else _probabilities(texts).tolist()
+        ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
+        labels = [
+            pb.LabelScore(label=name, score=score, selected=score >= 0.5 if several else not rank)
+            for rank, (name, score) in enumerate(ranked[: request.top_k or None])
+        ]
         results.append(pb.Classification(labels=labels))
-    return pb.ClassifyReply(results=results)
+    kind = pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL
+    return pb.ClassifyReply(results=results, problem_type=kind)
 
 
 def regress(model: FakeModel, request: pb.RegressRequest) -> pb.RegressReply:

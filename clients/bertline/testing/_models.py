@@ -34,6 +34,8 @@ class FakeModel:
     """See `bertline.Model.task`. Empty: answers every RPC, which no real model does."""
     labels: Sequence[str] = ()
     """Labels of classification and tagging. Empty: default labels."""
+    multi_label: bool = False
+    """Classification with any number of labels for a text: those with a score of at least 0.5."""
     dim: int = 8
     """Dimension of the vectors."""
     max_seq_length: int = 512
@@ -70,6 +72,10 @@ class FakeModel:
         return self.labels or _LABELS.get(task, ())
 
     @property
+    def _settings(self) -> dict[str, Any]:
+        return {"settings": {"problem_type": "multi_label_classification"}} if self.multi_label else {}
+
+    @property
     def info(self) -> pb.ModelInfo:
         """Description of the model in ListModels."""
         state = f"MODEL_STATE_{self.state.upper()}"
@@ -83,7 +89,7 @@ class FakeModel:
             dim=self.dim if self.task in ("", "embedding") else 0,
             labels=self.labels_for(self.task),
             digest="00" * 32,
-            manifest_json=json.dumps(self.manifest),
+            manifest_json=json.dumps(self._settings | self.manifest),
             state=state,
             error=self.error,
         )

@@ -13,6 +13,12 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_MEAN: _ClassVar[Pooling]
 
+class ProblemType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROBLEM_TYPE_UNSPECIFIED: _ClassVar[ProblemType]
+    PROBLEM_TYPE_SINGLE_LABEL: _ClassVar[ProblemType]
+    PROBLEM_TYPE_MULTI_LABEL: _ClassVar[ProblemType]
+
 class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODEL_STATE_UNSPECIFIED: _ClassVar[ModelState]
@@ -23,6 +29,9 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 POOLING_UNSPECIFIED: Pooling
 POOLING_CLS: Pooling
 POOLING_MEAN: Pooling
+PROBLEM_TYPE_UNSPECIFIED: ProblemType
+PROBLEM_TYPE_SINGLE_LABEL: ProblemType
+PROBLEM_TYPE_MULTI_LABEL: ProblemType
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
@@ -106,12 +115,14 @@ class ClassifyRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[TextInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class LabelScore(_message.Message):
-    __slots__ = ("label", "score")
+    __slots__ = ("label", "score", "selected")
     LABEL_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
     label: str
     score: float
-    def __init__(self, label: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+    selected: bool
+    def __init__(self, label: _Optional[str] = ..., score: _Optional[float] = ..., selected: _Optional[bool] = ...) -> None: ...
 
 class Classification(_message.Message):
     __slots__ = ("labels",)
@@ -120,18 +131,20 @@ class Classification(_message.Message):
     def __init__(self, labels: _Optional[_Iterable[_Union[LabelScore, _Mapping]]] = ...) -> None: ...
 
 class ClassifyReply(_message.Message):
-    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings")
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings", "problem_type")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_TYPE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     results: _containers.RepeatedCompositeFieldContainer[Classification]
     num_tokens: _containers.RepeatedScalarFieldContainer[int]
     num_truncated: _containers.RepeatedScalarFieldContainer[int]
     timings: Timings
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[Classification, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    problem_type: ProblemType
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[Classification, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., problem_type: _Optional[_Union[ProblemType, str]] = ...) -> None: ...
 
 class RegressRequest(_message.Message):
     __slots__ = ("model", "inputs", "truncate")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertline import Client
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints import ENDPOINTS, answer_tag
 from serving.endpoints.tokenize import Part
@@ -329,6 +330,59 @@ def test_truncated_tokens_are_counted(server):
     ]
 
     assert [list(reply.num_truncated) for reply in calls] == [[0, 10], [11], [8], [2], [4]]
+
+
+MULTI_LABEL = {"labels": ["no", "maybe", "yes"], "problem_type": "multi_label_classification"}
+
+
+@pytest.fixture(scope="module")
+def multi_label(tmp_path_factory):
+    """Yield a server of a model with any number of labels, its thresholds, and the logits of a text by numpy."""
+    models, thresholds = tmp_path_factory.mktemp("multi"), [0.9, 0.1, 0.5]
+    settings = settings_from_dict("classification", {"max_seq_length": 32, "thresholds": thresholds, **MULTI_LABEL})
+    reference = write_model(models, "sets", task="classification", seed=1, settings=settings)
+    (features,) = reference.task.encode([ClassificationExample(TEXTS[0])])[0]
+    with serve(models) as running:
+        yield running, thresholds, reference.outputs(features)["logits"]
+
+
+def test_classify_with_any_number_of_labels(multi_label):
+    """Scores are sigmoids, labels that reach their threshold are selected, and the reply says which kind it is."""
+    running, thresholds, logits = multi_label
+
+    reply = running.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])]))
+
+    expected = dict(zip(MULTI_LABEL["labels"], 1 / (1 + np.exp(-logits.astype(np.float64))), strict=True))
+    labels = reply.results[0].labels
+    assert reply.problem_type == pb.PROBLEM_TYPE_MULTI_LABEL
+    assert {item.label: item.score for item in labels} == pytest.approx(expected, rel=1e-5)
+    assert [item.label for item in labels] == sorted(expected, key=lambda label: -expected[label])
+    limits = dict(zip(MULTI_LABEL["labels"], thresholds, strict=True))
+    assert {item.label for item in labels if item.selected} == {
+        label for label, score in expected.items() if score >= limits[label]
+    }
+
+
+def test_one_label_is_selected(server):
+    """Replies of a single-label model say so, also without inputs, and select the likeliest label."""
+    reply = server.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=text) for text in TEXTS]))
+
+    assert reply.problem_type == pb.PROBLEM_TYPE_SINGLE_LABEL
+    assert [[item.selected for item in result.labels] for result in reply.results] == [[True, False, False]] * 4
+    assert server.stub.Classify(pb.ClassifyRequest()).problem_type == pb.PROBLEM_TYPE_SINGLE_LABEL
+
+
+def test_clients_see_the_selected_labels(multi_label):
+    """The client's result has the kind and the selected labels; the model's description says so before any call."""
+    running, _, _ = multi_label
+    reply = running.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])])).results[0]
+
+    with Client(running.target) as client:
+        (result,), (model,) = client.classify([TEXTS[0]]), client.models()
+
+    assert result.multi_label
+    assert model.multi_label
+    assert result.selected == tuple(item.label for item in reply.labels if item.selected)
 
 
 def test_classify_top_k(server):

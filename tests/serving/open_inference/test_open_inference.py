@@ -62,6 +62,24 @@ def test_classification(server):
     assert best["label"].tolist() == found["label"][:, :1].tolist()
 
 
+def test_classification_with_any_number_of_labels(tmp_path):
+    """A multi-label model has one more output: which labels are selected."""
+    values = {"max_seq_length": 32, "labels": ["no", "maybe", "yes"], "problem_type": "multi_label_classification"}
+    settings = settings_from_dict("classification", values | {"thresholds": [0.9, 0.1, 0.5]})
+    write_model(tmp_path, "sets", task="classification", seed=1, settings=settings)
+
+    with serve(tmp_path) as running:
+        inputs = [bertline.TextInput(text=text) for text in TEXTS]
+        expected = running.stub.Classify(bertline.ClassifyRequest(inputs=inputs))
+        found = infer(running, "sets", text=TEXTS)
+
+    assert found["selected"].dtype == bool
+    for row, result in enumerate(expected.results):
+        assert found["label"][row].tolist() == [item.label for item in result.labels]
+        assert found["score"][row].tolist() == [item.score for item in result.labels]
+        assert found["selected"][row].tolist() == [item.selected for item in result.labels]
+
+
 def test_spans_equal_answer(server):
     """Spans equal those of Answer, and rows with fewer spans are padded."""
     inputs = [bertline.AnswerInput(question="who sees the dog ?", contexts=[context]) for context in CONTEXTS]

@@ -124,7 +124,7 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.jsonl", "{\n", "line 1: broken JSON"),
         ("a.jsonl", "[" * 100_000, "line 1: broken JSON"),
         ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: `text` must be a string: `\['x'\]`"),
-        ("a.jsonl", '{"text": "x", "label": [1]}\n', "line 1: `label` must be a string or a number"),
+        ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', "line 1: `label` must be a string or a number"),
         ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
         ("a.tsv", "text\tlabel\n \t1\n", "line 2: `text` is empty"),
         ("a.csv", 'text,label\n"x,1\n', "line 2: broken CSV"),

@@ -1,0 +1,140 @@
+"""Export of classifiers with any number of labels: foreign checkpoints, the quality gate, and the model directory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import transformers
+
+from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export.agreement import likeliest
+from export.evaluation_set import ExportData
+from export.quality_gate import QualityError
+from export.source import read_source
+from tasks.batching import predict
+from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings
+from tests.export.conftest import TEXTS, UNTUNED
+from training.checkpoint import load_model
+from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
+from training.data.columns import Columns
+from training.data.table_examples import read_classification
+from training.evaluate import torch_run
+from training.task_card import TaskCard, read_task_card
+
+LABELS = ("toxic", "insult", "threat")
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.fixture
+def foreign(tmp_path, save_checkpoint):
+    """Return a checkpoint of transformers with any number of labels."""
+    id2label = dict(enumerate(LABELS))
+    label2id = {label: index for index, label in id2label.items()}
+    config = {"id2label": id2label, "label2id": label2id, "problem_type": MULTI_LABEL}
+    return save_checkpoint(tmp_path / "foreign", "BertForSequenceClassification", **config)
+
+
+@pytest.fixture
+def ours(tmp_path, foreign):
+    """Return a checkpoint with a task card and thresholds, and dev data that it labels rightly, but for one text."""
+    model = load_model(foreign, "classification")
+    examples = [ClassificationExample(f"{text} {letter}") for text in TEXTS for letter in "abcdefgh"]
+    plain = read_source(foreign).task
+    scores = [one.scores for one in predict(plain, examples, torch_run(model, plain))]
+    thresholds = tuple(np.median(np.array(scores, dtype=np.float64), axis=0).tolist())  # half of the texts each
+    settings = ClassificationSettings(max_seq_length=32, labels=LABELS, problem_type=MULTI_LABEL, thresholds=thresholds)
+    save_our_checkpoint(
+        tmp_path / "ours", model, tokenizer_from=foreign, card=TaskCard(task="classification", settings=settings)
+    )
+    task = read_source(tmp_path / "ours").task
+    found = predict(task, examples, torch_run(model, task))
+    texts = [example.text for example in examples]
+    rows = [{"text": text, "label": list(one.selected)} for text, one in zip(texts, found, strict=True)]
+    rows[0]["label"] = [label for label in LABELS if label not in rows[0]["label"]]
+    (dev := tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "ours", dev
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scores_are_those_of_transformers(tmp_path, foreign):
+    """A foreign checkpoint with the problem type gives the scores of transformers' pipeline."""
+    model = export_checkpoint(foreign, tmp_path / "m/1", UNTUNED)
+
+    ours = predict(model.load_task(), [ClassificationExample(text) for text in TEXTS], ort_run(model.model_path))
+    theirs = transformers.pipeline("text-classification", model=str(foreign), device="cpu")(TEXTS, top_k=None)
+    for one, other in zip(ours, theirs, strict=True):
+        assert dict(one.ranked()) == pytest.approx({item["label"]: item["score"] for item in other}, abs=1e-5)
+        assert set(one.selected) == {item["label"] for item in other if item["score"] >= 0.5}
+
+
+def test_settings_travel_with_the_model(tmp_path, ours):
+    """Manifest, card and configuration of the model directory have the problem type; thresholds come from the card."""
+    model = export_checkpoint(ours[0], tmp_path / "m/1", UNTUNED)
+
+    assert len(model.manifest.settings.thresholds) == 3
+    assert model.load_task().settings == read_task_card(ours[0]).settings
+    assert transformers.AutoConfig.from_pretrained(model.path).problem_type == MULTI_LABEL
+    assert "item.selected" in (model.path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_gate_scores_sets_of_labels(tmp_path, ours, precision):
+    """The quality gate measures the F1 of the selected labels, with the thresholds of the checkpoint."""
+    checkpoint, dev = ours
+    config = ExportConfig(precision=precision, tune=False, limits=QualityLimits(max_drop=100))
+
+    model = export_checkpoint(checkpoint, tmp_path / "m/1", config, data=ExportData(dev=(dev,), train=(dev,)))
+
+    quality = model.manifest.scores["quality"]
+    task, examples = model.load_task(), read_classification(dev, Columns())
+    own = model.manifest.provenance["graph"]["name"]
+    found = predict(task, examples, ort_run(model.model_path))
+    assert 0.9 < quality["PyTorch"]["scores"]["micro_f1"] < 1
+    assert next(iter(quality[own]["scores"])) == "micro_f1"
+    assert quality[own]["scores"] == pytest.approx(task.score(examples, found), abs=0.05)
+
+
+def test_the_gate_refuses_a_loss_of_f1(tmp_path, ours, monkeypatch):
+    """A graph that selects other labels than the network is refused."""
+    checkpoint, dev = ours
+    monkeypatch.setattr("export.network._INT8_MAX", np.float32(0.4))  # all weights become 0
+    config = ExportConfig(precision="int8", tune=False)
+
+    with pytest.raises(QualityError, match="micro_f1"):
+        export_checkpoint(checkpoint, tmp_path / "m/1", config, data=ExportData(dev=(dev,), train=(dev,)))
+
+
+def test_data_with_single_labels_are_refused(tmp_path, ours):
+    """Dev data with a label each cannot score sets of labels; the message says what to do."""
+    (dev := tmp_path / "single.tsv").write_text("text\tlabel\nthe cat\ttoxic\n")
+
+    with pytest.raises(ValueError, match=r"line 2: a single label.*--columns.label-separator"):
+        export_checkpoint(ours[0], tmp_path / "m/1", UNTUNED, data=ExportData(dev=(dev,)))
+
+    data = ExportData(dev=(dev,), columns=Columns(label_separator="|"))
+    assert export_checkpoint(ours[0], tmp_path / "m/1", UNTUNED, data=data).manifest.scores["quality"]
+
+
+def test_a_flag_gives_the_problem_type(tmp_path, save_checkpoint):
+    """A classifier whose configuration names a sigmoid needs --problem-type; its thresholds can be given."""
+    directory = save_checkpoint(
+        tmp_path / "c", "BertForSequenceClassification", num_labels=3, sbert_ce_default_activation_function=SIGMOID
+    )
+    with pytest.raises(ValueError, match="give --problem-type multi_label_classification"):
+        read_source(directory)
+
+    settings = {"problem_type": MULTI_LABEL, "thresholds": (0.1, 0.2, 0.3)}
+
+    assert read_source(directory, settings=settings).task.settings.label_thresholds.tolist() == [0.1, 0.2, 0.3]
+
+
+def test_every_selected_label_counts_in_the_agreement(ours):
+    """With and without labels, the gate compares for each label whether it is selected."""
+    task = read_source(ours[0]).task
+    logits = np.array([5.0, -5.0, 5.0], np.float32)
+
+    found = task.decode(ClassificationExample("a"), (), [{"logits": logits}])
+
+    assert task.decisions(found) == likeliest(task, [{"logits": logits}]) == [True, False, True]

@@ -1,0 +1,138 @@
+"""Classification with any number of labels for a text: scores, thresholds, metrics and settings."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.special
+import sklearn.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks import settings_from_dict, settings_to_dict
+from tasks.classification import (
+    MULTI_LABEL,
+    Classification,
+    ClassificationExample,
+    ClassificationPrediction,
+    ClassificationSettings,
+    best_thresholds,
+)
+from tasks.metrics import multi_label_scores
+
+LABELS = ("toxic", "insult", "threat")
+ROWS = st.lists(st.tuples(st.sets(st.sampled_from(LABELS)), st.sets(st.sampled_from(LABELS))), min_size=1, max_size=20)
+
+
+@pytest.fixture
+def task(tokenizer):
+    settings = ClassificationSettings(labels=LABELS, problem_type=MULTI_LABEL, thresholds=(0.5, 0.2, 0.9))
+    return Classification(tokenizer, settings)
+
+
+def predict(task, logits):
+    example = ClassificationExample("a b")
+    return task.decode(example, task.encode([example])[0], [{"logits": np.array(logits, np.float32)}])
+
+
+@pytest.mark.parametrize("logits", [[0.0, -1.2, 2.1], [-90.0, 90.0, 0.0], [3.4e38, -3.4e38, 1.0]])
+def test_scores_are_sigmoids(task, logits):
+    """Scores equal scipy's sigmoid, also for logits whose exponential overflows."""
+    scores = predict(task, logits).scores
+
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, scipy.special.expit(np.array(logits)), rtol=1e-6, atol=1e-30)
+
+
+def test_each_label_has_its_threshold(task):
+    """A label is selected from its own threshold on, and labels are ranked by score; there may be none."""
+    prediction = predict(task, scipy.special.logit([0.5, 0.3, 0.8]))
+
+    assert prediction.selected == ("toxic", "insult")
+    assert [label for label, _ in prediction.ranked()] == ["threat", "toxic", "insult"]
+    assert predict(task, [-9, -9, -9]).selected == ()
+    assert task.to_dict(ClassificationExample("a"), prediction)["labels"] == ["toxic", "insult"]
+
+
+def test_thresholds_are_one_half_by_default(task):
+    """Without thresholds, a score of at least 0.5 selects a label."""
+    plain = task.with_settings(thresholds=())
+
+    assert predict(plain, [0.0, -0.01, 0.01]).selected == ("threat", "toxic")
+
+
+def indicators(rows):
+    return np.array([[label in row for label in LABELS] for row in rows], dtype=int)
+
+
+@given(rows=ROWS)
+def test_metrics_equal_scikit_learn(rows):
+    """Micro F1, macro F1 and the fraction of exact sets are scikit-learn's."""
+    truth, found = [list(row[0]) for row in rows], [list(row[1]) for row in rows]
+    ours, arrays = multi_label_scores(truth, found, LABELS), (indicators(truth), indicators(found))
+
+    assert ours["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(*arrays, average="micro", zero_division=0))
+    assert ours["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(*arrays, average="macro", zero_division=0))
+    assert ours["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(*arrays))
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 30))
+def test_thresholds_have_the_best_f1(seed, count):
+    """No threshold has a higher F1 of its label than the chosen one, by scikit-learn; ties of scores included."""
+    rng = np.random.default_rng(seed)
+    scores = np.round(rng.random((count, 3)), 1).astype(np.float32)
+    truths = rng.random((count, 3)) < 0.4
+    examples = [ClassificationExample("a", labels=tuple(np.array(LABELS)[row])) for row in truths]
+
+    thresholds = best_thresholds(examples, [ClassificationPrediction(LABELS, row) for row in scores], LABELS)
+
+    for column, threshold in enumerate(thresholds):
+        true, values = truths[:, column], scores[:, column].astype(np.float64)
+        every = [
+            sklearn.metrics.f1_score(true, values >= value, zero_division=0) for value in [*np.unique(values), 0.5]
+        ]
+        assert 0 <= threshold <= 1
+        assert sklearn.metrics.f1_score(true, values >= threshold, zero_division=0) == pytest.approx(max(every))
+        if not true.any():
+            assert threshold == 0.5
+
+
+def test_score_uses_the_selected_labels(task):
+    """The task is scored on the labels that reach their threshold; an example without labels counts, too."""
+    examples = [ClassificationExample("a", labels=labels) for labels in (("toxic", "insult"), (), ("threat",))]
+    predictions = [predict(task, logits) for logits in ([9, 9, -9], [-9, -9, -9], [9, -9, 9])]
+
+    assert task.score(examples, predictions) == {
+        "micro_f1": pytest.approx(6 / 7),
+        "macro_f1": pytest.approx((2 / 3 + 1 + 1) / 3),
+        "exact_match": pytest.approx(2 / 3),
+    }
+
+
+def test_settings_round_trip(task):
+    """Settings are the same after JSON; those of one label lack the new keys, so that older servers load them."""
+    single = ClassificationSettings(labels=LABELS)
+
+    values = json.loads(json.dumps(settings_to_dict(task.settings)))
+
+    assert settings_from_dict("classification", values) == task.settings
+    assert settings_to_dict(single) == {"max_seq_length": 128, "labels": [*LABELS]}
+    assert not settings_from_dict("classification", {"labels": [*LABELS]}).is_multi_label
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"problem_type": "ranking"}, "unknown problem_type: `ranking` .*multi_label_classification"),
+        ({"thresholds": [0.5, 0.5, 0.5]}, "thresholds need problem_type multi_label_classification"),
+        ({"problem_type": MULTI_LABEL, "thresholds": [0.5]}, "a threshold for each label: `1` thresholds, `3` labels"),
+        ({"problem_type": MULTI_LABEL, "thresholds": [0.5, 0.5, 2]}, "thresholds must be at least 0 and at most 1"),
+        ({"problem_type": MULTI_LABEL, "thresholds": "half"}, "`settings.thresholds` must be a list of finite numbers"),
+    ],
+)
+def test_wrong_settings(values, message):
+    """Unknown problem types and thresholds that do not fit the labels are errors of one line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        settings_from_dict("classification", {"labels": [*LABELS], **values})
+
+    assert "\n" not in str(caught.value)

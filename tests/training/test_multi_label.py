@@ -1,0 +1,217 @@
+"""Classification with any number of labels for a text: data, loss, thresholds, checkpoints."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from tasks import create_task
+from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings
+from tasks.tokenizer import Tokenizer
+from tests.commands import call
+from tests.toy import write_classification, write_multi_label
+from training.checkpoint import create_model, read_shape
+from training.checkpoint_writer import save_checkpoint
+from training.data.columns import Columns, dev_columns, existing_columns
+from training.data.examples import Examples
+from training.data.finetuning import FinetuningData, label_examples
+from training.data.labelled import read_examples
+from training.data.table_examples import read_classification
+from training.evaluate import main as evaluate
+from training.finetune import FinetuneRecipe, finetune
+from training.objectives.registry import OBJECTIVES
+from training.task_card import TaskCard, read_task_card
+
+LEARN = {"learning_rate": 2e-3, "global_batch_size": 8, "micro_batch_size": 8, "dtype": "fp32", "dropout": 0.0}
+LABELS = ("a big", "a cat", "a river")
+FORMS = {
+    "a list": ("a.jsonl", '{"text": "x", "label": ["b", "a"]}\n{"text": "y", "label": []}\n', {}),
+    "a separator": ("a.tsv", "text\tlabel\nx\tb| a\ny\t\n", {"label_separator": "|"}),
+    "a separator in JSON": (
+        "a.jsonl",
+        '{"text": "x", "label": "b|a"}\n{"text": "y", "label": ""}\n',
+        {"label_separator": "|"},
+    ),
+    "columns": ("a.csv", "text,b,a\nx,1,1.0\ny,0,0\n", {"label_columns": ("b", "a")}),
+    "columns of truth values": (
+        "a.jsonl",
+        '{"text": "x", "b": true, "a": 1}\n{"text": "y", "b": false, "a": 0.0}\n',
+        {"label_columns": ("b", "a")},
+    ),
+}
+
+
+def read(tmp_path, name, content, columns):
+    path = tmp_path / name
+    path.write_text(content)
+    return read_classification(path, Columns(**columns))
+
+
+@pytest.mark.parametrize(("name", "content", "columns"), FORMS.values(), ids=FORMS)
+def test_every_form_gives_the_same_labels(tmp_path, name, content, columns):
+    """Lists, texts with a separator, and columns of 0 and 1 hold the same labels, or none."""
+    assert read(tmp_path, name, content, columns) == [
+        ClassificationExample("x", labels=("b", "a")),
+        ClassificationExample("y", labels=()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"text": "x", "label": ["a"]}\n{"text": "x", "label": "a"}\n',
+            {},
+            "line 2: a single label, but .*1",
+        ),
+        ("a.jsonl", '{"text": "x", "label": ["a", "a"]}\n', {}, "line 1: a label occurs twice: `a, a`"),
+        ("a.jsonl", '{"text": "x", "label": ["a", " "]}\n', {}, "line 1: one of the labels is empty"),
+        ("a.jsonl", '{"text": "x", "label": [["a"]]}\n', {}, "line 1: `label` must be a string or a number, or a list"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', {}, "line 1: `label` is empty"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n{"text": "y", "label": [1.0]}\n', {}, "line 2: label `1.0` is `1`"),
+        ("a.tsv", "text\tlabel\nx\ta||b\n", {"label_separator": "|"}, "line 2: one of the labels is empty"),
+        ("a.tsv", "text\nx\n", {"label_separator": "|"}, "no column `label`"),
+        ("a.csv", "text,a,b\nx,1,2\n", {"label_columns": ("a", "b")}, "`b` is one of the label columns.*0 or 1: `2`"),
+        ("a.csv", "text,a,b\nx,1,\n", {"label_columns": ("a", "b")}, "line 2: `b` is empty"),
+        ("a.csv", "text,a\nx,1\n", {"label_columns": ("a", "b")}, "no column `b`"),
+    ],
+)
+def test_odd_labels_are_refused(tmp_path, name, content, columns, message):
+    """Errors name file, line and value."""
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, name, content, columns)
+
+
+def test_columns_of_labels_are_remembered(tmp_path):
+    """Separator and label columns of a recipe are used for other data that have the columns."""
+    path = tmp_path / "dev.csv"
+    path.write_text("text,a,b\nx,1,0\n")
+    columns = Columns(label_columns=("a", "b"), label_separator="|")
+
+    recorded = dev_columns({"columns": json.loads(json.dumps(vars(columns)))})
+
+    assert recorded == existing_columns([path], recorded) == columns
+    path.write_text("text,a\nx,1\n")
+    assert existing_columns([path], recorded).label_columns == ()
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        ("regression", {"label_separator": "|"}, "are for classification, not `regression`"),
+        ("classification", {"label_separator": "|", "label_columns": ("a",)}, "exclude each other"),
+    ],
+)
+def test_flags_that_do_nothing_are_refused(tokenizer_dir, tmp_path, task, columns, message):
+    """Separator and label columns belong to classification, and exclude each other."""
+    (path := tmp_path / "a.csv").write_text("text,label,a\nx,1,1\n")
+
+    with pytest.raises(ValueError, match=message):
+        read_examples(task, [path], columns=Columns(**columns), tokenizer=Tokenizer.load(tokenizer_dir))
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_loss_equals_transformers(checkpoint, tmp_path, num_labels):
+    """The loss is transformers' and torch's; micro-batches of one example give the same sum; transformers loads it."""
+    settings = ClassificationSettings(labels=LABELS[:num_labels], problem_type=MULTI_LABEL)
+    task = create_task("classification", Tokenizer.load(checkpoint), settings)
+    torch.manual_seed(0)
+    model = create_model("classification", read_shape(checkpoint), num_labels=num_labels).eval()
+    torch.nn.init.normal_(list(model.parameters())[-2], std=0.5)
+    card = TaskCard(task="classification", settings=settings)
+    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
+    examples = [ClassificationExample("the cat", labels=LABELS[:2]), ClassificationExample("a big dog", labels=())]
+    items, _ = label_examples(task, Examples(("here", example) for example in examples))
+    objective = OBJECTIVES["classification"]
+    data = FinetuningData(items, objective, global_batch_size=2, seed=0, pad_id=0)
+    whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
+
+    ours = objective.losses(model, whole)["loss"] / whole.counts["loss"]
+    apart = sum(objective.losses(model, part)["loss"] for part in parts) / whole.counts["loss"]
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
+    output = theirs(**whole.inputs, labels=whole.targets["labels"])
+
+    assert theirs.config.problem_type == "multi_label_classification"
+    torch.testing.assert_close(ours, output.loss, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(apart, output.loss, atol=1e-6, rtol=1e-5)
+    expected = torch.nn.BCEWithLogitsLoss()(output.logits, whole.targets["labels"])
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def trained(checkpoint, tmp_path_factory, alone):
+    """Return a fine-tuned checkpoint, and its dev data."""
+    folder = tmp_path_factory.mktemp("multi")
+    train, dev = (write_multi_label(folder / f"{seed}.jsonl", 200, seed) for seed in (0, 1))
+    recipe = FinetuneRecipe(
+        task="classification",
+        checkpoint=checkpoint,
+        train=(train,),
+        dev=(dev,),
+        run_dir=folder / "run",
+        num_epochs=20,
+        **LEARN,
+    )
+    return finetune(recipe, alone), dev
+
+
+def test_labels_are_learned(trained):
+    """F1 on dev is high, above a baseline; thresholds are chosen on dev, and stored."""
+    card = read_task_card(trained[0])
+
+    assert card.settings.labels == LABELS
+    assert card.settings.problem_type == MULTI_LABEL
+    assert len(card.settings.thresholds) == 3
+    assert list(card.scores["dev"]) == ["micro_f1", "macro_f1", "exact_match"]
+    assert card.scores["dev"]["micro_f1"] > 0.8 > card.scores["majority label"]["micro_f1"] > 0
+    assert card.scores["dev"]["macro_f1"] >= card.scores["dev, thresholds 0.5"]["macro_f1"]
+
+
+def test_evaluation_gives_the_scores_of_the_card(trained, tmp_path, monkeypatch, capfd):
+    """`make evaluate` reads thresholds from the checkpoint, and writes sets of labels."""
+    path, dev = trained
+    predictions = tmp_path / "predictions.jsonl"
+
+    arguments = [str(path), "--data", str(dev), "--train", str(dev), "--predictions", str(predictions)]
+    result = call(evaluate, arguments, monkeypatch, capfd)
+
+    score = read_task_card(path).scores["dev"]["micro_f1"]
+    assert f"{100 * score:.2f}" in result.stdout
+    rows = [json.loads(line) for line in predictions.read_text().splitlines()]
+    assert {label for row in rows for label in row["labels"]} == {*LABELS}
+    assert all(set(row["scores"]) == {*LABELS} for row in rows)
+
+
+def test_data_of_the_other_kind_are_refused(trained, tmp_path, checkpoint, alone):
+    """A model of sets of labels is not scored on single labels; train and dev data have the same kind."""
+    single, several = write_classification(tmp_path / "one.jsonl", 20, 0), trained[1]
+    arguments = {"task": "classification", "checkpoint": checkpoint, "run_dir": tmp_path / "run", **LEARN}
+    objective, settings = OBJECTIVES["classification"], read_task_card(trained[0]).settings
+
+    assert "write lists, or give --columns.label-separator" in objective.mismatch(
+        settings, read_classification(single, Columns())
+    )
+    with pytest.raises(ValueError, match=r"one\.jsonl`, line 1: "):
+        finetune(FinetuneRecipe(train=(several,), dev=(single,), **arguments), alone)
+    with pytest.raises(ValueError, match=r"1\.jsonl`, line \d+: "):
+        finetune(FinetuneRecipe(train=(single,), dev=(several,), **arguments), alone)
+
+
+def test_odd_labels_give_warnings(checkpoint):
+    """Labels with few examples, labels that all texts have, and single labels in lists are named."""
+    objective = OBJECTIVES["classification"]
+    settings = ClassificationSettings(labels=("a", "b"), problem_type=MULTI_LABEL)
+    task = create_task("classification", Tokenizer.load(checkpoint), settings)
+    rows = [ClassificationExample("x", labels=("a",))] * 20
+
+    assert objective.warnings(task, rows) == [
+        "every text has exactly one label; as strings, not lists, their scores would sum to 1",
+        "every text has the label `a` 20",
+        "1 of 2 labels have fewer than 10 examples, too few for a threshold or a score: `b` 0",
+    ]
+    assert "look like several; if so, give --columns.label-separator '|'" in objective.label_warning(
+        ["a", "b", "a|b", "b|a"]
+    )
+    assert not objective.label_warning(["a, b", "c", "d"])
