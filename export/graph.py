@@ -26,10 +26,11 @@ from export.network import MASKED, PROJECTION, RELATIVE_BIAS, Network, reads_onl
 from export.rotary_layers import RotaryLayers
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
+from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, activation_of
 from tasks.features import INPUT_NAMES
 from training.model.rotary_encoder import RotaryConfig
 
-_SIMPLE = {"relu": "Relu", "tanh": "Tanh"}
+_SIMPLE = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
@@ -264,6 +265,10 @@ class _Writer:
 
     def activation(self, name: str, x: str) -> str:
         """Activation function of a layer or of the pooler."""
+        if name == "identity":
+            return x
+        if name == "silu":
+            return self.graph.add("Mul", x, self.graph.add("Sigmoid", x))
         if name in _SIMPLE:
             return self.graph.add(_SIMPLE[name], x)
         if self.variant.standard:
@@ -292,21 +297,66 @@ class _Writer:
         return _HEADS[self.task.name](self, x)
 
     def embedding_head(self, x: str) -> list[ValueInfoProto]:
-        vector = self.mean(x) if self.task.settings.pooling == "mean" else self.cls(x)
-        if self.task.settings.normalize:
-            vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
+        settings: EmbeddingSettings = self.task.settings
+        parts = [self.pool(x, pooling) for pooling in settings.poolings]
+        vector = parts[0] if len(parts) == 1 else self.graph.add("Concat", *parts, axis=-1)
+        size = len(parts) * self.config.hidden_size
+        for index, layer in enumerate([*settings.layers, *[NORMALIZE] * settings.normalize]):
+            if activation := activation_of(layer):
+                vector, size = self.dense(f"dense.{index}", vector, activation)
+            else:
+                vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
         as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # see export.interop
         return [
-            self.output("sentence_embedding", vector, "batch", self.config.hidden_size),
-            self.output("last_hidden_state", as_token, "batch", 1, self.config.hidden_size),
+            self.output("sentence_embedding", vector, "batch", size),
+            self.output("last_hidden_state", as_token, "batch", 1, size),
         ]
 
-    def mean(self, x: str) -> str:
-        """Mean over tokens, [batch, hidden]."""
+    def dense(self, name: str, x: str, activation: Activation) -> tuple[str, int]:
+        """Return a linear layer with its activation function, and the number of its outputs."""
+        has_bias = f"{name}.bias" in self.weights.floats
+        matmul = self.graph.add("MatMul", x, self.linear.weight(name))
+        y = self.graph.add("Add", matmul, self.linear.bias(name)) if has_bias else matmul
+        return self.activation(activation, y), self.weights[f"{name}.weight"].shape[1]
+
+    def pool(self, x: str, pooling: Pooling) -> str:
+        """Return one vector for each sequence, [batch, hidden]; see `training.model.vectors.pool`."""
+        if pooling == "cls":
+            return self.cls(x)
+        if pooling == "max":
+            return self.max(x)
         mask = self.graph.floats("attention_mask")
-        mask = self.graph.add("Unsqueeze", mask, self.graph.ints(1))  # [batch, 1, length]
-        total = self.graph.add("Squeeze", self.graph.add("MatMul", mask, x), self.graph.ints(1))
-        return self.graph.add("Div", total, self.graph.add("ReduceSum", mask, self.graph.ints(2), keepdims=0))
+        if pooling == "lasttoken":
+            return self.weighted_sum(self.last_token(mask), x)
+        weights = self.graph.add("Mul", mask, self.places()) if pooling == "weightedmean" else mask
+        count = self.graph.add("ReduceSum", weights, self.graph.ints(1))  # [batch, 1]
+        if pooling == "mean_sqrt_len_tokens":
+            count = self.graph.add("Sqrt", count)
+        return self.graph.add("Div", self.weighted_sum(weights, x), count)
+
+    def weighted_sum(self, weights: str, x: str) -> str:
+        """Sum over tokens with weights [batch, length], [batch, hidden]."""
+        weights = self.graph.add("Unsqueeze", weights, self.graph.ints(1))  # [batch, 1, length]
+        return self.graph.add("Squeeze", self.graph.add("MatMul", weights, x), self.graph.ints(1))
+
+    def max(self, x: str) -> str:
+        """Largest value of each channel over tokens, [batch, hidden]."""
+        is_token = self.graph.add("Cast", "attention_mask", to=TensorProto.BOOL)
+        is_token = self.graph.add("Unsqueeze", is_token, self.graph.ints(2))
+        lowest = self.graph.constant(np.finfo(np.float32).min)
+        return self.graph.add("ReduceMax", self.graph.add("Where", is_token, x, lowest), self.graph.ints(1), keepdims=0)
+
+    def last_token(self, mask: str) -> str:
+        """Return 1 for the last token of each sequence and 0 for others, [batch, length]."""
+        places = self.places()
+        last = self.graph.add("ReduceMax", self.graph.add("Mul", mask, places), self.graph.ints(1))  # [batch, 1]
+        return self.graph.floats(self.graph.add("Equal", places, last))
+
+    def places(self) -> str:
+        """Return the positions of the tokens, counted from 1, as floats [length]."""
+        one = self.graph.constant(1, np.int64)
+        end = self.graph.add("Add", self.graph.add("Squeeze", self.length()), one)
+        return self.graph.floats(self.graph.add("Range", one, end, one))
 
     def classification_head(self, x: str) -> list[ValueInfoProto]:
         num_labels = len(self.weights["classifier.bias"])
@@ -353,7 +403,7 @@ class _Writer:
 
     def pooled(self, x: str) -> str:
         """Pooler output, [batch, hidden]: a layer on [CLS], or on the mean over tokens."""
-        return self.pooler(self.mean(x) if self.config.pools_mean else self.cls(x))
+        return self.pooler(self.pool(x, "mean" if self.config.pools_mean else "cls"))
 
     def pooler(self, x: str) -> str:
         """Dense layer and activation; with LayerNorm in families whose heads have one."""

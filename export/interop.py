@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from export.sentence_transformers import MODEL_CONFIG_FILE, MODULES_FILE
 from export.source import Source
 from tasks.embedding import EmbeddingSettings
 from tasks.json_files import read_json
@@ -19,12 +20,19 @@ from training.checkpoint import CONFIG_FILE
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _MODULES = "sentence_transformers.models"
 _POOLING = "1_Pooling"
-INTEROP_FILES = (*_COPIED, "modules.json", "sentence_bert_config.json", _POOLING, f"{_POOLING}/config.json")
+INTEROP_FILES = (
+    *(*_COPIED, MODULES_FILE, "sentence_bert_config.json"),
+    *(MODEL_CONFIG_FILE, _POOLING, f"{_POOLING}/config.json"),
+)
 """All files and folders that may be written."""
 
 
 def write_interop_files(directory: Path, source: Source, hidden_size: int) -> None:
-    """Write the files beside graph and tokenizer."""
+    """Write the files beside graph and tokenizer.
+
+    Args:
+        hidden_size: as in the manifest.
+    """
     for name in _COPIED:
         if (source.directory / name).is_file():
             shutil.copyfile(source.directory / name, directory / name)
@@ -44,12 +52,19 @@ def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hi
         for index, (path, kind) in enumerate(kinds.items())
     ]
     (directory / _POOLING).mkdir()
-    _write(directory / "modules.json", modules)
+    _write(directory / MODULES_FILE, modules)
     _write(
         directory / _POOLING / "config.json",
         {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
     )
     _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
+    stated = {
+        "prompts": dict(settings.prompts),
+        "default_prompt_name": settings.default_prompt_name,
+        "similarity_fn_name": settings.similarity_fn_name,
+    }
+    if any(stated.values()):
+        _write(directory / MODEL_CONFIG_FILE, stated)
 
 
 def _set_labels(path: Path, labels: Sequence[str]) -> None:

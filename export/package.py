@@ -127,8 +127,9 @@ def write_package(
         notes: notes at the end of the model card.
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
-    write_interop_files(directory, source, config.hidden_size)
     proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
+    hidden_size = _vector_size(proto) if source.task.name == "embedding" else config.hidden_size
+    write_interop_files(directory, source, hidden_size)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
         name=name,
@@ -137,7 +138,7 @@ def write_package(
         settings=source.task.settings,
         precision=precision,
         opset=opset,
-        hidden_size=config.hidden_size,
+        hidden_size=hidden_size,
         vocab_size=config.vocab_size,
         inputs=tuple(item.name for item in proto.graph.input),
         outputs=tuple(item.name for item in proto.graph.output),
@@ -148,6 +149,11 @@ def write_package(
         truncate=result.truncate,
     )
     write_manifest(directory, manifest, notes)
+
+
+def _vector_size(proto: onnx.ModelProto) -> int:
+    """Return the size of the vectors of an embedding graph, which layers after pooling can change."""
+    return int(proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value)
 
 
 def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:

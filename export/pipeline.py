@@ -119,6 +119,8 @@ def export_checkpoint(
     if notes := read_notes(model_dir):
         reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
     reporter.say(_describe(source, model))
+    if source.remark:
+        reporter.say(source.remark)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
         result = _write_graph(source, model, directory, config, data, reporter)

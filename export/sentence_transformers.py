@@ -1,18 +1,80 @@
-"""Read pooling, normalisation and maximum length from a sentence-transformers folder.
+"""Read a sentence-transformers folder: pooling, layers after it, maximum length and similarity.
 
-Such a folder contains `modules.json`, a list of stages: Transformer (the checkpoint), Pooling, sometimes Normalize.
+Such a folder contains `modules.json`, a list of stages: Transformer (the checkpoint), Pooling, then any of Dense and
+Normalize. Layouts of the versions 2 to 6 are read. A value that changes vectors and is not known is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from torch import nn
+
+from tasks.embedding import NORMALIZE, Activation, Pooling, SimilarityName, dense_layer
 from tasks.json_files import read_flag, read_json, read_json_value
 from tasks.tokenizer import Tokenizer
+from training.weights import read_weights
 
 MODULES_FILE = "modules.json"
-_POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+MODEL_CONFIG_FILE = "config_sentence_transformers.json"
+CONFIG_FILE = "config.json"
+_LIBRARY = "sentence_transformers."
+_LENGTH_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Settings of the Transformer module; older versions named the file after the family."""
+_EMBEDDING_VALUES: dict[str, Any] = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+}
+"""Settings of the Transformer module that have one supported value."""
+_CROSS_ENCODER_VALUES: dict[str, Any] = {
+    "transformer_task": "sequence-classification",
+    "module_output_name": "scores",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+}
+_READ_OF_TRANSFORMER = ("max_seq_length", "do_lower_case", "unpad_inputs", *_EMBEDDING_VALUES)
+_POOLING_FLAGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Flags of older versions, in the order of the parts of a vector."""
+_MEAN_FLAG = "pooling_mode_mean_tokens"
+_ACTIVATIONS: dict[str, Activation] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+_DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
+_VECTOR = "sentence_embedding"
+
+
+@dataclass(frozen=True)
+class _Module:
+    """One stage of a folder."""
+
+    kind: str
+    path: Path
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / CONFIG_FILE
+
+    def read_config(self) -> dict[str, Any]:
+        """Return the settings; empty without a file."""
+        return read_json(self.config_path) if self.config_path.is_file() else {}
 
 
 def checkpoint_directory(directory: Path) -> Path:
@@ -21,13 +83,13 @@ def checkpoint_directory(directory: Path) -> Path:
     Raises:
         ValueError: if `modules.json` is broken or does not start with a Transformer.
     """
-    modules = _modules(directory)
-    if not modules:
+    if not (modules := _modules(directory)):
         return directory
-    kind, path = modules[0]
-    if kind != "Transformer":
-        raise ValueError(f"`{directory / MODULES_FILE}` starts with a module `{kind}`; expected `Transformer`")
-    return path
+    if modules[0].kind != "Transformer":
+        raise ValueError(
+            f"`{directory / MODULES_FILE}` starts with a module `{modules[0].kind}`; expected `Transformer`"
+        )
+    return modules[0].path
 
 
 def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -36,66 +98,197 @@ def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     Raises:
         ValueError: naming the module, pooling or preprocessing that is not supported.
     """
-    settings: dict[str, Any] = {}
     if not (modules := _modules(directory)):
-        return settings
-    for kind, path in modules[1:]:
-        if kind == "Pooling":
-            settings["pooling"] = _pooling(path / "config.json")
-        elif kind == "Normalize":
-            settings["normalize"] = True
-        else:
-            raise ValueError(f"unsupported module in `{directory / MODULES_FILE}`: `{kind}`")
-    if "pooling" not in settings:
-        raise ValueError(f"`{directory / MODULES_FILE}` has no module `Pooling`")
-    _refuse_prompt(directory / "config_sentence_transformers.json")
-    path = checkpoint_directory(directory) / "sentence_bert_config.json"
-    if path.is_file():
-        config = read_json(path)
-        if read_flag(config, "do_lower_case", path) and not tokenizer.lowercases:
-            raise ValueError(
-                f"`{path}` sets do_lower_case, but its tokenizer does not; set it to false, and lowercase texts before"
-            )
-        if length := config.get("max_seq_length"):
-            settings["max_seq_length"] = length
-    return settings
+        return {}
+    if len(modules) == 1 or modules[1].kind != "Pooling":
+        found = f"`{modules[1].kind}`" if modules[1:] else "nothing"
+        raise ValueError(f"`{directory / MODULES_FILE}` has {found} after the Transformer; expected `Pooling`")
+    layers = [layer for module in modules[2:] for layer in _layers(module, directory)]
+    normalize = layers[-1:] == [NORMALIZE]
+    settings = {"pooling": _pooling(modules[1]), "layers": layers[:-1] if normalize else layers, "normalize": normalize}
+    length = _transformer_settings(modules[0].path, tokenizer, _EMBEDDING_VALUES)
+    return settings | length | _model_settings(directory)
 
 
-def _refuse_prompt(path: Path) -> None:
-    """Raise if sentence-transformers would put a prompt before each text, as Bertline adds none."""
+def cross_encoder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the settings that the folder of a CrossEncoder prescribes; empty for any other layout.
+
+    Raises:
+        ValueError: naming the module, prompt or preprocessing that is not supported.
+    """
+    path = directory / MODEL_CONFIG_FILE
     config = read_json(path) if path.is_file() else {}
-    name, prompts = config.get("default_prompt_name"), config.get("prompts")
-    if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
-        raise ValueError(
-            f"unsupported default_prompt_name `{name}` in `{path}`; set it to null, and put the prompt before texts"
-        )
+    modules = _modules(directory)
+    if not modules or config.get("model_type") != "CrossEncoder":
+        return {}
+    if modules[1:]:
+        raise ValueError(f"unsupported module in `{directory / MODULES_FILE}`: `{modules[1].kind}`")
+    if name := _prompts(config, path).get("default_prompt_name"):
+        raise ValueError(f"unsupported default_prompt_name `{name}` of a CrossEncoder in `{path}`; set it to null")
+    return _transformer_settings(modules[0].path, tokenizer, _CROSS_ENCODER_VALUES)
 
 
-def _modules(directory: Path) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module, in order."""
+def read_dense(directory: Path, layers: Sequence[str], size: int) -> nn.ModuleDict:
+    """Read the weights of the Dense modules of a folder.
+
+    Args:
+        layers: layers of `EmbeddingSettings`.
+        size: size of the pooled vector.
+
+    Returns:
+        Linear layers by their place in `layers`.
+
+    Raises:
+        ValueError: naming the file that is missing or does not fit.
+    """
+    paths = [module.path for module in _modules(directory)[2:] for _ in _layers(module, directory)]
+    dense = nn.ModuleDict()
+    for index, layer in enumerate(layers):
+        if layer != NORMALIZE:
+            dense[str(index)] = linear = _read_linear(paths[index], size)
+            size = linear.out_features
+    return dense
+
+
+def _modules(directory: Path) -> list[_Module]:
+    """Return the modules in order; none for any other layout."""
     path = directory / MODULES_FILE
     if not path.is_file():
         return []
     try:
-        modules = [(item["type"].rpartition(".")[2], directory / item["path"]) for item in read_json_value(path)]
+        types = [(str(item["type"]), directory / item["path"]) for item in read_json_value(path)]
     except (KeyError, TypeError, AttributeError):
-        modules = []
-    if not modules:
+        types = []
+    if not types:
         raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`")
-    return modules
+    if other := next((name for name, _ in types if not name.startswith(_LIBRARY)), None):
+        raise ValueError(f"unsupported module in `{path}`: `{other}` is code of its own, not of sentence-transformers")
+    return [_Module(name.rpartition(".")[2], folder) for name, folder in types]
 
 
-def _pooling(path: Path) -> str:
+def _layers(module: _Module, directory: Path) -> list[str]:
+    """Return the layer of a module after pooling; none for dropout, which changes nothing here."""
+    if module.kind == "Dropout":
+        return []
+    if module.kind not in ("Dense", "Normalize"):
+        raise ValueError(f"unsupported module in `{directory / MODULES_FILE}`: `{module.kind}`")
+    config, path = module.read_config(), module.config_path
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, _VECTOR):
+            raise ValueError(f"unsupported {key} `{config[key]}` in `{path}`; expected `{_VECTOR}`")
+    return [NORMALIZE] if module.kind == "Normalize" else [dense_layer(_activation(config, path))]
+
+
+def _activation(config: Mapping[str, Any], path: Path) -> Activation:
+    if not config:
+        raise ValueError(f"missing file: `{path}`")
+    if config.get("use_residual"):
+        raise ValueError(f"unsupported use_residual `{config['use_residual']}` in `{path}`; expected `false`")
+    name = config.get("activation_function", _DEFAULT_ACTIVATION)
+    short = str(name).rpartition(".")[2]
+    known = {full.rpartition(".")[2]: activation for full, activation in _ACTIVATIONS.items()}
+    if short not in known or name not in (f"torch.nn.{short}", *_ACTIVATIONS):
+        raise ValueError(f"unsupported activation_function `{name}` in `{path}` (one of: {', '.join(_ACTIVATIONS)})")
+    return known[short]
+
+
+def _read_linear(path: Path, size: int) -> nn.Linear:
+    config, weights = read_json(path / CONFIG_FILE), read_weights(path)
+    has_bias = read_flag(config, "bias", path / CONFIG_FILE, default=True)
+    expected = {"linear.weight", "linear.bias"} if has_bias else {"linear.weight"}
+    if weights.keys() != expected:
+        raise ValueError(f"weights in `{path}` must be {' and '.join(sorted(expected))}: `{', '.join(weights)}`")
+    shapes = [config.get("out_features"), config.get("in_features")]
+    matrix = weights["linear.weight"]
+    if list(matrix.shape) != shapes or (has_bias and list(weights["linear.bias"].shape) != shapes[:1]):
+        raise ValueError(f"weights in `{path}` have shape `{list(matrix.shape)}`; `{CONFIG_FILE}` says `{shapes}`")
+    if shapes[1] != size:
+        raise ValueError(f"`{path / CONFIG_FILE}`: in_features must be `{size}`, as the vector before: `{shapes[1]}`")
+    if not all(value.isfinite().all() for value in weights.values()):
+        raise ValueError(f"weights in `{path}` are NaN or infinite; copy or train them again")
+    linear = nn.Linear(size, len(matrix), bias=has_bias)
+    linear.load_state_dict({name.removeprefix("linear."): value for name, value in weights.items()})
+    return linear
+
+
+def _pooling(module: _Module) -> list[Pooling]:
+    """Return the poolings of a Pooling module, in the order of their parts of the vector."""
+    path = module.config_path
     if not path.is_file():
         raise ValueError(f"missing file: `{path}`")
-    config = {"pooling_mode_mean_tokens": True} | read_json(path)  # the default is true
+    config = module.read_config()
     if not read_flag(config, "include_prompt", path, default=True):
         raise ValueError(
             f"unsupported include_prompt `false` in `{path}`; set it to true, and give texts without prompts"
         )
-    modes = [key for key in config if key.startswith("pooling_mode") and read_flag(config, key, path)]
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
+    known = ("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt", *_POOLING_FLAGS)
+    if unknown := next((key for key in config if key not in known), None):
+        raise ValueError(f"unsupported pooling in `{path}`: `{unknown}` (known keys: {', '.join(known)})")
+    named = config["pooling_mode"] if "pooling_mode" in config else _flagged(config, path)
+    modes: Any = [named] if isinstance(named, str) else named
+    if not isinstance(modes, list) or not modes or not all(mode in get_args(Pooling) for mode in modes):
+        raise ValueError(f"unsupported pooling in `{path}`: `{named}` (one or more of: {', '.join(get_args(Pooling))})")
+    return list(modes)
+
+
+def _flagged(config: dict[str, Any], path: Path) -> list[Pooling]:
+    """Return the poolings that flags of older versions choose."""
+    modes = [mode for key, mode in _POOLING_FLAGS.items() if read_flag(config, key, path)]
+    if modes and _MEAN_FLAG not in config:
         raise ValueError(
-            f"unsupported pooling in `{path}`: `{', '.join(modes) or 'none'}` (one of: {', '.join(_POOLINGS)})"
+            f"unsupported pooling in `{path}`: {_MEAN_FLAG} is missing, and versions of sentence-transformers read "
+            f"that differently; set it to `true` for `{', '.join(modes)}` with the mean, to `false` for without"
         )
-    return _POOLINGS[modes[0]]
+    if not modes and any(key in config for key in _POOLING_FLAGS):
+        raise ValueError(f"unsupported pooling in `{path}`: `none`; set one of {', '.join(_POOLING_FLAGS)} to `true`")
+    return modes or ["mean"]
+
+
+def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the maximum length if the Transformer module states one, and check its other settings."""
+    path = next((directory / name for name in _LENGTH_FILES if (directory / name).is_file()), None)
+    if path is None:
+        return {}
+    config = read_json(path)
+    for key, value in config.items():
+        is_known = key in _READ_OF_TRANSFORMER and value in (None, supported.get(key, value))
+        if not is_known and value not in (None, {}):
+            raise ValueError(f"unsupported {key} `{value}` in `{path}`; remove it if vectors do not depend on it")
+    if read_flag(config, "do_lower_case", path) and not tokenizer.lowercases:
+        raise ValueError(
+            f"`{path}` sets do_lower_case, but its tokenizer does not; set it to false, and lowercase texts before"
+        )
+    length = config.get("max_seq_length")
+    return {"max_seq_length": length} if length else {}
+
+
+def _model_settings(directory: Path) -> dict[str, Any]:
+    """Return similarity and prompts if the folder states them."""
+    path = directory / MODEL_CONFIG_FILE
+    config = read_json(path) if path.is_file() else {}
+    if (kind := config.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
+        raise ValueError(f"unsupported model_type `{kind}` in `{path}`; expected `SentenceTransformer`")
+    if (dimensions := config.get("truncate_dim")) is not None:
+        raise ValueError(f"unsupported truncate_dim `{dimensions}` in `{path}`; remove it, and ask for `dimensions`")
+    similarity = config.get("similarity_fn_name")
+    if similarity is not None and similarity not in get_args(SimilarityName):
+        known = ", ".join(get_args(SimilarityName))
+        raise ValueError(f"unsupported similarity_fn_name `{similarity}` in `{path}` (one of: {known})")
+    return {"similarity_fn_name": similarity, **_prompts(config, path)}
+
+
+def _prompts(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return prompts and default prompt; none if all prompts are empty, as newer versions write them."""
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise ValueError(f"`{path}`: prompts must be texts by name: `{prompts}`")
+    if default not in (None, "query", "document", *prompts):  # the library adds these two, empty
+        raise ValueError(
+            f"`{path}`: default_prompt_name `{default}` is none of its prompts: {', '.join(prompts) or 'none'}"
+        )
+    if not any(prompts.values()):
+        return {}
+    return {
+        "prompts": {name: text or "" for name, text in prompts.items()},
+        "default_prompt_name": default if prompts.get(default) else None,
+    }

@@ -14,9 +14,15 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
 from export.activation import read_activation
-from export.sentence_transformers import checkpoint_directory, embedding_settings
+from export.sentence_transformers import (
+    checkpoint_directory,
+    cross_encoder_settings,
+    embedding_settings,
+    read_dense,
+)
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
+from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
@@ -43,8 +49,10 @@ class SettingsChanges(TypedDict, total=False):
 
     max_seq_length: int
     """Longest sequence, in tokens, including special tokens."""
-    pooling: Literal["cls", "mean"]
-    """embedding: return the last hidden state of [CLS], or the mean over tokens."""
+    pooling: Pooling
+    """embedding: cls: the last hidden state of the first token; lasttoken: of the last; mean, max, weightedmean (by
+    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Default: the
+    checkpoint's; cls if it states none."""
     normalize: bool
     """embedding: scale each vector to length 1."""
     problem_type: Literal["single_label_classification", "multi_label_classification"]
@@ -76,11 +84,15 @@ class Source:
     origin: Mapping[str, str]
     """`name`: last part of the given path, the run's name for `<run>/checkpoint`, or `org/name` of the hub. Of the hub
     also `revision`, the commit."""
+    folder: Path
+    """The given directory."""
     directory: Path
-    """Folder of the weights; a subfolder in some sentence-transformers layouts."""
+    """Folder of the encoder's weights; a subfolder in some sentence-transformers layouts."""
     task: AnyTask
     card: TaskCard | None
     """None for checkpoints that Bertline did not train."""
+    remark: str = ""
+    """Note on a setting that the checkpoint does not state; empty if there is none."""
 
     @property
     def name(self) -> str:
@@ -95,9 +107,14 @@ class Source:
         """
         labels = tuple(getattr(self.task.settings, "labels", ()))
         try:
-            return load_model(self.directory, self.task.name, num_labels=len(labels) or None)
+            model = load_model(self.directory, self.task.name, num_labels=len(labels) or None)
         except LabelCountError as error:
             raise ValueError(f"{error} ({self._label_source(labels)})") from error
+        settings = self.task.settings
+        if isinstance(settings, EmbeddingSettings) and settings.layers:
+            size = len(settings.poolings) * model.config.hidden_size
+            model.dense = read_dense(self.folder, settings.layers, size)
+        return model
 
     def _label_source(self, labels: tuple[str, ...]) -> str:
         """Return the file or flag that the labels come from."""
@@ -135,14 +152,34 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         values = _foreign_settings(directory, config, card, task)
         if task == "embedding":
             values |= embedding_settings(checkpoint, tokenizer)
-        elif task == "regression" and "activation" not in (settings or {}):
+        elif task in ("classification", "regression"):
+            values |= cross_encoder_settings(checkpoint, tokenizer)
+        if task == "regression" and "activation" not in (settings or {}):
             values["activation"] = _activation(checkpoint, directory, config)
     values |= dict(settings or {})
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))
     _check_sizes(directory, known_task)
-    return Source(origin=checkpoint_record(checkpoint), directory=directory, task=known_task, card=card)
+    _check_prompts(checkpoint, known_task)
+    return Source(
+        origin=checkpoint_record(checkpoint),
+        folder=checkpoint,
+        directory=directory,
+        task=known_task,
+        card=card,
+        remark="" if "pooling" in values else _pooling_remark(known_task),
+    )
+
+
+def _pooling_remark(task: AnyTask) -> str:
+    """Return a note on the pooling of a checkpoint that states none; empty for other tasks."""
+    if not isinstance(task.settings, EmbeddingSettings):
+        return ""
+    return (
+        f"pooling: {task.settings.pooling}, by default, as the checkpoint has no modules.json; if it was trained with "
+        "another one, vectors are wrong: see its description, and give --pooling"
+    )
 
 
 def _refuse_ablations(directory: Path) -> None:
@@ -261,6 +298,18 @@ def _tokenizer_limit(directory: Path) -> list[int]:
     if not is_number or not -math.inf < (limit or 0) < math.inf:
         raise ValueError(f"`{path}`: model_max_length must be a number: `{limit!r}`")
     return [int(limit)] if limit else []
+
+
+def _check_prompts(directory: Path, task: AnyTask) -> None:
+    """Raise if a prompt leaves no room for a text."""
+    settings = task.settings
+    names = list(settings.prompts) if isinstance(settings, EmbeddingSettings) else []
+    for name, tokens in zip(names, task.tokenizer.tokenize([settings.prompts[name] for name in names]), strict=True):
+        if (length := task.tokenizer.single.length(tokens)) >= settings.max_seq_length:
+            raise ValueError(
+                f"prompt `{name}` of `{directory}` has `{length}` tokens, and leaves no room for a text below the "
+                f"max_seq_length `{settings.max_seq_length}`; shorten it"
+            )
 
 
 def _check_sizes(directory: Path, task: AnyTask) -> None:

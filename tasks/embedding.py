@@ -1,38 +1,99 @@
-"""Embeddings: one vector per text, the last hidden state of [CLS] or the mean over tokens.
+"""Embeddings: one vector per text, pooled from the last hidden states of its tokens.
 
-The network pools, so that only the vector leaves it. A text beyond max_seq_length is cut or, on request, split into
-windows whose vectors are averaged.
+The network pools, so that only the vector leaves it. Poolings and layers are those of sentence-transformers. A text
+beyond max_seq_length is cut or, on request, split into windows whose vectors are averaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from tasks._encode import check_length, fit_text, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks._encode import EMPTY, check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks.base import NEWER, InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
+from tasks.tokenizer import Tokens
 from tasks.windows import window_bounds
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+"""Poolings, named as in sentence-transformers."""
+SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
+Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
+NORMALIZE = "normalize"
+"""Layer that divides each vector by its Euclidean norm."""
+_DENSE = "dense "
+
+
+def dense_layer(activation: Activation) -> str:
+    """Return the name of a linear layer and its activation function, as in `EmbeddingSettings.layers`."""
+    return f"{_DENSE}{activation}"
+
+
+def activation_of(layer: str) -> Activation | None:
+    """Return the activation function of a linear layer, from its name; None for `NORMALIZE`."""
+    return layer.removeprefix(_DENSE) if layer.startswith(_DENSE) else None  # type: ignore[return-value]
+
+
+_LAYERS = (NORMALIZE, *map(dense_layer, get_args(Activation)))
 
 
 @dataclass(frozen=True)
 class EmbeddingSettings(TaskSettings):
-    """Length, pooling and normalization."""
+    """Length, pooling, layers after pooling, and normalization."""
 
-    pooling: Pooling = "cls"
-    """`cls`: the last hidden state of [CLS]; `mean`: over all tokens, specials included."""
+    pooling: Pooling | tuple[Pooling, ...] = "cls"
+    """`cls`: the last hidden state of the first token; `lasttoken`: of the last one; `mean`, `max`: over all tokens,
+    specials included; `weightedmean`: the mean weighted by position, from 1; `mean_sqrt_len_tokens`: the sum divided by
+    the square root of the number of tokens. Several: one after the other in a longer vector."""
     normalize: bool = False
     """Divide each vector by its Euclidean norm."""
+    layers: tuple[str, ...] = field(default=(), metadata=NEWER)
+    """Layers between pooling and `normalize`, in order: `dense tanh` (or another activation), `normalize`."""
+    similarity_fn_name: SimilarityName | None = field(default=None, metadata=NEWER)
+    """Similarity that the model was trained for; None if it is not known."""
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=NEWER)
+    """Texts to put before inputs, by name, for models trained with them."""
+    default_prompt_name: str | None = field(default=None, metadata=NEWER)
+    """Prompt of texts for which none is named; None for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"unknown pooling: `{self.pooling}` (one of: {', '.join(get_args(Pooling))})")
+        if not isinstance(self.pooling, str):  # a list of JSON
+            object.__setattr__(self, "pooling", self.poolings[0] if len(self.poolings) == 1 else self.poolings)
+        if not self.poolings:
+            raise ValueError(f"no pooling (one or more of: {', '.join(get_args(Pooling))})")
+        for what, values, known in (
+            ("pooling", self.poolings, get_args(Pooling)),
+            ("layer", self.layers, _LAYERS),
+            ("similarity_fn_name", [self.similarity_fn_name or "cosine"], get_args(SimilarityName)),
+        ):
+            if unknown := next((value for value in values if value not in known), None):
+                raise ValueError(f"unknown {what}: `{unknown}` (one of: {', '.join(known)})")
+        if self.default_prompt_name is not None:
+            self.prompt(self.default_prompt_name)
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text of a prompt.
+
+        Args:
+            name: name of the prompt; None for the default prompt, empty for none.
+
+        Raises:
+            ValueError: if there is no prompt of this name.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name and name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise ValueError(f"unknown prompt: `{name}` (prompts of this model: {known})")
+        return self.prompts[name] if name else ""
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """Poolings in the order of their parts of the vector."""
+        return (self.pooling,) if isinstance(self.pooling, str) else tuple(self.pooling)
 
 
 @dataclass(frozen=True)
@@ -45,6 +106,8 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     dimensions: int = 0
     """Keep only the first dimensions of each vector; 0 for all. For models trained for it (Matryoshka)."""
+    prompt_name: str | None = None
+    """Prompt before each text; None for the default prompt of the settings, empty for none. Not with `windows`."""
 
     name: ClassVar[str] = "embedding"
     settings_type: ClassVar[type[TaskSettings]] = EmbeddingSettings
@@ -52,14 +115,18 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     token_outputs: ClassVar[bool] = False
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
-        return (hidden_size,)
+        return (hidden_size,)  # of the vectors, see `Manifest.hidden_size`
 
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         max_length = self.settings.max_seq_length
         max_ids = None if self.windows else max_length
         stop_after = None if self.windows or truncate else max_length
-        tokens = tokenize_texts(self.tokenizer, examples, "text", invalid, max_ids=max_ids, stop_after=stop_after)
+        prompt = self.settings.prompt(self.prompt_name)
+        texts = [prompt + text for text in examples] if prompt else examples
+        tokens = tokenize_texts(self.tokenizer, texts, "text", invalid, max_ids=max_ids, stop_after=stop_after)
+        if prompt:
+            self._find_empty(prompt, tokens, invalid)
         if not (truncate or self.windows):
             for index, item in enumerate(tokens):
                 check_length(
@@ -74,6 +141,14 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         if self.windows:
             return [self._windows(item.ids) for item in tokens]
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
+
+    def _find_empty(self, prompt: str, tokens: Sequence[Tokens], invalid: list[InvalidExample]) -> None:
+        """Add texts without tokens of their own after the prompt."""
+        (alone,) = self.tokenizer.tokenize([prompt], ids_only=True)
+        known = {item.index for item in invalid}
+        for index, item in enumerate(tokens):
+            if index not in known and np.array_equal(item.ids, alone.ids):
+                invalid.append(InvalidExample(index, "text", EMPTY))
 
     def _windows(self, ids: np.ndarray) -> list[Features]:
         capacity = self.tokenizer.single.capacity(self.settings.max_seq_length)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 import tyro
 
-from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.regression import RegressionExample
 from tasks.schema import Bounds
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
@@ -48,6 +48,8 @@ from training.similarity import mean_of_words, similarity_scores, texts_of, vect
 from training.task_card import TaskCard, read_task_card
 from training.text.sentences import split_sentences
 
+TrainedPooling = Literal["cls", "mean"]
+"""Poolings of trained embeddings; others are for models from elsewhere."""
 Views = tuple[str, ...]
 """A text, its positive, and its negative if it has one."""
 
@@ -80,7 +82,7 @@ class ContrastiveRecipe(LoopSettings):
     """Supervised: least `label` of a pair to train on; None for all pairs."""
     split_sentences: bool = False
     """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
-    pooling: Pooling = "cls"
+    pooling: TrainedPooling = "cls"
     """Vector of a text. cls: the last hidden state of [CLS]; mean: the mean of the last hidden state over tokens."""
     normalize: bool = True
     """Scale vectors to length 1. Training is the same, as it compares cosines."""
@@ -339,7 +341,7 @@ def scores_before(
 ) -> dict[str, dict[str, float]]:
     """Return scores by row: of the checkpoint before training, with each pooling, and of baselines without training."""
     rows: dict[str, dict[str, float]] = {}
-    for pooling in get_args(Pooling):
+    for pooling in get_args(TrainedPooling):
         other = task.with_settings(pooling=pooling)
         rows[f"before, {pooling}"] = similarity_scores(other, dev, torch_run(model, other, world.device))
     words = mean_of_words(model.bert.embeddings.word.weight.detach().cpu().numpy(), task.tokenizer)

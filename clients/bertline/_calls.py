@@ -39,7 +39,7 @@ from bertline.v1 import encoder_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 """Service name of the server's health. Appended `/NAME` and `/NAME/VERSION` give the health of models."""
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
 def embed_call(
@@ -53,6 +53,7 @@ def embed_call(
     dimensions: int | None,
     windows: bool,
     window_stride: int | None,
+    prompt_name: str | None,
 ) -> Call[np.ndarray]:
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
@@ -66,6 +67,7 @@ def embed_call(
         dimensions=read_count("dimensions", dimensions),
         windows=read_flag("windows", windows),
         window_stride=read_count("window_stride", window_stride),
+        prompt_name=None if prompt_name is None else read_option("prompt_name", prompt_name),
     )
     read = partial(read_vectors, normalized=bool(normalize))
     return Call("Embed", split(read_texts(texts), "texts", request), read, join_vectors)

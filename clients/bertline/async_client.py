@@ -79,6 +79,7 @@ class AsyncClient:
         dimensions: int | None = None,
         windows: bool = False,
         window_stride: int | None = None,
+        prompt_name: str | None = None,
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -96,6 +97,7 @@ class AsyncClient:
             dimensions=dimensions,
             windows=windows,
             window_stride=window_stride,
+            prompt_name=prompt_name,
         )
         return await self._run(call, timeout, usage)
 

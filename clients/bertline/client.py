@@ -99,6 +99,7 @@ class Client:
         dimensions: int | None = None,
         windows: bool = False,
         window_stride: int | None = None,
+        prompt_name: str | None = None,
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -109,11 +110,13 @@ class Client:
 
         Args:
             texts: list of texts. A single string raises TypeError.
-            pooling: `cls` or `mean`: raise InvalidInput if the model uses another one.
+            pooling: `cls`, `mean` or another name of `Pooling`: raise InvalidInput if the model uses another one.
             normalize: divide each vector by its Euclidean norm; None for the model's own setting.
             dimensions: keep only the first numbers of each vector, for models trained for this (Matryoshka).
             windows: split texts that are too long into windows, and average their vectors weighted by tokens.
             window_stride: tokens from the start of one window to the start of the next; None for no overlap.
+            prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
+                None for the model's default prompt, if it has one; empty for none.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
@@ -134,6 +137,7 @@ class Client:
             dimensions=dimensions,
             windows=windows,
             window_stride=window_stride,
+            prompt_name=prompt_name,
         )
         return self._run(call, timeout, usage)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
-from tasks.embedding import Embedding
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 
-POOLINGS = {pb.POOLING_CLS: "cls", pb.POOLING_MEAN: "mean"}
+POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_WINDOWS_PER_TOKEN = 4
 """Maximum number of windows that a token is part of. It limits the cost of a text to a multiple of its length."""
@@ -36,10 +36,15 @@ class Embed(TextEndpoint):
         task: Any = model.task
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
-        if not (request.windows or request.dimensions):  # `replace` takes several microseconds
+        has_prompt_name = request.HasField("prompt_name")
+        if not (request.windows or request.dimensions or has_prompt_name):  # `replace` takes several microseconds
             return task  # type: ignore[no-any-return]
         return replace(
-            task, windows=request.windows, window_stride=request.window_stride, dimensions=request.dimensions
+            task,
+            windows=request.windows,
+            window_stride=request.window_stride,
+            dimensions=request.dimensions,
+            prompt_name=request.prompt_name if has_prompt_name else None,
         )
 
     def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
@@ -69,10 +74,12 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         yield Violation("pooling", f"unknown: {request.pooling} ({known})")
     elif POOLINGS.get(request.pooling, settings.pooling) != settings.pooling:  # pooling is part of the graph
         yield Violation(
-            "pooling", f"this model has `{settings.pooling}`, not `{POOLINGS[request.pooling]}`; leave it unset"
+            "pooling",
+            f"this model has `{', '.join(settings.poolings)}`, not `{POOLINGS[request.pooling]}`; leave it unset",
         )
     if request.HasField("normalize") and settings.normalize and not request.normalize:
         yield Violation("normalize", "must be true or unset: this model always returns vectors of length 1")
+    yield from _prompt_violations(request, settings)
     if request.dimensions > hidden_size:
         yield Violation("dimensions", f"`{request.dimensions}` is more than the {hidden_size} dimensions of this model")
     if request.window_stride and not request.windows:
@@ -80,4 +87,17 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     elif 0 < request.window_stride < min_stride:
         yield Violation(
             "window_stride", f"must be 0 or at least {min_stride} tokens, a quarter of the model's max_seq_length"
+        )
+
+
+def _prompt_violations(request: pb.EmbedRequest, settings: EmbeddingSettings) -> Iterator[Violation]:
+    name = request.prompt_name if request.HasField("prompt_name") else None
+    try:
+        prompt = settings.prompt(name)
+    except ValueError as error:
+        yield Violation("prompt_name", str(error))
+        return
+    if prompt and request.windows:
+        yield Violation(
+            "windows", "excludes a prompt, which the first window alone would have; set `prompt_name` to ''"
         )

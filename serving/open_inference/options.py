@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.open_inference.tensors import invalid_field, quoted
 
-_KINDS = {"truncate": bool, "normalize": bool, "top_k": int}
+_KINDS = {"truncate": bool, "normalize": bool, "prompt_name": str, "top_k": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Options:
     """Cut texts that are too long instead of refusing them; None for the default of the manifest."""
     normalize: bool | None = None
     """Return vectors of length 1; None for the default of the model."""
+    prompt_name: str | None = None
+    """Name of the model's prompt before each text; None for the model's default prompt, empty for none."""
     top_k: int | None = None
     """Maximum number of results for a text or a [MASK]; None for the default of the task."""
 
@@ -46,6 +48,9 @@ def _value(name: str, parameter: Any) -> Any:
     if _KINDS[name] is bool:
         if not isinstance(value, bool):
             raise invalid_field(f"parameters[{name}]", "must be true or false")
+    elif _KINDS[name] is str:
+        if not isinstance(value, str):
+            raise invalid_field(f"parameters[{name}]", "must be a string")
     elif type(value) is not int or value < 1:
         raise invalid_field(f"parameters[{name}]", "must be a whole number from 1")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -83,11 +84,19 @@ def _stacked(values: Sequence[Any], spec: TensorSpec) -> np.ndarray:
     return array
 
 
+def _with_prompt(task: Embedding, name: str) -> Embedding:
+    try:
+        task.settings.prompt(name)
+    except ValueError as error:
+        raise invalid_field("parameters[prompt_name]", str(error)) from error
+    return replace(task, prompt_name=name)
+
+
 class EmbeddingTensors(TaskTensors):
     """Texts -> vectors."""
 
     task = Embedding.name
-    options = ("truncate", "normalize")
+    options = ("truncate", "normalize", "prompt_name")
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [TensorSpec("embedding", "FP32", (-1, model.manifest.hidden_size))]
@@ -96,6 +105,8 @@ class EmbeddingTensors(TaskTensors):
         return str(row["text"])
 
     def task_for(self, task: Embedding, options: Options) -> AnyTask:
+        if options.prompt_name is not None:
+            task = _with_prompt(task, options.prompt_name)
         if options.normalize is None:
             return task
         if task.settings.normalize and not options.normalize:

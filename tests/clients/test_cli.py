@@ -311,13 +311,13 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
         (("embed",), "give either texts or --input FILE"),
         (("embed", "text", "-i", "file"), "give either texts or --input FILE"),
         (("answer", "question"), "a question needs a context"),
-        (("embed", "text", "--pooling", "max"), "'max' is not one of"),
+        (("embed", "text", "--pooling", "median"), "'median' is not one of"),
         (("embed", "text", "--timeout", "0"), "`timeout` must be above 0"),
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
         (("fill-mask", "text", "--top-k", "0"), "--top-k"),
         (("embed", "text", "--nonsense"), "--nonsense"),
         (("embed", "-i", "a.csv", "b.csv"), "put a pattern in quotes"),
-        (("embed", "text", "--pooling", "max"), "'--pooling': 'max' is not one of"),
+        (("embed", "text", "--pooling", "median"), "'--pooling': 'median' is not one of"),
         (("nonsense",), "nonsense"),
         (("fill-mask", "text", "--top-k", "99999999999"), "--top-k"),
         (("embed", "text", "--dimensions", "99999999999"), "--dimensions"),
@@ -341,10 +341,11 @@ def test_server_errors_are_reported_in_one_line(run: Run, server: FakeServer) ->
 def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer) -> None:
     """`--model NAME/VERSION` and options reach the server."""
     server.models.append(FakeModel(version="3"))
-    run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate")
+    run("embed", "text", "-m", "fake/3", "--pooling", "mean", "--no-normalize", "--truncate", "--prompt-name", "")
 
     (request,) = received(server)
     assert (request.model.name, request.model.version) == ("fake", "3")
+    assert request.HasField("prompt_name")
     assert (request.pooling, request.normalize, request.HasField("normalize"), request.truncate) == (
         2,
         False,

@@ -71,14 +71,30 @@ def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
     client.embed(["a"], dimensions=3, windows=True, window_stride=8)
     client.classify(["a"], top_k=2)
     client.embed(["a"])
+    client.embed(["a"], prompt_name="")
 
-    full, more, labels, plain = server.requests
+    full, more, labels, plain, bare = server.requests
     model = pb.ModelRef(name="fake", version="7")
     assert full == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
     assert more == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"], dimensions=3, windows=True, window_stride=8)
     assert labels.top_k == 2
     assert plain == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"])
     assert not plain.HasField("normalize")
+    assert (plain.HasField("prompt_name"), bare.HasField("prompt_name")) == (False, True)
+
+
+def test_prompts_of_the_model(client: Client, server: FakeServer) -> None:
+    """A prompt of the model stands before each text: the named one, or its default one, or none."""
+    settings = {"prompts": {"query": "find: ", "document": ""}, "default_prompt_name": "query"}
+    server.models = [FakeModel(manifest={"settings": settings})]
+
+    found = [client.embed(["owl"], prompt_name=name)[0] for name in (None, "query", "document", "")]
+
+    assert [item.tolist() for item in found] == [
+        vector(text).tolist() for text in ("find: owl", "find: owl", "owl", "owl")
+    ]
+    with pytest.raises(InvalidInput, match=r"unknown prompt: `passage` \(prompts of this model: query, document\)"):
+        client.embed(["owl"], prompt_name="passage")
 
 
 def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> None:
@@ -601,7 +617,7 @@ def test_ordered_iterables_are_lists(client: Client, values: Any) -> None:
         (lambda client: client.classify([("a", "b", "c")]), TypeError, "got 3 values"),
         (lambda client: client.embed(["a"], version=1), TypeError, "`version`"),
         (lambda client: client.embed(["a"], model="\ud800"), InvalidInput, "model: contains a lone surrogate"),
-        (lambda client: client.embed(["a"], pooling="max"), ValueError, "unknown pooling: `max`"),
+        (lambda client: client.embed(["a"], pooling="median"), ValueError, "unknown pooling: `median`"),
         (lambda client: client.answer([("a", "b")], top_k=0), ValueError, "`top_k` must be at least 1"),
         (lambda client: client.classify(["a"], top_k="3"), TypeError, "`top_k` must be a whole number: `'3'`"),
         (lambda client: client.classify(["a"], top_k=2.5), TypeError, "`top_k` must be a whole number: `2.5`"),

@@ -32,7 +32,7 @@ from serving.core.errors import (
 )
 from serving.grpc_api.status import status_of
 from tests.serving.conftest import serve
-from tests.serving.models import write_model
+from tests.serving.models import SETTINGS, write_model
 
 
 def test_vectors_are_the_same_in_every_process() -> None:
@@ -83,7 +83,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     for task, length in {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32}.items():
         write_model(models, task, task=task)
         fakes.append(FakeModel(name=task, task=task, max_seq_length=length))
-    fakes.append(FakeModel(name="embedder", version="10", task="embedding", max_seq_length=32))
+    manifest = {"settings": SETTINGS["embedding"]}
+    fakes.append(FakeModel(name="embedder", version="10", task="embedding", max_seq_length=32, manifest=manifest))
     with serve(models) as real, FakeServer(fakes) as fake:
         yield real.target, fake.target
 
@@ -104,6 +105,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.embed([""] * 1000),
         lambda client: client.embed(["cat"], dimensions=9),
         lambda client: client.embed(["cat"], window_stride=16),
+        lambda client: client.embed(["cat"], prompt_name="passage"),
+        lambda client: client.embed(["cat"], prompt_name="query", windows=True),
         lambda client: client.classify([("", "cat"), ("cat", "dog " * 28)], model="sorter"),
         lambda client: client.classify([("cat", "dog " * 29), ("cat " * 29, "dog")], model="sorter"),
         lambda client: client.choose([("cat", [])]),

@@ -25,7 +25,11 @@ WORDS += ["near", "under", "runs", "sleeps", "big", "small", "red", "green", "ol
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", "##s", *WORDS]
 
 SETTINGS = {
-    "embedding": {"max_seq_length": 32, "pooling": "mean"},
+    "embedding": {
+        "max_seq_length": 32,
+        "pooling": "mean",
+        "prompts": {"query": "the old ", "document": ""},
+    },
     "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "yes"]},
     "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},
     "masked-lm": {"max_seq_length": 32},

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tasks.base import InvalidExamplesError
 from tasks.embedding import Embedding, EmbeddingSettings
 
 VECTOR = np.random.default_rng(0).normal(size=8).astype(np.float32)
@@ -43,8 +44,51 @@ def test_with_settings(tokenizer):
     assert changed.settings == EmbeddingSettings(pooling="mean", normalize=True)
     assert task.with_settings() is task
     assert task.settings == EmbeddingSettings()
-    with pytest.raises(ValueError, match=r"unknown pooling: `max` \(one of: cls, mean\)"):
-        task.with_settings(pooling="max")
+    with pytest.raises(ValueError, match=r"unknown pooling: `median` \(one of: cls, mean, max, "):
+        task.with_settings(pooling="median")
+
+
+PROMPTS = {"query": "w a ", "document": ""}
+
+
+@pytest.mark.parametrize(
+    ("default", "name", "expected"),
+    [
+        (None, None, "b"),
+        ("query", None, "w a b"),
+        ("query", "", "b"),
+        (None, "query", "w a b"),
+        (None, "document", "b"),
+    ],
+)
+def test_prompts(tokenizer, default, name, expected):
+    """The named prompt, or the default one, stands before each text."""
+    settings = EmbeddingSettings(prompts=PROMPTS, default_prompt_name=default)
+    (found,), (plain,) = Embedding(tokenizer, settings, prompt_name=name).encode(["b"]), embed_ids(tokenizer, expected)
+
+    assert found[0].input_ids.tolist() == plain[0].input_ids.tolist()
+
+
+def embed_ids(tokenizer, text):
+    return Embedding(tokenizer, EmbeddingSettings()).encode([text])
+
+
+def test_blank_texts_after_a_prompt(tokenizer):
+    """A text without tokens of its own is invalid, as without a prompt."""
+    task = Embedding(tokenizer, EmbeddingSettings(prompts=PROMPTS), prompt_name="query")
+
+    with pytest.raises(InvalidExamplesError) as caught:
+        task.encode(["b", " ", "", "\ud800"])
+
+    assert [item.index for item in caught.value.invalid] == [1, 2, 3]
+
+
+def test_unknown_prompts():
+    """A name without a prompt is an error that lists the names."""
+    with pytest.raises(ValueError, match=r"unknown prompt: `passage` \(prompts of this model: query, document\)"):
+        EmbeddingSettings(prompts=PROMPTS, default_prompt_name="passage")
+    with pytest.raises(ValueError, match=r"unknown prompt: `query` \(prompts of this model: none\)"):
+        EmbeddingSettings().prompt("query")
 
 
 def test_windows_are_averaged_by_their_tokens(tokenizer):

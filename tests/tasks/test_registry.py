@@ -10,10 +10,18 @@ from tasks import TASKS, create_task, settings_from_dict, settings_to_dict
 
 LENGTHS = st.integers(8, 512)
 LABELS = st.lists(st.text().filter(str.strip), min_size=2, max_size=5, unique=True)
+POOLING = st.sampled_from(["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
 VALUES = {
     "embedding": st.fixed_dictionaries(
         {},
-        optional={"max_seq_length": LENGTHS, "pooling": st.sampled_from(["cls", "mean"]), "normalize": st.booleans()},
+        optional={
+            "max_seq_length": LENGTHS,
+            "pooling": POOLING | st.lists(POOLING, min_size=2, max_size=6),
+            "normalize": st.booleans(),
+            "layers": st.lists(st.sampled_from(["normalize", "dense tanh", "dense identity"]), min_size=1),
+            "prompts": st.dictionaries(st.text(), st.text(), min_size=1),
+            "similarity_fn_name": st.sampled_from(["cosine", "dot", "euclidean", "manhattan"]),
+        },
     ),
     "classification": st.fixed_dictionaries(
         {"labels": LABELS},
@@ -62,14 +70,14 @@ WRONG = [
     ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm, regr"),
     (["spans"], {}, "unknown task"),
     ("embedding", [], r"settings of task `embedding` must be an object: `\[\]`"),
-    ("embedding", {"poling": "cls"}, r"unknown key `settings.poling` \(known: max_seq_length, pooling, normalize\)"),
+    ("embedding", {"poling": "cls"}, r"unknown key `settings.poling` \(known: max_seq_length, pooling, normalize, "),
     ("embedding", {"max_seq_length": "128"}, "`settings.max_seq_length` must be a whole number: `'128'`"),
     ("embedding", {"max_seq_length": 128.0}, r"`settings.max_seq_length` must be a whole number: `128\.0`"),
     ("embedding", {"max_seq_length": True}, "`settings.max_seq_length` must be a whole number: `True`"),
     ("embedding", {"max_seq_length": None}, "`settings.max_seq_length` must be a whole number: `None`"),
     ("embedding", {"max_seq_length": 7}, "max_seq_length must be at least 8 and at most 65536: `7`"),
     ("embedding", {"normalize": 1}, "`settings.normalize` must be true or false: `1`"),
-    ("embedding", {"pooling": "max"}, "unknown pooling: `max`"),
+    ("embedding", {"pooling": "median"}, "unknown pooling: `median`"),
     ("spans", {"null_threshold": "0"}, "`settings.null_threshold` must be a finite number: `'0'`"),
     ("spans", {"null_threshold": False}, "`settings.null_threshold` must be a finite number: `False`"),
     ("spans", {"null_threshold": float("nan")}, "`settings.null_threshold` must be a finite number"),

@@ -29,6 +29,8 @@ class BertModel(nn.Module):
         super().__init__()
         self.config = config
         self.bert = config.create_encoder(with_pooler=self.with_pooler)
+        self.dense = nn.ModuleDict()
+        """Linear layers over the pooled vector of an embedding, by their place in `EmbeddingSettings.layers`."""
 
     @torch.no_grad()
     def initialize(self) -> BertModel:

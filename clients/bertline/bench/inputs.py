@@ -73,7 +73,15 @@ def _with_question(text: str) -> dict[str, Any]:
     return {"question": "What is this about?", "context": text}
 
 
-_EMBED = partial(embed_call, pooling=None, normalize=None, dimensions=None, windows=False, window_stride=None)
+_EMBED = partial(
+    embed_call,
+    pooling=None,
+    normalize=None,
+    dimensions=None,
+    windows=False,
+    window_stride=None,
+    prompt_name=None,
+)
 _INPUT_MAKERS = {
     maker.operation.task: maker
     for maker in (

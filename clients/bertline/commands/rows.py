@@ -17,6 +17,10 @@ class PoolingName(StrEnum):
 
     cls = "cls"
     mean = "mean"
+    max = "max"
+    mean_sqrt_len_tokens = "mean_sqrt_len_tokens"
+    weightedmean = "weightedmean"
+    lasttoken = "lasttoken"
 
 
 class Dtype(StrEnum):
@@ -48,6 +52,13 @@ def embed(
     windows: Annotated[
         bool, typer.Option("--windows", help="Split long texts into windows, and average their vectors.")
     ] = False,
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Put this prompt of the model before each text; '' for none. Default: the model's default prompt.",
+        ),
+    ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the vectors in Parquet and .npy.")] = Dtype.float32,
 ) -> None:
     """Embed texts as vectors. Rows need `text`."""
@@ -56,6 +67,7 @@ def embed(
         "normalize": normalize,
         "dimensions": dimensions,
         "windows": windows,
+        **({} if prompt_name is None else {"prompt_name": prompt_name}),  # jobs of older versions resume
     }
     job.run(OPERATIONS["embed"], _rows(texts), options, dtype=dtype.value)
 

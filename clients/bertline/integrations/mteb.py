@@ -34,10 +34,11 @@ class BertlineEncoder(AbsEncoder):
         client: client of the server; the caller closes it.
         model: name of the model; empty for the only loaded model of task `embedding`.
         version: model version; empty for the highest loaded version.
-        prompts: texts to put before inputs, by MTEB's names: a task, a type of task, `query`, `document`, `task-query`.
+        prompts: texts to put before inputs, besides the model's or in place of them, by MTEB's names: a task, a type of
+            task, `query`, `document`, `task-query`.
         truncate_dim: keep only the first numbers of each vector.
         truncate: truncate texts that are too long. False raises InvalidInput for them.
-        similarity_fn_name: `cosine` or `dot`.
+        similarity_fn_name: `cosine` or `dot`; None for the model's, or else `cosine`.
         metadata: fields of `mteb.ModelMeta` that the server does not know: `name` (`organization/model`), `languages`,
             `license`, `training_datasets` and the like.
 
@@ -57,7 +58,7 @@ class BertlineEncoder(AbsEncoder):
         prompts: Mapping[str, str] | None = None,
         truncate_dim: int | None = None,
         truncate: bool = True,
-        similarity_fn_name: SimilarityName = "cosine",
+        similarity_fn_name: SimilarityName | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         found = model_of_task(client.models(), "embedding", model, version)
@@ -74,8 +75,8 @@ class BertlineEncoder(AbsEncoder):
         changes = {"prompts": dict(prompts or {}), "truncate_dim": truncate_dim}
         fields = _model_meta(found) | {
             "embed_dim": truncate_dim or found.dim,
-            "similarity_fn_name": similarity_fn_name,
-            "use_instructions": bool(prompts),
+            "similarity_fn_name": self.model.similarity_fn_name,
+            "use_instructions": any(self.model.prompts.values()),
             "experiment_kwargs": {name: value for name, value in changes.items() if value} or None,
         }
         self.mteb_model_meta = ModelMeta(**fields | dict(metadata or {}))

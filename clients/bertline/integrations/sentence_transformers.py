@@ -9,12 +9,14 @@ vectors = encoder.encode(["one text", "another text"], normalize_embeddings=True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from bertline._models import model_of_task
 from bertline.client import Client
+from bertline.errors import ModelNotFound
 from bertline.integrations._prompts import with_prompt
 from bertline.integrations._steps import embed_in_steps
 from bertline.results import Model
@@ -41,11 +43,14 @@ class Encoder:
         client: client of the server; the caller closes it.
         model: name of the model; empty for the only loaded model of task `embedding`.
         version: model version; empty for the highest loaded version.
-        prompts: texts to put before inputs, by name. `query` and `document` are empty by default.
-        default_prompt_name: prompt to use if `encode` names none.
+        prompts: texts to put before inputs, by name, besides the model's or in place of them. `query` and `document`
+            are empty by default.
+        default_prompt_name: prompt to use if `encode` names none; None for the model's default prompt, if it has one.
         truncate_dim: keep only the first numbers of each vector, unless a call gives another dimension.
         truncate: truncate texts that are too long. False raises InvalidInput for them.
-        similarity_fn_name: `cosine` or `dot`.
+        similarity_fn_name: `cosine` or `dot`; None for the model's, or else `cosine`.
+
+    The model's prompts, default prompt and similarity are those of its manifest when they are first needed.
 
     Raises:
         ValueError: for an unknown similarity or default prompt.
@@ -61,15 +66,31 @@ class Encoder:
         default_prompt_name: str | None = None,
         truncate_dim: int | None = None,
         truncate: bool = True,
-        similarity_fn_name: SimilarityName = "cosine",
+        similarity_fn_name: SimilarityName | None = None,
     ) -> None:
-        self.prompts = {"query": "", "document": "", **(prompts or {})}
-        self.default_prompt_name = default_prompt_name
         self.truncate_dim = truncate_dim
-        self.similarity_fn_name = similarity_fn_name
+        self._given_prompts, self._given_default = dict(prompts or {}), default_prompt_name
+        self._similarity_fn_name: SimilarityName | None = None
+        if similarity_fn_name is not None:
+            self.similarity_fn_name = similarity_fn_name
         self._client = client
         self._model, self._version, self._truncate = model, version, truncate
-        self._prompt(None, None)
+        if default_prompt_name not in (None, "query", "document", *self._given_prompts):
+            self._prompt(default_prompt_name, None)
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """Texts to put before inputs, by name."""
+        return {"query": "", "document": "", **self._settings.get("prompts", {}), **self._given_prompts}
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """Prompt to use if `encode` names none."""
+        return self._settings.get("default_prompt_name") if self._given_default is None else self._given_default
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, value: str | None) -> None:
+        self._given_default = value
 
     def encode(
         self,
@@ -95,7 +116,7 @@ class Encoder:
 
         Args:
             inputs: a text, or a list of texts.
-            prompt_name: name of the encoder's prompt to put before each text.
+            prompt_name: name of a prompt of the encoder or the model to put before each text.
             prompt: text to put before each text instead.
             batch_size: texts per call of the client; None for all in one call.
             show_progress_bar: True for a bar (needs tqdm).
@@ -132,6 +153,7 @@ class Encoder:
             "truncate": self._truncate,
             "model": self._model,
             "version": self._version,
+            "prompt_name": "" if self._settings.get("default_prompt_name") else None,  # the texts have their prompt
         }
         vectors = embed_in_steps(self._client, texts, batch_size, options, show_progress=bool(show_progress_bar))
         if convert_to_tensor or not convert_to_numpy:
@@ -165,14 +187,16 @@ class Encoder:
     @property
     def similarity_fn_name(self) -> SimilarityName:
         """`cosine` or `dot`. May be set, also to a SimilarityFunction of sentence-transformers."""
-        return self._similarity_fn_name
+        if self._similarity_fn_name is None:
+            self.similarity_fn_name = self._settings.get("similarity_fn_name") or "cosine"
+        return self._similarity_fn_name or "cosine"
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, value: Any) -> None:
         name = getattr(value, "value", value)
         if name not in get_args(SimilarityName):
             raise ValueError(f"unknown similarity: `{name}` (one of: {', '.join(get_args(SimilarityName))})")
-        self._similarity_fn_name: SimilarityName = name
+        self._similarity_fn_name = name
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Return the similarity of each vector with each other vector.
@@ -216,10 +240,20 @@ class Encoder:
     def _served(self) -> Model:
         return model_of_task(self._client.models(), "embedding", self._model, self._version)
 
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        """Settings of the model's manifest; empty if there is no such model, which the server's own error tells."""
+        try:
+            return dict(self._served.manifest.get("settings", {}))
+        except ModelNotFound:
+            return {}
+
     def _prompt(self, name: str | None, prompt: str | None) -> str:
+        if prompt is not None:
+            return prompt
         name = name or self.default_prompt_name
-        if prompt is not None or name is None:
-            return prompt or ""
+        if name is None:
+            return ""
         if name not in self.prompts:
             raise ValueError(f"unknown prompt: `{name}` (prompts of this encoder: {', '.join(self.prompts)})")
         return self.prompts[name]

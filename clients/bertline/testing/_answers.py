@@ -34,14 +34,26 @@ def _probabilities(texts: Sequence[str]) -> np.ndarray:
     return weights / weights.sum()
 
 
+def prompt_of(model: FakeModel, request: pb.EmbedRequest) -> str:
+    """Return the prompt that a request names, or the default prompt of the model's manifest.
+
+    Raises:
+        KeyError: if the model has no such prompt.
+    """
+    settings = model.manifest.get("settings", {})
+    name = request.prompt_name if request.HasField("prompt_name") else settings.get("default_prompt_name")
+    return str(settings.get("prompts", {})[name]) if name else ""
+
+
 def tokens(text: str) -> list[re.Match[str]]:
     """Split a text into words and punctuation marks."""
     return list(_TOKEN.finditer(text))
 
 
 def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
-    """Return the `vector` of each text."""
-    vectors = np.array([vector(text, model.dim) for text in request.texts], dtype="<f4").reshape(-1, model.dim)
+    """Return the `vector` of each text after its prompt."""
+    prompt = prompt_of(model, request)
+    vectors = np.array([vector(prompt + text, model.dim) for text in request.texts], dtype="<f4").reshape(-1, model.dim)
     if request.dimensions:
         vectors = vectors[:, : request.dimensions]
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertline.testing._answers import tokens
+from bertline.testing._answers import prompt_of, tokens
 from bertline.testing._faults import Refusal
 from bertline.testing._models import FakeModel
 
@@ -72,6 +72,12 @@ def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tup
         yield "dimensions", f"{request.dimensions} requested, this model has {model.dim}"
     if request.window_stride and not request.windows:
         yield "window_stride", "needs `windows`"
+    try:
+        if prompt_of(model, request) and request.windows:
+            yield "windows", "excludes a prompt, which the first window alone would have; set `prompt_name` to ''"
+    except KeyError:
+        known = ", ".join(model.manifest.get("settings", {}).get("prompts", {})) or "none"
+        yield "prompt_name", f"unknown prompt: `{request.prompt_name}` (prompts of this model: {known})"
 
 
 def _inputs(method: str, request: Any) -> list[tuple[str, Any]]:

@@ -12,6 +12,10 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_UNSPECIFIED: _ClassVar[Pooling]
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_MEAN: _ClassVar[Pooling]
+    POOLING_MAX: _ClassVar[Pooling]
+    POOLING_MEAN_SQRT_LEN_TOKENS: _ClassVar[Pooling]
+    POOLING_WEIGHTEDMEAN: _ClassVar[Pooling]
+    POOLING_LASTTOKEN: _ClassVar[Pooling]
 
 class ProblemType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +33,10 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 POOLING_UNSPECIFIED: Pooling
 POOLING_CLS: Pooling
 POOLING_MEAN: Pooling
+POOLING_MAX: Pooling
+POOLING_MEAN_SQRT_LEN_TOKENS: Pooling
+POOLING_WEIGHTEDMEAN: Pooling
+POOLING_LASTTOKEN: Pooling
 PROBLEM_TYPE_UNSPECIFIED: ProblemType
 PROBLEM_TYPE_SINGLE_LABEL: ProblemType
 PROBLEM_TYPE_MULTI_LABEL: ProblemType
@@ -65,7 +73,7 @@ class Timings(_message.Message):
     def __init__(self, tokenize_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., inference_s: _Optional[float] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride")
+    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride", "prompt_name")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +82,7 @@ class EmbedRequest(_message.Message):
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_STRIDE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     texts: _containers.RepeatedScalarFieldContainer[str]
     truncate: bool
@@ -82,7 +91,8 @@ class EmbedRequest(_message.Message):
     dimensions: int
     windows: bool
     window_stride: int
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ...) -> None: ...
+    prompt_name: str
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class EmbedReply(_message.Message):
     __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings")

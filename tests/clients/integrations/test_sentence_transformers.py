@@ -9,6 +9,8 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction, util
 
 from bertline import InvalidInput, ModelNotFound
 from bertline.integrations.sentence_transformers import Encoder
+from bertline.testing import FakeModel
+from bertline.testing import vector as fake_vector
 from bertline.v1.encoder_pb2 import ModelRef
 from tests.clients.integrations.conftest import MAX_SEQ_LENGTH, TEXTS
 
@@ -281,3 +283,32 @@ def test_the_texts_are_given_once(encoder):
     """`encode` refuses `inputs` and `sentences` together."""
     with pytest.raises(TypeError, match="without `sentences`"):
         encoder.encode(TEXTS, sentences=TEXTS)
+
+
+SETTINGS = {
+    "prompts": {"query": "find: ", "passage": "read: "},
+    "default_prompt_name": "passage",
+    "similarity_fn_name": "dot",
+}
+
+
+def check_texts(vectors, *texts):
+    assert vectors.tolist() == [fake_vector(text).tolist() for text in texts]
+
+
+def test_prompts_and_similarity_of_the_model(server, client):
+    """Prompts, default prompt and similarity come from the model; those of the encoder replace them."""
+    server.models = [FakeModel(manifest={"settings": SETTINGS})]
+    encoder = Encoder(client)
+    other = Encoder(client, prompts={"query": "ask: "}, default_prompt_name="query", similarity_fn_name="cosine")
+
+    check_texts(encoder.encode(["owl"]), "read: owl")
+    check_texts(encoder.encode_query(["owl", "oak"]), "find: owl", "find: oak")
+    check_texts(encoder.encode(["owl"], prompt="so: "), "so: owl")
+    check_texts(encoder.encode(["owl"], prompt=""), "owl")
+    check_texts(encoder.encode_document(["owl"]), "owl")
+    check_texts(other.encode(["owl"]), "ask: owl")
+    check_texts(other.encode(["owl"], "passage"), "read: owl")
+    assert (encoder.similarity_fn_name, other.similarity_fn_name) == ("dot", "cosine")
+    del encoder.prompts["document"]
+    check_texts(encoder.encode_document(["owl"]), "read: owl")

@@ -48,6 +48,16 @@ def test_embed_options(server, references, normalize):
     np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "prompt"), [("query", "the old "), ("document", ""), ("", "")])
+def test_embed_prompts(server, references, name, prompt):
+    """A request may name a prompt of the model, which stands before each text; without one, there is none."""
+    reply = server.stub.Embed(pb.EmbedRequest(texts=TEXTS, prompt_name=name))
+
+    expected = references["embedder"].predict([prompt + text for text in TEXTS])
+    np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
+    assert list(reply.num_tokens) == [number + len(prompt.split()) for number in (8, 3, 9, 5)]
+
+
 @pytest.mark.parametrize("method", [endpoint.name for endpoint in ENDPOINTS])
 def test_no_inputs(server, method):
     """Without inputs the reply is empty, and still names the model."""

@@ -60,6 +60,13 @@ def error_info(error):
         ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "`33` tokens (maximum `32`)"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
+        ("Embed", pb.EmbedRequest(texts=["dog"], prompt_name="passage"), {"prompt_name": "unknown prompt: `passage`"}),
+        ("Embed", pb.EmbedRequest(texts=["dog", " "], prompt_name="query"), {"texts[1]": "empty"}),
+        (
+            "Embed",
+            pb.EmbedRequest(texts=["dog"], prompt_name="query", windows=True),
+            {"windows": "excludes a prompt"},
+        ),
         (
             "Classify",
             pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair=""), pb.TextInput(text="")]),
