@@ -44,8 +44,6 @@ class AblationConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shares_layers and (self.direction != "both" or self.combines_states):
-            raise ValueError("a network whose layers share their weights cannot combine them, or run in one direction")
         for name, allowed in (("direction", get_args(Direction)), ("state_combination", get_args(Combination))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name}: `{getattr(self, name)}` (one of: {', '.join(allowed)})")
@@ -57,6 +55,12 @@ class AblationConfig(EncoderConfig):
             )
         if len(set(self.layers_read)) < len(layers):
             raise ValueError(f"state_layers names a layer twice: `{' '.join(map(str, layers))}`")
+        is_special = self.shares_layers or self.relative_attention_num_buckets
+        if is_special and (self.direction != "both" or self.combines_states):
+            raise ValueError(
+                f"a `{self.model_type}` cannot combine layers or run in one direction: leave out --layers, --combine "
+                "and --bilstm"
+            )
 
     @property
     def layers_read(self) -> tuple[int, ...]:

@@ -151,6 +151,16 @@ def test_options_that_are_not_computed_are_refused(kind, key, value, tmp_path):
     assert str(value) in str(error.value) or key in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["mpnet", "albert"])
+@pytest.mark.parametrize("change", [{"state_layers": (0, -1)}, {"bilstm_size": 8}, {"direction": "left-to-right"}])
+def test_combined_layers_need_plain_attention_and_own_weights(kind, change, tmp_path):
+    """The encoder of ablations has no relative bias and no shared layers, so it refuses such families."""
+    create(kind, "embedding", tmp_path)
+
+    with pytest.raises(ValueError, match=f"a `{kind}` cannot combine layers or run in one direction"):
+        load_model(tmp_path, "tagging", num_labels=3, new_head=True, changes=change)
+
+
 def test_an_adapter_alone_is_no_checkpoint(tmp_path):
     """A directory of peft says to merge the adapter."""
     (tmp_path / "adapter_config.json").write_text("{}")
