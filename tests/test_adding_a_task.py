@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("tasks", "training", "export", "serving", "clients/bertline")
 MOST_FILES = 10
 
-ONE_TASK = ("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py")
+ONE_TASK = (
+    *("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py"),
+    "training/model/architectures/",  # names of the task's head in a family
+)
 """Paths of code for one task, such as readers of one format and baselines."""
 SPECIAL = {
     "embedding": {
@@ -25,6 +28,7 @@ SPECIAL = {
         "export/card.py",  # sentence-transformers model, for the hub
         "export/evaluation_set.py",  # texts without labels
         "export/interop.py",
+        "export/network.py",  # width of vectors
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
         "export/source.py",

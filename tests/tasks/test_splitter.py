@@ -146,7 +146,8 @@ def assert_equal_to_whole(tokenizer, text):
 
     assert tokens.ids.tolist() == ids_only.ids.tolist() == whole.ids
     assert [tuple(pair) for pair in tokens.offsets.tolist()] == whole.offsets
-    assert list(map(tuple, tokenizer.word_offsets(text).tolist())) == words_of(text, whole)
+    if _splitter.can_split(tokenizer.backend):  # others get the words of BERT, see test_tokenizer_kinds.py
+        assert list(map(tuple, tokenizer.word_offsets(text).tolist())) == words_of(text, whole)
     assert (kept.ids.tolist(), len(kept), kept.is_complete) == (whole.ids[:3], len(whole.ids), True)
     assert kept.offsets.tolist() == [list(pair) for pair in whole.offsets[:3]]
 
