@@ -81,15 +81,20 @@ class Tokenizer:
         self._splitter = TextSplitter(backend) if can_split(backend) else None
         self._has_spaces = self._splitter is None
         """True if offsets may include the space before a word, as in byte-level BPE and SentencePiece."""
-        first, spaced = (backend.encode(text, add_special_tokens=False).ids for text in ("a", " a"))
-        self._needs_space = first != spaced
-        """True if a word has other tokens at the start of a text than behind a space, as in RoBERTa."""
         self._on_tokens: Callable[[int], None] = _ignore
         self._on_sequences: Callable[[int], None] = _ignore
         self.vocab_size = _vocab_size(backend)
         special = special or find_special_tokens(backend, {}, source)
         self.pad_id, self.unk_id, self.mask_id = special.pad_id, special.unk_id, special.mask_id
-        self.single, self.pair = read_templates(backend, source)
+        try:
+            self.single, self.pair = read_templates(backend, source)
+            first, spaced = (backend.encode(text, add_special_tokens=False).ids for text in ("a", " a"))
+            self._needs_space = first != spaced
+            """True if a word has other tokens at the start of a text than behind a space, as in RoBERTa."""
+        except BaseException as error:
+            if not is_rust_panic(error):
+                raise
+            raise ValueError(f"`{source}` is broken: the tokenizer cannot read a text: {error}") from error
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:

@@ -29,8 +29,10 @@ SPECIAL = {
         "export/evaluation_set.py",  # texts without labels
         "export/interop.py",
         "export/network.py",  # width of vectors
+        "export/package.py",  # size of vectors
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
+        "export/sentence_transformers.py",
         "export/source.py",
         "serving/core/finite.py",
         "training/checkpoint.py",  # needs no head

@@ -241,7 +241,8 @@ def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
         assert int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
         assert running.total("bertline_refused_total", reason="threads") == 1
         release.set()
-        assert [list(call.result(10).num_tokens) for call in [*waiting, tokenize(running)]] == [[4]] * 4
+        assert [list(call.result(10).num_tokens) for call in waiting] == [[4]] * 3
+        assert list(tokenize(running).result(10).num_tokens) == [4]
         assert running.total("bertline_wait_seconds_count", threads="tokenize") == 4
 
 
@@ -257,8 +258,9 @@ def test_cancelled_call(slow):
         np.frombuffer(first.result(10).vectors, "<f4")[:512], np.frombuffer(last.result(10).vectors, "<f4")
     )
     slow.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
-    assert slow.total("bertline_cancelled_total") == 10
-    assert slow.total("bertline_tokens_total") == 5 * 32
+    num_cancelled = slow.total("bertline_cancelled_total")  # all that were not computed when the cancellation came
+    assert 0 < num_cancelled <= 10
+    assert slow.total("bertline_tokens_total") == (15 - num_cancelled) * 32
 
 
 def test_cancelled_during_tokenization(slow, monkeypatch):

@@ -474,8 +474,10 @@ def test_serving_by_name():
     root = Path(__file__).parents[2]
 
     def commands(*arguments):
-        command = ["make", "-n", "serve", "READY=", "PY=python", *arguments]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+        command = ["make", "--no-print-directory", "-n", "serve", "READY=", "PY=python", *arguments]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+        return ran.stdout.split("\n")[:-1]
 
     model = "build/hub/org/name@v1/int8/name/1"
     assert commands("HUB=org/name@v1", "PRECISION=int8", "EXPORT_ARGS=--no-tune") == [

@@ -100,7 +100,7 @@ MISTAKES = {
     "output twice": (infer_request("embedder", text=["a"], outputs=["embedding"] * 2), "outputs[1].name: `embedding`"),
     "unknown parameter": (
         infer_request("embedder", text=["cat"], parameters={"top_k": 1}),
-        "parameters: unknown: `top_k` (parameters for these inputs: normalize, truncate)",
+        "parameters: unknown: `top_k` (parameters for these inputs: normalize, prompt_name, truncate)",
     ),
     "parameters of ids": (
         infer_request("embedder", input_ids=IDS, parameters={"truncate": True}),
