@@ -17,7 +17,7 @@ import tokenizers
 _SAMPLES = ("a", "1", "一", "م", "a a")
 """Texts, of which any tokenizer turns at least two into different tokens."""
 _ZEROS = np.zeros(4096, np.int64)
-"""Token types of single texts: one shared, read-only array."""
+"""Token types of sequences without other types: one shared, read-only array."""
 _ZEROS.setflags(write=False)
 
 
@@ -61,8 +61,8 @@ class SequenceTemplate:
             texts: token ids of each text, int64.
 
         Returns:
-            The fields of `Features`: `input_ids` and `token_type_ids`, each [length] int64. Token types of a single
-            text are read-only.
+            The fields of `Features`: `input_ids` and `token_type_ids`, each [length] int64. Token types that are all 0
+            are read-only.
         """
         parts = [self.ids[0]]
         for text, following in zip(texts, self.ids[1:], strict=True):

@@ -40,19 +40,24 @@ def mpnet(vocab_size=300):
     return backend
 
 
-def byte_bpe(vocab_size=400, *, add_prefix_space=False, trim_offsets=True):
-    """Return a tokenizer as of RoBERTa: byte-level BPE."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+def train_byte_bpe(backend, special_tokens, vocab_size):
+    """Train byte-level BPE with a token for each byte; the mask, the last special token, takes the space before it."""
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=ROBERTA_TOKENS,
+        special_tokens=special_tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(TEXT, trainer)
-    backend.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    backend.add_special_tokens([AddedToken(special_tokens[-1], lstrip=True, special=True)])
+
+
+def byte_bpe(vocab_size=400, *, add_prefix_space=False, trim_offsets=True):
+    """Return a tokenizer as of RoBERTa: byte-level BPE."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    train_byte_bpe(backend, ROBERTA_TOKENS, vocab_size)
     backend.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=trim_offsets, add_prefix_space=add_prefix_space
     )
@@ -64,15 +69,7 @@ def modernbert(vocab_size=400):
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=BERT_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(TEXT, trainer)
-    backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True)])
+    train_byte_bpe(backend, BERT_TOKENS, vocab_size)
     backend.post_processor = bert_template(backend)
     return backend
 

@@ -241,13 +241,23 @@ class Layer(nn.Module):
         batch, length, hidden = x_BLD.shape
         qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
         qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
-        dropout = self.attention_dropout if self.training else 0.0
-        if self.training and x_BLD.device.type == "cpu":
-            context_BHLK = cpu.attention(qkv_3BHLK, mask, dropout)
-        else:
-            q, k, v = qkv_3BHLK.unbind(0)
-            context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        return context_BHLK.transpose(1, 2).reshape(batch, length, hidden)
+        return attend(qkv_3BHLK, mask, self.attention_dropout, training=self.training)
+
+
+def attend(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, *, training: bool) -> Tensor:
+    """Compute scaled dot-product attention of all heads, side by side: [B, L, D].
+
+    Args:
+        mask: as in `Layer.forward`.
+        dropout: dropout rate of the probabilities in training.
+    """
+    if training and qkv_3BHLK.device.type == "cpu":
+        context_BHLK = cpu.attention(qkv_3BHLK, mask, dropout)
+    else:
+        q, k, v = qkv_3BHLK.unbind(0)
+        rate = dropout if training else 0.0
+        context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
+    return context_BHLK.transpose(1, 2).flatten(2)
 
 
 def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.schema import Bounds
-from training.model import cpu
 from training.model.encoder import (
     ACTIVATIONS,
     POOLER_ACTIVATIONS,
@@ -27,6 +25,7 @@ from training.model.encoder import (
     Embeddings,
     Encoder,
     EncoderConfig,
+    attend,
     padding_mask,
 )
 
@@ -181,13 +180,7 @@ class RotaryLayer(nn.Module):
         qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
         cos_LF, sin_LF = (table.to(x_BLD.device, qkv_3BHLK.dtype) for table in rotation)
         qkv_3BHLK = torch.cat([rotate(qkv_3BHLK[:2], cos_LF, sin_LF), qkv_3BHLK[2:]])
-        dropout = self.attention_dropout.p if self.training else 0.0
-        if self.training and x_BLD.device.type == "cpu":
-            context_BHLK = cpu.attention(qkv_3BHLK, mask, dropout)
-        else:
-            q, k, v = qkv_3BHLK.unbind(0)
-            context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        return context_BHLK.transpose(1, 2).reshape(batch, length, hidden)
+        return attend(qkv_3BHLK, mask, self.attention_dropout.p, training=self.training)
 
 
 class RotaryEncoder(Encoder):

@@ -43,6 +43,18 @@ _OPTIONS = {
 """Fields that BERT does not have, and their values in BERT."""
 
 
+def roberta_heads(prefix: str) -> dict[str, str]:
+    """Return the modules of the heads in RoBERTa, and in families that took them over with another prefix."""
+    return {
+        "bert.pooler": f"{prefix}pooler.dense",
+        "mlm.dense": "lm_head.dense",
+        "mlm.norm": "lm_head.layer_norm",
+        "mlm.bias": "lm_head.bias",
+        "classifier": "classifier",
+        "qa_outputs": "qa_outputs",
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """One family of encoders in Hugging Face's layout."""

@@ -1,6 +1,6 @@
 """MPNet (Song et al. 2020, arXiv 2004.09297): RoBERTa's positions and heads, with a relative position bias."""
 
-from training.model.architectures.base import DENSE_CLASSIFIER, Architecture
+from training.model.architectures.base import DENSE_CLASSIFIER, Architecture, roberta_heads
 
 ARCHITECTURE = Architecture(
     model_type="mpnet",
@@ -24,13 +24,6 @@ ARCHITECTURE = Architecture(
         "output": ("output.dense",),
         "output_norm": ("output.LayerNorm",),
     },
-    heads={
-        "bert.pooler": "mpnet.pooler.dense",
-        "mlm.dense": "lm_head.dense",
-        "mlm.norm": "lm_head.layer_norm",
-        "mlm.bias": "lm_head.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
-    },
+    heads=roberta_heads("mpnet."),
     task_heads={"classification": DENSE_CLASSIFIER, "regression": DENSE_CLASSIFIER},
 )

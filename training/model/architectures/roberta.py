@@ -6,7 +6,7 @@ in practice (`type_vocab_size` 1). The heads of classification contain the dense
 
 from typing import Any
 
-from training.model.architectures.base import BERT_EMBEDDINGS, DENSE_CLASSIFIER, Architecture
+from training.model.architectures.base import BERT_EMBEDDINGS, DENSE_CLASSIFIER, Architecture, roberta_heads
 
 
 def _architecture(model_type: str, class_prefix: str, **defaults: Any) -> Architecture:
@@ -19,14 +19,7 @@ def _architecture(model_type: str, class_prefix: str, **defaults: Any) -> Archit
         supported={"position_embedding_type": ("absolute",), "add_cross_attention": (False,), "is_decoder": (False,)},
         encoder=BERT_EMBEDDINGS,
         layers="encoder.layer.",
-        heads={
-            "bert.pooler": "roberta.pooler.dense",
-            "mlm.dense": "lm_head.dense",
-            "mlm.norm": "lm_head.layer_norm",
-            "mlm.bias": "lm_head.bias",
-            "classifier": "classifier",
-            "qa_outputs": "qa_outputs",
-        },
+        heads=roberta_heads("roberta."),
         task_heads={"classification": DENSE_CLASSIFIER, "regression": DENSE_CLASSIFIER},
     )
 
