@@ -1,10 +1,11 @@
 """Quality gate: choose a precision whose quality stays within limits.
 
 int8 is tried as static, dynamic and SmoothQuant int8, in this order. Static comes first because its outputs do not
-depend on the rest of the batch. `--quality default` takes the first within the limits. `--quality high` has closer
-limits, also tries int8 with the most sensitive layers in fp32, times everything within the limits, and takes what is
-closest to PyTorch among graphs at most 5% slower than the fastest. With `mixed`, as many layers as the limits require
-stay in fp32.
+depend on the rest of the batch. `--quality default` takes the first within the limits; for vectors, whose nearest
+neighbours a small error changes, it takes SmoothQuant instead if that is closer to PyTorch and at most 5% slower.
+`--quality high` has closer limits, also tries int8 with the most sensitive layers in fp32, times everything within the
+limits, and takes what is closest to PyTorch among graphs at most 5% slower than the fastest. With `mixed`, as many
+layers as the limits require stay in fp32.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tasks.masked_lm import MaskedLM
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
 MAX_TIME = 1.05
-"""Longest time of a graph that `--quality high` takes, relative to the fastest one within the limits."""
+"""Longest time of a graph that is taken for its closeness, relative to the fastest one within the limits."""
 _NUM_NAMED = 3
 """Number of examples and layers that an error names."""
 _NUM_BISECTIONS = 2
@@ -70,9 +71,10 @@ class QualityLimits:
     """Limits that a graph must keep."""
 
     quality: Literal["default", "high"] = "default"
-    """int8: `default` takes the first of static, dynamic and SmoothQuant int8 within the limits. `high` has closer
-    limits, also keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs that take
-    at most 1.05 times as long as the fastest one within the limits."""
+    """int8: `default` takes the first of static, dynamic and SmoothQuant int8 within the limits; for embeddings, it
+    takes SmoothQuant instead if that is closer to PyTorch for at most 5% of the time. `high` has closer limits, also
+    keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs that take at most 1.05
+    times as long as the fastest one within the limits."""
     atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch's; proportional for values beyond 10."""
     max_drop: Annotated[float | None, NOT_NEGATIVE] = None
@@ -197,7 +199,7 @@ def choose(
         limits: limits that the chosen one must meet, and the rule to choose by.
         smoothquant: returns the network with smoothing factors; None to skip SmoothQuant.
         mixed: for int8, keep as many layers in fp32 as the limits require.
-        timer: compares the times of candidates, for `--quality high`; None to choose by closeness alone.
+        timer: compares the times of candidates within the limits; None to choose by closeness alone.
 
     Raises:
         QualityError: with the loss, the examples that differ most, the most sensitive layers, and what would pass.
@@ -206,26 +208,35 @@ def choose(
     tried = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
     if precision == "fp16":
         return _accepted(tried, limits) or _reject_fp16(tried[0], limits)
-    if limits.quality == "default" and (first := _accepted(tried, limits)):
+    first = _accepted(tried, limits)
+    compares_smoothquant = smoothquant and isinstance(network.task, Embedding)
+    if limits.quality == "default" and first and not compares_smoothquant:
         return first
     if smoothquant:
         smoothed = replace(tried[-1], network=smoothquant())
-        tried += _measure(smoothed, [GraphPrecision(matmul="SmoothQuant int8")], evaluator, limits)
-        if limits.quality == "default" and (first := _accepted(tried, limits)):
-            return first
+        (smoothed,) = _measure(smoothed, [GraphPrecision(matmul="SmoothQuant int8")], evaluator, limits)
+        tried.append(smoothed)
+        choices = [item for item in (first, smoothed) if item and not item.shortfall(limits)]
+        if limits.quality == "default" and choices:
+            return _closest(choices, tried, timer)
     best = _with_all(max(tried, key=_closeness), tried)
     layers = evaluator.most_sensitive_layers(best.network, best.precision.matmul)
     if limits.quality == "high":
         few = [replace(best.precision, fp32_layers=tuple(layers[:count])) for count in _FEW_LAYERS]
         tried += _measure(best, few, evaluator, limits)
         if passing := [item for item in tried if not item.shortfall(limits)]:
-            times = timer(passing) if timer else {}
-            return replace(_with_all(closest(passing, times), tried), times=times)
+            return _closest(passing, tried, timer)
         best = _with_all(best, tried)
     fewest = _keep_in_fp32(best, layers, evaluator, limits)
     if mixed and not fewest.shortfall(limits):
         return fewest
     raise QualityError(_rejection(tried, fewest, layers, limits, mixed=mixed))
+
+
+def _closest(passing: Sequence[Decision], tried: Sequence[Decision], timer: Timer | None) -> Decision:
+    """Time the decisions within the limits, if there are several, and return the closest to PyTorch."""
+    times = timer(passing) if timer and len(passing) > 1 else {}
+    return replace(_with_all(closest(passing, times), tried), times=times)
 
 
 def closest(decisions: Sequence[Decision], times: Mapping[str, float]) -> Decision:

@@ -150,6 +150,12 @@ def test_sensitive_layers_are_named_and_kept_in_fp32(hard_network):
     assert "\n" not in str(rejected.value)
 
 
+def classification_like(task):
+    """Return a classification with the tokenizer of another task."""
+    values = {"labels": ["a", "b"], "max_seq_length": 32}
+    return create_task("classification", task.tokenizer, settings_from_dict("classification", values))
+
+
 class FakeEvaluator:
     """Finds a precision good enough once `needed` layers are in fp32."""
 
@@ -195,7 +201,7 @@ def times_of(**times):
     """Return a timer that gives times by name; precisions without one are the fastest."""
 
     def timer(decisions):
-        assert all(not item.shortfall(QualityLimits(quality="high")) for item in decisions)
+        assert all(not item.shortfall(QualityLimits()) for item in decisions)
         return {item.precision.name: times.get(item.precision.matmul.replace(" ", "_"), 1.0) for item in decisions}
 
     return timer
@@ -204,13 +210,14 @@ def times_of(**times):
 @pytest.mark.parametrize(
     ("level", "smoothquant_time", "chosen"),
     [
-        ("default", 1.0, "static int8"),
+        ("default", MAX_TIME, "SmoothQuant int8"),
+        ("default", MAX_TIME + 0.01, "static int8"),
         ("high", MAX_TIME, "SmoothQuant int8"),
         ("high", MAX_TIME + 0.01, "static int8"),
     ],
 )
-def test_high_takes_the_closest_graph_that_is_hardly_slower(level, smoothquant_time, chosen, hard_network):
-    """`default` stops at the first within the limits; `high` measures all and pays at most 5% of the time."""
+def test_the_closest_vectors_that_are_hardly_slower_are_taken(level, smoothquant_time, chosen, hard_network):
+    """For vectors, `default` compares SmoothQuant with the first within the limits, and `high` compares all."""
     network, _ = hard_network
     evaluator = NamedEvaluator(static_int8=0.996, dynamic_int8=0.9955, SmoothQuant_int8=0.998)
     timer = times_of(SmoothQuant_int8=smoothquant_time)
@@ -225,10 +232,26 @@ def test_high_takes_the_closest_graph_that_is_hardly_slower(level, smoothquant_t
     )
 
     assert decision.precision.name == chosen
-    high = ["SmoothQuant int8", "SmoothQuant int8, 1 layer in fp32", "SmoothQuant int8, 2 layers in fp32"]
-    assert evaluator.measured == ["fp32", "static int8", "dynamic int8", *(high if level == "high" else [])]
+    always = ["static int8", "dynamic int8", "SmoothQuant int8"]
+    high = ["SmoothQuant int8, 1 layer in fp32", "SmoothQuant int8, 2 layers in fp32"]
+    assert evaluator.measured == ["fp32", *always, *(high if level == "high" else [])]
     assert decision.qualities.keys() == {"PyTorch", *evaluator.measured}
-    assert decision.times.keys() == ({"static int8", "dynamic int8", high[0]} if level == "high" else set())
+    assert decision.times.keys() == ({*always} if level == "high" else {"static int8", "SmoothQuant int8"})
+
+
+@pytest.mark.parametrize(("static", "chosen"), [(0.995, "static int8"), (0.9, "SmoothQuant int8")])
+def test_other_tasks_take_the_first_within_the_limits(static, chosen, hard_network):
+    """A classifier's SmoothQuant is tried only if the others miss the limits; nothing is timed."""
+    network = replace(hard_network[0], task=classification_like(hard_network[0].task))
+    evaluator = NamedEvaluator(static_int8=static, SmoothQuant_int8=0.998)
+
+    decision = choose(
+        network, "int8", evaluator=evaluator, limits=QualityLimits(), smoothquant=lambda: network, timer=times_of()
+    )
+
+    assert decision.precision.name == chosen
+    assert not decision.times
+    assert ("SmoothQuant int8" in evaluator.measured) == (chosen == "SmoothQuant int8")
 
 
 def test_vectors_are_ranked_by_their_neighbours(hard_network):
