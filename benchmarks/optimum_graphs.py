@@ -54,12 +54,14 @@ def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) 
         int8: True to quantise the optimised graph.
 
     Returns:
-        Paths of the graphs by name: "Optimum", and "Optimum O3" or "Optimum O3, int8". Their inputs are int64.
+        Paths of the graphs by name: "Optimum", "Optimum O3", and "Optimum O3, int8" if asked for. Their inputs are
+        int64.
     """
     with quiet():
         plain, optimised = _export(model, task, directory)
+        graphs = {"Optimum": plain, "Optimum O3": optimised}
         if not int8:
-            return {"Optimum": plain, "Optimum O3": optimised}
+            return graphs
         quantised = directory / "int8.onnx"
         quantize_dynamic(
             optimised,
@@ -70,7 +72,7 @@ def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) 
             # Shape inference cannot see through fused nodes, whose outputs are float.
             extra_options={"DefaultTensorType": TensorProto.FLOAT},
         )
-        return {"Optimum": plain, "Optimum O3, int8": quantised}
+        return {**graphs, "Optimum O3, int8": quantised}
 
 
 def _export(model: BertModel, task: str, directory: Path) -> tuple[Path, Path]:
