@@ -1,4 +1,4 @@
-"""Pretrain BERT: masked language modelling and next sentence prediction (section 3.1 of the paper).
+"""Pretrain an encoder: masked language modelling and next sentence prediction (section 3.1 of BERT's paper).
 
     python -m training.pretrain mini --corpus build/corpus --run-dir runs/mini --num-steps 20000
     python -m training.pretrain modern --corpus build/corpus --run-dir runs/modern --max-minutes 60
@@ -21,6 +21,7 @@ import tyro
 from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
+from tasks.tokenizer import Tokenizer
 from training.ablations.model import Direction, direction_of, make_config
 from training.baselines import masked_unigram
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
@@ -42,6 +43,7 @@ from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
+from training.model.rotary_encoder import RotaryConfig
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine
@@ -52,7 +54,7 @@ from training.weights import checkpoint_digest
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe(LoopSettings):
-    """Pretrain BERT on a prepared corpus."""
+    """Pretrain an encoder on a prepared corpus."""
 
     corpus: Path
     """Directory written by training.corpus."""
@@ -67,6 +69,9 @@ class PretrainRecipe(LoopSettings):
     the start, which avoids the plateau of short runs."""
     num_steps: Annotated[int, COUNT] = 10_000
     """Optimizer steps."""
+    family: Literal["bert", "modernbert"] = "bert"
+    """Family of new weights. modernbert: rotary positions, local attention in two of three layers, gated feed-forward
+    networks, LayerNorm before each block; as many parameters as BERT."""
     hidden_size: int = 256
     """Size of a hidden state."""
     num_hidden_layers: int = 4
@@ -117,6 +122,7 @@ class PretrainRecipe(LoopSettings):
         _ = self.masking  # raises if its fields are wrong
         self._check_direction()
         self._check_unused()
+        self._check_family()
         if self.init and self.initialization != "bert":
             raise ValueError(
                 f"initialization `{self.initialization}` is for new weights, but --init gives trained ones: leave out "
@@ -140,6 +146,18 @@ class PretrainRecipe(LoopSettings):
                 refuse_unused(self, name, "is for --objective replaced-tokens")
         if not self.long_seq_length:
             refuse_unused(self, "long_fraction", "needs --long-seq-length")
+
+    def _check_family(self) -> None:
+        """Raise for parts of BERT that another family lacks."""
+        if self.family == "bert":
+            return
+        if self.init:
+            raise ValueError(f"family `{self.family}` is for new weights, but --init gives trained ones: leave it out")
+        if self.next_sentences:
+            raise ValueError(f"family `{self.family}` is trained without next sentences: --no-next-sentences")
+        why = f"is for BERT, and not for family `{self.family}`"
+        for name in ("direction", "objective"):
+            refuse_unused(self, name, why)
 
     def _check_lengths(self) -> None:
         for name in ("max_seq_length", "long_seq_length"):
@@ -326,20 +344,34 @@ def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -
 
 
 def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
-    config = make_config(
-        vocab_size=corpus.tokenizer.vocab_size,
-        hidden_size=recipe.hidden_size,
-        num_hidden_layers=recipe.num_hidden_layers,
-        num_attention_heads=recipe.num_attention_heads,
-        intermediate_size=4 * recipe.hidden_size,
-        max_position_embeddings=recipe.max_position_embeddings,
-        direction=recipe.direction,
-    )
-    model = create_model("masked-lm", config, dropout=recipe.dropout)
+    model = create_model("masked-lm", _new_config(recipe, corpus.tokenizer), dropout=recipe.dropout)
     if recipe.initialization == "local":
         assert isinstance(model, BertForPreTraining)
         initialize_local(model, corpus.token_counts())
     return model
+
+
+def _new_config(recipe: PretrainRecipe, tokenizer: Tokenizer) -> EncoderConfig:
+    """Return the network of new weights."""
+    sizes: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "pad_token_id": tokenizer.pad_id,
+        "hidden_size": recipe.hidden_size,
+        "num_hidden_layers": recipe.num_hidden_layers,
+        "num_attention_heads": recipe.num_attention_heads,
+        "max_position_embeddings": recipe.max_position_embeddings,
+    }
+    if recipe.family == "modernbert":
+        return RotaryConfig(**sizes, intermediate_size=_gated_size(recipe.hidden_size), layer_norm_eps=1e-5)
+    return make_config(**sizes, intermediate_size=4 * recipe.hidden_size, direction=recipe.direction)
+
+
+def _gated_size(hidden_size: int) -> int:
+    """Return the size of a gated feed-forward network that has about the parameters of BERT's: a multiple of 64.
+
+    A gated one has three matrices, BERT's two of 4 times the hidden size.
+    """
+    return max(64, round(8 / 3 * hidden_size / 64) * 64)
 
 
 # Examples

@@ -20,7 +20,7 @@ import transformers
 from tests.commands import call
 from tests.toy import TINY, make_text
 from tests.training.gradients import write_gradients
-from training.checkpoint import load_model
+from training.checkpoint import load_model, load_tokenizer
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
@@ -318,12 +318,40 @@ def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
         ),
         ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is for --objective replaced-tokens"),
         ({"long_fraction": 0.5}, "--long-fraction `0.5` has no effect here: it needs --long-seq-length"),
+        (
+            {"family": "modernbert", "next_sentences": False, "objective": "replaced-tokens"},
+            "--objective `replaced-tokens` has no effect here: it is for BERT, and not for family `modernbert`",
+        ),
     ],
 )
 def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_path):
     """Settings without an effect are refused."""
     with pytest.raises(ValueError, match=message):
         recipe(corpus_dir, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({}, "trained without next sentences: --no-next-sentences"), ({"init": Path("run")}, "leave it out")],
+)
+def test_parts_of_bert_are_refused_for_another_family(changes, message, corpus_dir, tmp_path):
+    """ModernBERT predicts no next sentences, and a checkpoint has a family already."""
+    with pytest.raises(ValueError, match=message):
+        recipe(corpus_dir, tmp_path, family="modernbert", **changes)
+
+
+def test_modernbert_from_new_weights(corpus_dir, tmp_path, alone):
+    """The network has about BERT's parameters, learns, and loads in transformers as a ModernBERT."""
+    changes = {"family": "modernbert", "next_sentences": False, "num_steps": 20, "learning_rate": 1e-2}
+    checkpoint = pretrain(recipe(corpus_dir, tmp_path / "run", **changes), alone)
+
+    model, report = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint, output_loading_info=True)
+    assert isinstance(model, transformers.ModernBertForMaskedLM)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = load_tokenizer(checkpoint)
+    assert model.config.pad_token_id == tokenizer.pad_id
+    found = [line["mlm"] for line in read_metrics(tmp_path / "run") if "mlm" in line]
+    assert found[-1] < found[0]
 
 
 def test_a_run_without_a_state_can_be_corrected(corpus_dir, tmp_path, alone):

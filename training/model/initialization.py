@@ -17,11 +17,16 @@ from torch import Tensor, nn
 
 from training.model.encoder import Layer
 from training.model.heads import BertForPreTraining
+from training.model.rotary_encoder import RotaryConfig, RotaryLayer, rotary_table, rotate
 
 AMPLITUDE = 0.1
 """Amplitude of the sinusoids. Word embeddings have a deviation of 0.02, so positions dominate after LayerNorm."""
 GAIN = 2.0
 """Scale of queries and keys: with heads of size 64, most attention falls within four tokens."""
+NUM_FAST = 6
+"""Number of rotary frequencies that heads use to attend to neighbours: from 1 down to about 0.15 a token."""
+CONTRAST = 1.5
+"""Weight of each of these frequencies in an attention score: a neighbour is ahead of the token itself by 1.3."""
 OFFSETS = (1, -1)
 """Offsets of the tokens that the heads attend to, in turn."""
 
@@ -30,9 +35,8 @@ OFFSETS = (1, -1)
 def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> None:
     """Change random weights; layers above the first, and feed-forward networks, keep theirs.
 
-    - Position embeddings become sinusoids (Vaswani et al. 2017, section 3.5).
-    - In the first layer, query x key shifts a position's sinusoids by the offset of the head, so that the heads attend
-      to the next and the previous token in turn. Values and outputs become orthogonal, so that they pass tokens on.
+    - In the first layer, query x key has its peak at the offset of the head, so that the heads attend to the next and
+      the previous token in turn. Values and outputs become orthogonal, so that they pass tokens on.
     - The bias of the masked LM becomes the logarithm of each token's frequency.
 
     Args:
@@ -45,22 +49,56 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     head_size = config.hidden_size // config.num_attention_heads
     if head_size % 2:
         raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
-    assert model.bert.embeddings.position is not None
     assert model.mlm.bias is not None
+    _attend_by_rotation(model) if isinstance(config, RotaryConfig) else _attend_by_sinusoids(model)
+    for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
+        assert isinstance(layer, Layer | RotaryLayer)
+        nn.init.orthogonal_(layer.qkv.weight[2 * config.hidden_size :])
+        nn.init.orthogonal_(layer.attention_output.weight)
+    smoothed = torch.from_numpy(np.asarray(token_counts, dtype=np.float64) + 1)
+    model.mlm.bias.copy_((smoothed / smoothed.sum()).log())
+
+
+def _attend_by_sinusoids(model: BertForPreTraining) -> None:
+    """Make position embeddings sinusoids (Vaswani et al. 2017, section 3.5), which query x key shifts by the offset."""
+    config = model.config
+    head_size = config.hidden_size // config.num_attention_heads
+    assert model.bert.embeddings.position is not None
     frequencies = torch.exp(torch.arange(0, config.hidden_size, 2) * (-math.log(10_000.0) / config.hidden_size))
     positions = model.bert.embeddings.position.weight
     angles = torch.arange(len(positions))[:, None] * frequencies
     positions.copy_(AMPLITUDE * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
-    for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
+    for layer in model.bert.layers[:: config.num_hidden_layers]:
         assert isinstance(layer, Layer)
-        queries, keys, values = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
+        queries, keys, _ = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
         for head, query in enumerate(queries):
             query.copy_(GAIN * rotation(frequencies, OFFSETS[head % len(OFFSETS)])[:head_size])
         keys.copy_(GAIN * torch.eye(config.hidden_size)[:head_size])
-        nn.init.orthogonal_(values.flatten(0, 1))
-        nn.init.orthogonal_(layer.attention_output.weight)
-    smoothed = torch.from_numpy(np.asarray(token_counts, dtype=np.float64) + 1)
-    model.mlm.bias.copy_((smoothed / smoothed.sum()).log())
+
+
+def _attend_by_rotation(model: BertForPreTraining) -> None:
+    """Give all words a common part, from which queries and keys make a constant vector, rotated by the offset.
+
+    Rotary positions turn queries and keys by their position, so the product of constant vectors depends on the distance
+    alone. Only the fastest frequencies are used, as the others hardly tell neighbours apart.
+    """
+    config = model.config
+    assert isinstance(config, RotaryConfig)
+    words = model.bert.embeddings.word.weight
+    common = torch.randn(config.hidden_size)
+    common /= common.norm()
+    words += words.std() * math.sqrt(config.hidden_size) * common
+    half = config.head_size // 2
+    constant = (torch.arange(config.head_size) % half < NUM_FAST).float()
+    cos, sin = rotary_table(2, config.head_size, config.theta(local=config.is_local(0)))
+    gain = math.sqrt(CONTRAST * math.sqrt(config.head_size) / config.hidden_size)
+    layer = model.bert.layers[0]
+    assert isinstance(layer, RotaryLayer)
+    queries, keys, _ = layer.qkv.weight.view(3, config.num_attention_heads, config.head_size, -1)
+    for head in range(config.num_attention_heads):
+        offset = OFFSETS[head % len(OFFSETS)]
+        queries[head] += gain * torch.outer(rotate(constant, cos[1], offset * sin[1]), common)
+        keys[head] += gain * torch.outer(constant, common)
 
 
 def rotation(frequencies: Tensor, offset: float) -> Tensor:

@@ -37,6 +37,7 @@ def test_network_equals_that_of_transformers(kind, task, tmp_path):
     save_checkpoint(tmp_path / "ours", model, tokenizer_from=tmp_path / "theirs", card=card)
     again, report = type(reference).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not [name for name in report["missing_keys"] if "pooler" not in name and "position_ids" not in name]
+    assert not report["unexpected_keys"]
     assert_equal(reference_outputs(again.eval(), task, *inputs), theirs, inputs[1], task)
     assert read_shape(tmp_path / "ours") == read_shape(tmp_path / "theirs")
 

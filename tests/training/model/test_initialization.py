@@ -10,17 +10,19 @@ from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
 from training.model.encoder import EncoderConfig
 from training.model.initialization import initialize_local, rotation
+from training.model.rotary_encoder import RotaryConfig, rotary_table, rotate
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
-CONFIG = EncoderConfig(
-    vocab_size=300,
-    hidden_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=96,
-)
+SHAPE = {
+    "vocab_size": 300,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 96,
+}
+CONFIG, ROTARY = EncoderConfig(**SHAPE), RotaryConfig(**SHAPE)
 
 
 def local_model(config=CONFIG):
@@ -30,13 +32,17 @@ def local_model(config=CONFIG):
     return model
 
 
-def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token():
+@pytest.mark.parametrize("config", [CONFIG, ROTARY], ids=["bert", "modernbert"])
+def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token(config):
     """Each head attends to its neighbour: at least four fifths of its weight are within four tokens of it."""
-    model = local_model()
+    model = local_model(config)
     input_ids = torch.randint(0, 300, (4, 96), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         x = model.bert.embeddings(input_ids, torch.zeros_like(input_ids))
         queries, keys, _ = model.bert.layers[0].qkv(x).view(4, 96, 3, 2, 64).permute(2, 0, 3, 1, 4)
+        if config is ROTARY:
+            cos, sin = rotary_table(96, 64, ROTARY.global_rope_theta)
+            queries, keys = rotate(queries, cos, sin), rotate(keys, cos, sin)
         weights = torch.softmax(queries @ keys.transpose(-1, -2) / 8, dim=-1)
 
     inside = torch.arange(8, 88)

@@ -33,6 +33,8 @@ DENSE_CLASSIFIER = {"bert.pooler": "classifier.dense", "classifier": "classifier
 _KINDS = ("weight", "bias")
 _ABLATION_PARTS = ("bert.states.",)
 """Starts of weight names that only `training.ablations.model` has. They are the same in files."""
+_BERT_HEADS = ("nsp.", "bert.pooler.")
+"""Starts of the names of heads that some families do not have."""
 _OPTIONS = {
     "embedding_size": 0,
     "skips_padding_positions": False,
@@ -174,7 +176,8 @@ class Architecture:
     def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, with query, key and value split.
 
-        Weights that the family has no name for, as those of ablations, keep ours.
+        Weights of ablations keep our names. Heads that the family does not have, as that of next sentences in all but
+        BERT, are left out.
         """
         num_layers = 1 + max(
             (int(name.split(".")[2]) for name in weights if name.startswith("bert.layers.")), default=-1
@@ -182,6 +185,8 @@ class Architecture:
         names = dict(self._names(num_layers, task))
         renamed = dict[str, Tensor]()
         for ours, value in weights.items():
+            if ours not in names and ours.startswith(_BERT_HEADS):
+                continue
             theirs = names.get(ours, (ours,))
             parts = value.chunk(len(theirs)) if len(theirs) > 1 else (value,)
             renamed |= {name: part.contiguous() for name, part in zip(theirs, parts, strict=True)}
