@@ -17,6 +17,10 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 VOCAB_FILE = "vocab.txt"
 BPE_FILES = ("vocab.json", "merges.txt")
 SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
+CONFIG_FILE = "config.json"
+SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+"""Names of SentencePiece models, which are read only without `tokenizer.json`: by `training`, which converts them."""
 TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, VOCAB_FILE, *BPE_FILES, SPECIAL_TOKENS_MAP_FILE)
 """Files of a checkpoint that define its tokenizer; any may be missing."""
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
@@ -40,14 +44,14 @@ _ROBERTA_TOKENS = {
     "unk_token": "<unk>",
     "mask_token": "<mask>",
 }
-_SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 _NORMALIZER_FIELDS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Keys of `tokenizer_config.json` -> fields of the BertNormalizer in `tokenizer.json` with the same meaning."""
-_SAVE_FAST = f"save the tokenizer as `{TOKENIZER_FILE}` (transformers: `save_pretrained` of a fast tokenizer)"
+SAVE_FAST = f"save the tokenizer as `{TOKENIZER_FILE}` (transformers: `save_pretrained` of a fast tokenizer)"
+"""Remedy for tokenizers that are not read."""
 
 
 def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
@@ -72,8 +76,8 @@ def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
     if all((directory / name).is_file() for name in BPE_FILES):
         _check_classes(directory, _BPE_TOKENIZERS, "RoBERTa")
         return _read_bpe_files(directory), directory / BPE_FILES[0]
-    if found := next((name for name in _SENTENCEPIECE_FILES if (directory / name).is_file()), None):
-        raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {_SAVE_FAST}")
+    if found := next((name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None):
+        raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {SAVE_FAST}")
     raise ValueError(f"no `{TOKENIZER_FILE}` or `{VOCAB_FILE}` in `{directory}`; a checkpoint needs its tokenizer")
 
 
@@ -152,17 +156,28 @@ def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Pat
 
 def _check_classes(directory: Path, known: Collection[str], family: str) -> None:
     """Refuse a vocabulary of another tokenizer than the family's: text would silently become other tokens."""
-    for name in (TOKENIZER_CONFIG_FILE, "config.json"):
-        _check_class(directory / name, known, family)
+    for file in (TOKENIZER_CONFIG_FILE, CONFIG_FILE):
+        name = read_tokenizer_class(directory / file)
+        if name is not None and short_class_name(name) not in known:
+            raise ValueError(f"`{directory / file}` names `{name}`, which is not {family}'s tokenizer; {SAVE_FAST}")
 
 
-def _check_class(path: Path, known: Collection[str], family: str) -> None:
+def read_tokenizer_class(path: Path) -> str | None:
+    """Return the tokenizer class of transformers that a file names; None if it names none.
+
+    Raises:
+        ValueError: if the file is broken, or needs code of its own.
+    """
     values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
     name, code = values.get("tokenizer_class"), values.get("auto_map")
     if isinstance(code, dict) and "AutoTokenizer" in code:
-        raise ValueError(f"`{path}` needs tokenizer code of its own (auto_map), which is not run; {_SAVE_FAST}")
-    if isinstance(name, str) and name.removesuffix("Fast").removesuffix("Tokenizer") not in known:
-        raise ValueError(f"`{path}` names `{name}`, which is not {family}'s tokenizer; {_SAVE_FAST}")
+        raise ValueError(f"`{path}` needs tokenizer code of its own (auto_map), which is not run; {SAVE_FAST}")
+    return name if isinstance(name, str) else None
+
+
+def short_class_name(name: str) -> str:
+    """Return the name of a tokenizer class without `Tokenizer` and `Fast`."""
+    return name.removesuffix("Fast").removesuffix("Tokenizer")
 
 
 def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
@@ -171,7 +186,7 @@ def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
         refuse_utf16(path.read_bytes(), "it")
         # Not `splitlines()`: a token may contain U+2028, U+0085 and similar characters.
         vocab = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        _check_added_tokens(vocab, path.with_name("added_tokens.json"))
+        _check_added_tokens(vocab, path.with_name(ADDED_TOKENS_FILE))
         return build_tokenizer(
             vocab,
             lowercase=config.get("do_lower_case", True),
@@ -232,7 +247,7 @@ def _check_added_tokens(vocab: Sequence[str], path: Path) -> None:
     """Refuse added tokens that are not in the vocabulary under their id."""
     for token, token_id in (read_json(path) if path.is_file() else {}).items():
         if not isinstance(token_id, int) or vocab[token_id : token_id + 1] != [token]:
-            raise ValueError(f"`{path}` adds `{token}`, which is not in it; {_SAVE_FAST}")
+            raise ValueError(f"`{path}` adds `{token}`, which is not in it; {SAVE_FAST}")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
 from training.model.encoder import EncoderConfig
 from training.model.heads import MODELS, BertModel
+from training.tokenizer import read_tokenizer
 from training.weights import read_weights
 
 CONFIG_FILE = "config.json"
@@ -256,13 +257,13 @@ _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """Load the tokenizer of a checkpoint.
+    """Load the tokenizer of a checkpoint; a SentencePiece model is converted.
 
     Raises:
         ValueError: if it is missing or broken, or has more tokens than the network.
     """
     num_tokens = read_shape(directory).vocab_size
-    tokenizer = Tokenizer.load(directory)
+    tokenizer = read_tokenizer(directory)
     if tokenizer.vocab_size > num_tokens:
         raise ValueError(
             f"the tokenizer of `{directory}` has {tokenizer.vocab_size} tokens, its network {num_tokens}; "

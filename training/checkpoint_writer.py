@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 from tasks.files import atomic_directory
-from tasks.tokenizer_files import TOKENIZER_FILES
 from training.ablations.model import AblationConfig
 from training.checkpoint import ABLATION, CONFIG_FILE
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
 from training.reports.model_card import CARD_FILE, model_card
 from training.task_card import TASK_FILE, TaskCard
+from training.tokenizer import copy_tokenizer
 from training.weights import WEIGHTS_FILE, save_weights
 
 
@@ -57,9 +56,7 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         config["label2id"] = {label: index for index, label in enumerate(labels)}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_weights(family.to_hugging_face(model.state_dict(), task_of(model)), directory / WEIGHTS_FILE)
-    for name in TOKENIZER_FILES:
-        if (Path(tokenizer_from) / name).is_file():
-            shutil.copyfile(Path(tokenizer_from) / name, directory / name)
+    copy_tokenizer(tokenizer_from, directory)
     (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
     text = model_card(
         card,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import shutil
 import sys
 from bisect import bisect_right
 from collections import Counter
@@ -27,7 +26,7 @@ import numpy as np
 from tasks.files import atomic_write, check_output_path, resumable_directory, sha256
 from tasks.schema import Bounds
 from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
+from tasks.tokenizer_files import TOKENIZER_FILE
 from training.bounds import check_numbers
 from training.command import command, parse
 from training.progress_bar import ProgressBar
@@ -39,6 +38,7 @@ from training.text.shard_maker import ShardStatistics, make_shard
 from training.text.shards import COUNTS, Shard
 from training.text.words import name_with_version
 from training.text.worker_pool import map_in_order
+from training.tokenizer import copy_tokenizer, read_tokenizer
 
 CORPUS_FILE = "corpus.json"
 FORMAT = 4
@@ -103,7 +103,7 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
     check_output_path(recipe.out, replace=recipe.replace)
     words = {"words": name_with_version(recipe.words)} if recipe.words else {}
     files = find_files(recipe.data)
-    tokenizer = Tokenizer.load(recipe.tokenizer)
+    tokenizer = read_tokenizer(recipe.tokenizer)
     states = _states(files)
     made_from = {
         "data": [{"file": path.name, "sha256": sha256(path)} for path in files],
@@ -304,9 +304,7 @@ def _damaged(path: Path) -> str:
 
 
 def _copy_tokenizer(source: Path, directory: Path) -> str:
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, directory / name)
+    copy_tokenizer(source, directory)
     if not (directory / TOKENIZER_FILE).is_file():
         Tokenizer.load(source).backend.save(str(directory / TOKENIZER_FILE))
     return sha256(directory / TOKENIZER_FILE)

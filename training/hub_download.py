@@ -22,7 +22,7 @@ from huggingface_hub import constants, errors
 
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json, read_json_value
-from tasks.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
+from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
 from training.task_card import TASK_FILE
 from training.weights import WEIGHTS_FILES, has_weights
 
@@ -30,12 +30,10 @@ CONFIG_FILE, MODULES_FILE = "config.json", "modules.json"
 ROOT_FILES = (MODULES_FILE, "config_sentence_transformers.json")
 """Files of a sentence-transformers folder beside its modules."""
 FOLDER_FILES = (
-    *(CONFIG_FILE, TASK_FILE, "sentence_bert_config.json", *TOKENIZER_FILES, "added_tokens.json"),
+    *(CONFIG_FILE, TASK_FILE, "sentence_bert_config.json", *TOKENIZER_FILES, ADDED_TOKENS_FILE),
     "adapter_config.json",
 )
 """Files that say what the weights in their folder are."""
-SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
-"""Files of tokenizers that are only needed without `tokenizer.json`."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 ATTEMPTS = 3
 """Attempts at a file whose connection breaks; each goes on where the last one stopped."""
