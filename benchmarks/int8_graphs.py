@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 import torch
 
-from benchmarks.optimum_graphs import optimum_graphs, quiet
+from benchmarks.optimum_graphs import is_known_to_optimum, optimum_graphs, quiet
 from export.autotune.search import autotune
 from export.autotune.timing import race, run_all
 from export.autotune.workload import Workload, typical_lengths
@@ -121,6 +121,9 @@ def engines(
         graph = build_graph(network, GraphPrecision(matmul=matmul), configuration.variant)
         run = ort_run(graph, execution=configuration.execution)
         yield f"ours, {matmul}", run, cores // configuration.execution.num_threads
+    if not is_known_to_optimum(model.config.model_type):
+        print(f"Optimum cannot export `{model.config.model_type}`: not measured")
+        return
     peers = optimum_graphs(model, task.name, directory, int8=True)
     for name, path in peers.items():
         inputs = _inputs(path)

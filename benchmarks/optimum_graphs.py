@@ -46,6 +46,13 @@ def quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
+def is_known_to_optimum(model_type: str) -> bool:
+    """Return whether Optimum can export this family: its version of transformers has it."""
+    import transformers
+
+    return model_type in transformers.CONFIG_MAPPING
+
+
 def optimum_graphs(model: BertModel, task: str, directory: Path, *, int8: bool) -> dict[str, Path]:
     """Export a network with Optimum.
 

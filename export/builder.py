@@ -67,10 +67,14 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(op_type, inputs, outputs, name=name, domain=domain, **attributes))
         return outputs
 
-    def weight(self, name: str, values: np.ndarray) -> str:
-        """Add an initializer, once, and return its name."""
+    def weight(self, name: str, values: np.ndarray, *, as_float32: bool = False) -> str:
+        """Add an initializer, once, and return its name.
+
+        Args:
+            as_float32: True to keep floats as float32, whatever `dtype` says.
+        """
         if name not in self._weights:
-            dtype = self.dtype if values.dtype == np.float32 else values.dtype
+            dtype = self.dtype if values.dtype == np.float32 and not as_float32 else values.dtype
             self._weights[name] = np.asarray(values, dtype, order="C")
         return name
 

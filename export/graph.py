@@ -23,12 +23,13 @@ from onnx import TensorProto, ValueInfoProto, helper
 from export.builder import CONTRIB, GraphBuilder
 from export.linear import LinearLayers
 from export.network import MASKED, PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
-from export.rotary_layers import RotaryLayers
+from export.rotary_layers import PostNormLayers, PreNormLayers
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, activation_of
 from tasks.features import INPUT_NAMES
-from training.model.rotary_encoder import RotaryConfig
+from training.model.nomic_encoder import NomicBertConfig
+from training.model.rotary_encoder import ModernBertConfig
 
 _SIMPLE = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
@@ -58,7 +59,11 @@ class _Writer:
             x = self.embeddings()
             self.relative_bias = self.bias_of_distances() if self.config.relative_attention_num_buckets else ""
             self.mask = self.additive_mask()
-            layers = RotaryLayers(self, self.config).apply if isinstance(self.config, RotaryConfig) else self.layers
+            layers = self.layers
+            if isinstance(self.config, ModernBertConfig):
+                layers = PreNormLayers(self, self.config).apply
+            elif isinstance(self.config, NomicBertConfig):
+                layers = PostNormLayers(self, self.config).apply
         x = layers(x)
         with self.graph.scope("head"):
             outputs = self.head(x)
@@ -84,6 +89,8 @@ class _Writer:
             x = self.graph.add("Add", x, types)
         if self.config.has_position_embeddings:
             x = self.graph.add("Add", x, self.positions())
+        elif self.config.type_vocab_size == 1:  # all tokens have type 0
+            x = self.graph.add("Add", x, self.weight("bert.embeddings.token_type.weight"))
         x = self.layer_norm("bert.embeddings.norm", x)
         has_projection = self.config.width_of_embeddings != self.config.hidden_size
         return self.linear.apply(PROJECTION, x) if has_projection else x
@@ -92,7 +99,7 @@ class _Writer:
     def can_fuse_embeddings(self) -> bool:
         """True if EmbedLayerNormalization computes the embeddings."""
         config = self.config
-        is_plain = config.type_vocab_size > 1 and not config.skips_padding_positions
+        is_plain = config.type_vocab_size > 1 and config.has_position_embeddings and not config.skips_padding_positions
         has_size = config.width_of_embeddings == config.hidden_size
         return is_plain and has_size and not self.precision.int8_embeddings
 
@@ -267,8 +274,10 @@ class _Writer:
         """Activation function of a layer or of the pooler."""
         if name == "identity":
             return x
-        if name == "silu":
+        if name == "silu" and self.variant.standard:
             return self.graph.add("Mul", x, self.graph.add("Sigmoid", x))
+        if name == "silu":  # QuickGelu is x * sigmoid(alpha x)
+            return self.graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
         if name in _SIMPLE:
             return self.graph.add(_SIMPLE[name], x)
         if self.variant.standard:

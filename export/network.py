@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
 from training.model.encoder import EncoderConfig, distance_buckets
 from training.model.heads import BertModel
-from training.model.rotary_encoder import RotaryConfig, rotary_table
+from training.model.nomic_encoder import NomicBertConfig
+from training.model.rotary_encoder import ModernBertConfig, rotary_frequencies, rotary_table
 
 MASKED = {np.float32: -1e30, np.float16: -1e4}
 """Added to the attention scores of padding: softmax turns it into 0, and sums of two of it stay finite."""
@@ -72,7 +74,9 @@ class Weights:
     def from_model(cls, model: BertModel) -> Weights:
         """Return the weights of a PyTorch network. Only transposed matrices are copied, once for all graphs."""
         arrays = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-        if model.config.type_vocab_size == 1:  # all tokens have type 0: its row goes into the positions
+        if (
+            model.config.type_vocab_size == 1 and model.config.has_position_embeddings
+        ):  # all tokens have type 0: its row goes into the positions
             arrays["bert.embeddings.position.weight"] = arrays["bert.embeddings.position.weight"] + arrays.pop(
                 "bert.embeddings.token_type.weight"
             )
@@ -84,9 +88,7 @@ class Weights:
             name: np.ascontiguousarray(value.T) if _is_layer_matrix(name, value) else value
             for name, value in arrays.items()
         }
-        if isinstance(model.config, RotaryConfig):
-            floats |= _rotary_tables(model.config)
-        return cls(floats | {DECODER_MATRIX: arrays["bert.embeddings.word.weight"].T})
+        return cls(floats | _rotary_tables(model.config) | {DECODER_MATRIX: arrays["bert.embeddings.word.weight"].T})
 
     @classmethod
     def from_graph(cls, path: Path) -> Weights:
@@ -127,24 +129,34 @@ def _bias_by_distance(config: EncoderConfig, bias_by_bucket: np.ndarray) -> np.n
     return np.ascontiguousarray(bias_by_bucket[by_distance].T)
 
 
-def rotary_name(part: str, *, local: bool) -> str:
-    """Return the name of the table of cosines or sines [positions, half the head size] of local or global layers."""
+def rotary_name(part: str, *, local: bool = False) -> str:
+    """Return the name of a table of rotary positions [positions, half the head size], of local or global layers.
+
+    Args:
+        part: `cos` or `sin`, or `frequencies` for one row of `rotary_frequencies` by the length of a text.
+    """
     return f"bert.rotary.{'local' if local else 'global'}.{part}"
 
 
-def _rotary_tables(config: RotaryConfig) -> dict[str, np.ndarray]:
+def _rotary_tables(config: EncoderConfig) -> dict[str, np.ndarray]:
+    """Return the tables of rotary positions, as far as a network has such."""
+    if isinstance(config, ModernBertConfig):
+        by_kind = {local: config.frequencies(local=local) for local in (False, True)}
+    elif not isinstance(config, NomicBertConfig):
+        return {}
+    elif config.scales_positions:
+        lengths = torch.arange(1, config.num_positions + 1)
+        return {rotary_name("frequencies"): config.frequencies(lengths).numpy()}
+    else:
+        by_kind = {False: rotary_frequencies(config.head_size, config.rope_theta)}
     return {
         rotary_name(part, local=local): table.numpy()
-        for local in (False, True)
-        for part, table in zip(
-            ("cos", "sin"),
-            rotary_table(config.num_positions, config.head_size, config.theta(local=local)),
-            strict=True,
-        )
+        for local, frequencies in by_kind.items()
+        for part, table in zip(("cos", "sin"), rotary_table(config.num_positions, frequencies), strict=True)
     }
 
 
-_POSITION_TABLES = ("bert.embeddings.position.weight", rotary_name("cos", local=False))
+_POSITION_TABLES = ("bert.embeddings.position.weight", rotary_name("cos"), rotary_name("frequencies"))
 
 
 def _to_float32(array: np.ndarray) -> np.ndarray:

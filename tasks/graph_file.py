@@ -30,7 +30,10 @@ _KEY, _VALUE = 1, 2
 _READ = {_DIMS, _NAME, _KEY, _VALUE}
 """Fields that are read. A message has few of these, and possibly many others, such as weights."""
 _LOCATION = b"location"
-_POSITIONS = ("embeddings.position.weight", "position_embeddings.weight", "rotary.global.cos")
+_POSITIONS = (
+    *("embeddings.position.weight", "position_embeddings.weight"),
+    *("rotary.global.cos", "rotary.global.frequencies"),
+)
 """Last parts of the names of tables with a row for each position, in our graphs and in those of transformers."""
 _MAX_NAME_BYTES = 4096
 

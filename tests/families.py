@@ -1,11 +1,13 @@
-"""Checkpoints of every family of encoders, with random weights, made by transformers."""
+"""Checkpoints of every family of encoders, with random weights, made by transformers or `tests.nomic_reference`."""
 
 import functools
+import json
 
 import torch
 import transformers
 
 from tasks.tokenizer_files import TOKENIZER_FILE
+from tests.nomic_reference import NomicReference
 from tests.toy_tokenizers import byte_bpe, modernbert, mpnet, unigram, wordpiece
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
@@ -13,6 +15,13 @@ from training.model.heads import MODELS
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 ROBERTA = {**SMALL, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}
 MODERN = {**SMALL, "max_position_embeddings": 40, "local_attention": 8, "pad_token_id": 0}
+NOMIC = {
+    **{"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "n_positions": 40, "layer_norm_epsilon": 1e-12},
+    **{"activation_function": "swiglu", "rotary_emb_fraction": 1.0, "rotary_emb_base": 1000},
+    **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm", "causal"), False),
+    **{"pad_vocab_size_multiple": 64, "max_trained_positions": 2048, "rotary_scaling_factor": None},
+}
+"""Keys of the model's own code on the hub."""
 CONFIGS = {
     "bert": {**SMALL, "max_position_embeddings": 40},
     "bert, one type": {**SMALL, "max_position_embeddings": 40, "type_vocab_size": 1},
@@ -31,6 +40,17 @@ CONFIGS = {
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
         **{"decoder_bias": False, "classifier_pooling": "mean", "classifier_activation": "tanh"},
         **{"hidden_activation": "gelu_pytorch_tanh", "norm_eps": 1e-3},
+    },
+    "nomic_bert": NOMIC,
+    "nomic_bert, transformers 5": {
+        **{**SMALL, "max_position_embeddings": 40, "type_vocab_size": 2, "hidden_act": "silu", "head_dim": 8},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+    },
+    "nomic_bert, all options": {
+        **NOMIC,
+        **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
+        **{"activation_function": "geglu", "type_vocab_size": 1, "layer_norm_epsilon": 1e-3, "rotary_emb_base": 50},
+        **{"rotary_scaling_factor": 2.0, "max_trained_positions": 12},
     },
 }
 """Config of each family, and of odd members."""
@@ -55,20 +75,38 @@ def vocabulary(kind):
 
 
 def create(kind, task, directory):
-    """Write a checkpoint with random weights by transformers, and return its network."""
+    """Write a checkpoint with random weights by the reference, and return its network."""
     architecture, backend = family(kind), vocabulary(kind)
     labels = {"num_labels": 1} if task == "regression" else {"num_labels": 3} if MODELS[task].has_labels else {}
-    config = transformers.AutoConfig.for_model(
-        architecture.model_type, vocab_size=backend.get_vocab_size(), **CONFIGS[kind], **labels
-    )
+    values = {"vocab_size": backend.get_vocab_size(), **CONFIGS[kind], **labels}
     torch.manual_seed(0)
-    model = getattr(transformers, architecture.class_name(MODELS[task].architecture))(config).eval()
+    if architecture.model_type == "nomic_bert":
+        model = NomicReference(values, task).eval()
+    else:
+        config = transformers.AutoConfig.for_model(architecture.model_type, **values)
+        model = getattr(transformers, architecture.class_name(MODELS[task].architecture))(config).eval()
     with torch.no_grad():  # LayerNorm and biases are constant in new networks
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(directory)
     backend.save(str(directory / TOKENIZER_FILE))
     return model
+
+
+def change_config_file(directory, **changes):
+    """Change keys of `config.json`; None removes one."""
+    path = directory / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    kept = {key: value for key, value in values.items() if value is not None or key not in changes}
+    path.write_text(json.dumps(kept), encoding="utf-8")
+
+
+def load_classifier(directory):
+    """Return the reference's network of a classifier that was saved here."""
+    values = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    is_nomic = values["model_type"] == "nomic_bert"
+    reader = NomicReference if is_nomic else transformers.AutoModelForSequenceClassification
+    return reader.from_pretrained(directory).eval()
 
 
 def batch(kind, batch_size=2, length=20):
@@ -81,7 +119,7 @@ def batch(kind, batch_size=2, length=20):
     for row in range(1, batch_size):
         ids[row, -row * 5 :], mask[row, -row * 5 :] = padding, 0
     types = torch.zeros_like(ids)
-    if family(kind).model_type in ("bert", "electra", "albert") and config.get("type_vocab_size", 2) > 1:
+    if family(kind).model_type in ("bert", "electra", "albert", "nomic_bert") and config.get("type_vocab_size", 2) > 1:
         types[:, length // 2 :] = 1
     return ids, mask, types
 

@@ -43,7 +43,7 @@ from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.encoder import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
-from training.model.rotary_encoder import RotaryConfig
+from training.model.rotary_encoder import ModernBertConfig
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine
@@ -362,7 +362,7 @@ def _new_config(recipe: PretrainRecipe, tokenizer: Tokenizer) -> EncoderConfig:
         "max_position_embeddings": recipe.max_position_embeddings,
     }
     if recipe.family == "modernbert":
-        return RotaryConfig(**sizes, intermediate_size=_gated_size(recipe.hidden_size), layer_norm_eps=1e-5)
+        return ModernBertConfig(**sizes, intermediate_size=_gated_size(recipe.hidden_size), layer_norm_eps=1e-5)
     return make_config(**sizes, intermediate_size=4 * recipe.hidden_size, direction=recipe.direction)
 
 

@@ -1,4 +1,4 @@
-"""Graphs of ModernBERT in every precision and variant. test_families compares fp32 with transformers."""
+"""Graphs of ModernBERT and Nomic BERT in every precision and variant. test_families compares fp32 with transformers."""
 
 import json
 
@@ -30,6 +30,9 @@ CASES = [
     (KIND, "classification"),
     (KIND, "tagging"),
     (KIND, "masked-lm"),
+    ("nomic_bert", "classification"),
+    ("nomic_bert, all options", "tagging"),
+    ("nomic_bert, all options", "masked-lm"),
 ]
 
 
@@ -44,6 +47,7 @@ def networks(tmp_path_factory):
         model = source.load_model().eval()
         network = Network(model.config, Weights.from_model(model), source.task)
         features = [Features(**source.task.tokenizer.assemble(np.arange(5, 5 + length))) for length in range(1, 38)]
+        features += rows_of(arrays_of(kind))  # tiny random networks have other ranges for other texts
         calibrated = {**vars(network), "ranges": calibrate(model, source.task, features, network.layers)}
         return Network(**calibrated), smooth(Network(**calibrated), model, features)
 
@@ -54,6 +58,13 @@ def arrays_of(kind, rows=3, length=33):
     """Return a padded batch."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     return {name: value.numpy().astype(np.int32) for name, value in zip(names, batch(kind, rows, length), strict=True)}
+
+
+def rows_of(arrays):
+    """Return the sequences of a batch without padding."""
+    lengths = arrays["attention_mask"].sum(1)
+    pairs = zip(arrays["input_ids"], arrays["token_type_ids"], lengths, strict=True)
+    return [Features(input_ids=ids[:length], token_type_ids=types[:length]) for ids, types, length in pairs]
 
 
 def outputs(network, precision, variant, arrays):

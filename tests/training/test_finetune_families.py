@@ -8,7 +8,7 @@ import transformers
 from tasks import create_task
 from tasks.batching import predict
 from tasks.classification import ClassificationExample
-from tests.families import CONFIGS, create
+from tests.families import CONFIGS, create, load_classifier
 from tests.toy import write_classification
 from training.checkpoint import load_model, load_tokenizer
 from training.evaluate import torch_run
@@ -42,7 +42,7 @@ def test_fine_tuned_network_of_a_family(kind, tmp_path, alone):
     task = create_task("classification", load_tokenizer(directory), card.settings)
     model = load_model(directory, "classification").eval()
     found = predict(task, [ClassificationExample(text) for text in TEXTS], torch_run(model, task))
-    reference = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    reference = load_classifier(directory)
     assert reference.config.id2label == dict(enumerate(card.settings.labels))
     backend = transformers.PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
     for text, prediction in zip(TEXTS, found, strict=True):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from training.model.encoder import Layer
 from training.model.heads import BertForPreTraining
-from training.model.rotary_encoder import RotaryConfig, RotaryLayer, rotary_table, rotate
+from training.model.rotary_encoder import ModernBertConfig, RotaryLayer, rotary_table, rotate
 
 AMPLITUDE = 0.1
 """Amplitude of the sinusoids. Word embeddings have a deviation of 0.02, so positions dominate after LayerNorm."""
@@ -50,7 +50,7 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     if head_size % 2:
         raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
     assert model.mlm.bias is not None
-    _attend_by_rotation(model) if isinstance(config, RotaryConfig) else _attend_by_sinusoids(model)
+    _attend_by_rotation(model) if isinstance(config, ModernBertConfig) else _attend_by_sinusoids(model)
     for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
         assert isinstance(layer, Layer | RotaryLayer)
         nn.init.orthogonal_(layer.qkv.weight[2 * config.hidden_size :])
@@ -83,14 +83,14 @@ def _attend_by_rotation(model: BertForPreTraining) -> None:
     alone. Only the fastest frequencies are used, as the others hardly tell neighbours apart.
     """
     config = model.config
-    assert isinstance(config, RotaryConfig)
+    assert isinstance(config, ModernBertConfig)
     words = model.bert.embeddings.word.weight
     common = torch.randn(config.hidden_size)
     common /= common.norm()
     words += words.std() * math.sqrt(config.hidden_size) * common
     half = config.head_size // 2
     constant = (torch.arange(config.head_size) % half < NUM_FAST).float()
-    cos, sin = rotary_table(2, config.head_size, config.theta(local=config.is_local(0)))
+    cos, sin = rotary_table(2, config.frequencies(local=config.is_local(0)))
     gain = math.sqrt(CONTRAST * math.sqrt(config.head_size) / config.hidden_size)
     layer = model.bert.layers[0]
     assert isinstance(layer, RotaryLayer)

@@ -54,7 +54,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
     """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
 
     def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
-        if config.has_prediction_head:
+        if not config.has_position_embeddings:  # rotary positions
             raise ValueError(
                 f"replaced-token detection needs BERT's layers, which `{config.model_type}` does not have; "
                 "leave out --objective"

@@ -3,7 +3,8 @@
 ModernBERT (Warner et al. 2024, arXiv 2412.13663), from these parts: rotary position embeddings (Su et al. 2021, arXiv
 2104.09864), attention to a window of neighbours in most layers (Beltagy et al. 2020, arXiv 2004.05150), gated linear
 units (Shazeer 2020, arXiv 2002.05202), and pre-norm (Xiong et al. 2020, arXiv 2002.04745). Weights are named as in
-`training.model.encoder` where the parts correspond.
+`training.model.encoder` where the parts correspond. `training.model.nomic_encoder` has the same positions and
+feed-forward networks, with LayerNorm after each block.
 
 Shape suffixes as there, and F for half a head's size.
 """
@@ -34,35 +35,15 @@ THETA = Bounds(least=1, most=1e12)
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryConfig(EncoderConfig):
-    """Shape of such a network. Further fields are named as in Hugging Face's `config.json` of ModernBERT."""
+    """Shape of a network with rotary positions and gated feed-forward networks."""
 
-    model_type: str = "modernbert"
-    type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
-    global_rope_theta: Annotated[float, THETA] = 160_000.0
-    """Base of the wavelengths of rotary positions in layers that attend to all tokens."""
-    local_rope_theta: Annotated[float, THETA] = 10_000.0
-    """The same in layers with local attention."""
-    local_attention: Annotated[int, SIZE] = 128
-    """Width of local attention: tokens see neighbours up to half of it away."""
-    global_attn_every_n_layers: Annotated[int, SIZE] = 3
-    """Every n-th layer, from the first, attends to all tokens; the others are local."""
     attention_bias: bool = False
     """Query, key, value and output layers have biases."""
     mlp_bias: bool = False
     """Feed-forward networks have biases."""
-    norm_bias: bool = False
-    """LayerNorm has biases."""
-    classifier_bias: bool = False
-    """The dense layer of heads has a bias."""
-    decoder_bias: bool = True
-    """The output layer of masked LM has a bias."""
-    classifier_pooling: Literal["cls", "mean"] = "cls"
-    """Heads of classification read [CLS], or the mean over tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.classifier_pooling not in get_args(Literal["cls", "mean"]):
-            raise ValueError(f"unknown classifier_pooling: `{self.classifier_pooling}` (one of: cls, mean)")
         if self.head_size % 2:
             raise ValueError(f"rotary positions need heads of an even size: `{self.head_size}`")
 
@@ -76,12 +57,41 @@ class RotaryConfig(EncoderConfig):
         return False
 
     @property
-    def has_prediction_head(self) -> bool:
-        return True
-
-    @property
     def num_feed_forward_matrices(self) -> int:
         return 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModernBertConfig(RotaryConfig):
+    """Shape of a ModernBERT. Further fields are named as in Hugging Face's `config.json`."""
+
+    model_type: str = "modernbert"
+    type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
+    global_rope_theta: Annotated[float, THETA] = 160_000.0
+    """Base of the wavelengths of rotary positions in layers that attend to all tokens."""
+    local_rope_theta: Annotated[float, THETA] = 10_000.0
+    """The same in layers with local attention."""
+    local_attention: Annotated[int, SIZE] = 128
+    """Width of local attention: tokens see neighbours up to half of it away."""
+    global_attn_every_n_layers: Annotated[int, SIZE] = 3
+    """Every n-th layer, from the first, attends to all tokens; the others are local."""
+    norm_bias: bool = False
+    """LayerNorm has biases."""
+    classifier_bias: bool = False
+    """The dense layer of heads has a bias."""
+    decoder_bias: bool = True
+    """The output layer of masked LM has a bias."""
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """Heads of classification read [CLS], or the mean over tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classifier_pooling not in get_args(Literal["cls", "mean"]):
+            raise ValueError(f"unknown classifier_pooling: `{self.classifier_pooling}` (one of: cls, mean)")
+
+    @property
+    def has_prediction_head(self) -> bool:
+        return True
 
     @property
     def pools_mean(self) -> bool:
@@ -91,25 +101,57 @@ class RotaryConfig(EncoderConfig):
         """Return whether a layer, counted from 0, has local attention."""
         return layer % self.global_attn_every_n_layers != 0
 
-    def theta(self, *, local: bool) -> float:
-        """Return the base of the wavelengths of local or global layers."""
-        return self.local_rope_theta if local else self.global_rope_theta
+    def frequencies(self, *, local: bool) -> Tensor:
+        """Return the `rotary_frequencies` of local or global layers."""
+        return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta)
 
     def create_encoder(self, *, with_pooler: bool) -> Encoder:
         return RotaryEncoder(self)
 
 
-def rotary_table(length: int, head_size: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine [L, F] of the angle that each position rotates each pair of channels by."""
-    frequencies_F = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-    angles_LF = torch.arange(length, dtype=torch.float32)[:, None] * frequencies_F
-    return angles_LF.cos(), angles_LF.sin()
+def rotary_frequencies(head_size: int, theta: float | Tensor) -> Tensor:
+    """Return the angle [F] from one position to the next, for each pair of channels; [..., F] for thetas [..., 1]."""
+    exponents_F = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
+    return 1.0 / theta**exponents_F
+
+
+def rotary_table(length: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine [L, F] of the angle that each position rotates each pair of channels by.
+
+    Args:
+        frequencies: [F], or [..., 1, F] for a table [..., L, F].
+    """
+    angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies
+    return angles.cos(), angles.sin()
 
 
 def rotate(x_BHLK: Tensor, cos_LF: Tensor, sin_LF: Tensor) -> Tensor:
     """Rotate the pairs (i, i + F) of the channels of a head."""
     one, two = x_BHLK.chunk(2, dim=-1)
     return torch.cat([one * cos_LF - two * sin_LF, two * cos_LF + one * sin_LF], dim=-1)
+
+
+def rotary_attention(
+    qkv_BLT: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    *,
+    num_heads: int,
+    dropout: float,
+    training: bool,
+) -> Tensor:
+    """Compute attention of all heads, side by side [B, L, D], with queries and keys rotated by their positions.
+
+    Args:
+        qkv_BLT: query, key and value side by side, T = 3 D.
+        rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
+        mask: as for `training.model.encoder.Layer`.
+        dropout: dropout rate of the probabilities in training.
+    """
+    batch, length, size = qkv_BLT.shape
+    qkv_3BHLK = qkv_BLT.view(batch, length, 3, num_heads, size // 3 // num_heads).permute(2, 0, 3, 1, 4)
+    cos, sin = (table.to(qkv_BLT.device, qkv_BLT.dtype) for table in rotation)
+    return attend(torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]]), mask, dropout, training=training)
 
 
 def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
@@ -132,7 +174,7 @@ def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, de
 class PredictionHead(nn.Linear):
     """Dense layer, activation and LayerNorm, below the output layer of each task but masked LM."""
 
-    def __init__(self, config: RotaryConfig) -> None:
+    def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config.hidden_size, config.hidden_size, bias=config.classifier_bias)
         self.activation = POOLER_ACTIVATIONS[config.pooler_act]
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
@@ -144,7 +186,7 @@ class PredictionHead(nn.Linear):
 class RotaryLayer(nn.Module):
     """Self-attention and gated feed-forward network, each with LayerNorm before it and residual after it (pre-LN)."""
 
-    def __init__(self, config: RotaryConfig, number: int) -> None:
+    def __init__(self, config: ModernBertConfig, number: int) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
 
@@ -169,24 +211,22 @@ class RotaryLayer(nn.Module):
             rotation: cosine and sine of `rotary_table`.
             mask: bool, as for `training.model.encoder.Layer`.
         """
-        y_BLD = self.attention_output(self._attend(self.attention_norm(x_BLD), rotation, mask))
-        x_BLD = self.attention_dropout.add(y_BLD, x_BLD)
+        context_BLD = rotary_attention(
+            self.qkv(self.attention_norm(x_BLD)),
+            *(rotation, mask),
+            num_heads=self.num_heads,
+            dropout=self.attention_dropout.p,
+            training=self.training,
+        )
+        x_BLD = self.attention_dropout.add(self.attention_output(context_BLD), x_BLD)
         value, gate = self.intermediate(self.feed_forward_norm(x_BLD)).chunk(2, dim=-1)
         return x_BLD + self.output(self.dropout(self.activation(value) * gate))
 
-    def _attend(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        batch, length, hidden = x_BLD.shape
-        qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
-        qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
-        cos_LF, sin_LF = (table.to(x_BLD.device, qkv_3BHLK.dtype) for table in rotation)
-        qkv_3BHLK = torch.cat([rotate(qkv_3BHLK[:2], cos_LF, sin_LF), qkv_3BHLK[2:]])
-        return attend(qkv_3BHLK, mask, self.attention_dropout.p, training=self.training)
-
 
 class RotaryEncoder(Encoder):
-    """Encoder of a `RotaryConfig`."""
+    """Encoder of a `ModernBertConfig`."""
 
-    def __init__(self, config: RotaryConfig) -> None:
+    def __init__(self, config: ModernBertConfig) -> None:
         nn.Module.__init__(self)  # layers and pooler differ from BERT's
         self.config = config
         self.frozen = False
@@ -199,9 +239,7 @@ class RotaryEncoder(Encoder):
         length, device = input_ids_BL.shape[1], input_ids_BL.device
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            rotations = [
-                rotary_table(length, self.config.head_size, self.config.theta(local=local)) for local in (False, True)
-            ]
+            rotations = [rotary_table(length, self.config.frequencies(local=local)) for local in (False, True)]
             distances = (length, self.config.local_attention // 2)
             masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
             for number, layer in enumerate(self.layers):

@@ -73,7 +73,7 @@ def inputs():
     return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 @pytest.mark.parametrize("task", NETWORKS)
 def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
     """A checkpoint of transformers gives the same outputs in our network, to 1e-5."""
@@ -273,7 +273,7 @@ def spoil_weight(directory):
             lambda d: edit_config(d, position_embedding_type="relative_key"),
             "position_embedding_type `relative_key` is not supported",
         ),
-        (lambda d: edit_config(d, hidden_act="silu"), "unknown hidden_act: `silu`"),
+        (lambda d: edit_config(d, hidden_act="mish"), "unknown hidden_act: `mish`"),
         (lambda d: edit_config(d, hidden_size=33), "33"),
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
         (

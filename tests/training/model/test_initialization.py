@@ -10,7 +10,7 @@ from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
 from training.model.encoder import EncoderConfig
 from training.model.initialization import initialize_local, rotation
-from training.model.rotary_encoder import RotaryConfig, rotary_table, rotate
+from training.model.rotary_encoder import ModernBertConfig, rotary_table, rotate
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 
@@ -22,7 +22,7 @@ SHAPE = {
     "intermediate_size": 64,
     "max_position_embeddings": 96,
 }
-CONFIG, ROTARY = EncoderConfig(**SHAPE), RotaryConfig(**SHAPE)
+CONFIG, ROTARY = EncoderConfig(**SHAPE), ModernBertConfig(**SHAPE)
 
 
 def local_model(config=CONFIG):
@@ -41,7 +41,7 @@ def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token(config
         x = model.bert.embeddings(input_ids, torch.zeros_like(input_ids))
         queries, keys, _ = model.bert.layers[0].qkv(x).view(4, 96, 3, 2, 64).permute(2, 0, 3, 1, 4)
         if config is ROTARY:
-            cos, sin = rotary_table(96, 64, ROTARY.global_rope_theta)
+            cos, sin = rotary_table(96, ROTARY.frequencies(local=False))
             queries, keys = rotate(queries, cos, sin), rotate(keys, cos, sin)
         weights = torch.softmax(queries @ keys.transpose(-1, -2) / 8, dim=-1)
 

@@ -16,11 +16,11 @@ from training.checkpoint_writer import save_checkpoint
 from training.model.architectures import create_config
 from training.model.flops import flops_per_token
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
-from training.model.rotary_encoder import RotaryConfig, rotary_table, window_mask
+from training.model.rotary_encoder import ModernBertConfig, rotary_frequencies, rotary_table, window_mask
 from training.task_card import TaskCard
 
 KIND = "modernbert, all options"
-SHAPE = RotaryConfig(
+SHAPE = ModernBertConfig(
     vocab_size=100, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96, local_attention=8
 )
 
@@ -104,7 +104,7 @@ def test_rotary_table_equals_that_of_transformers(theta):
     rotary = transformers.models.modernbert.modeling_modernbert.ModernBertRotaryEmbedding(config)
     cos, sin = rotary(torch.zeros(1), torch.arange(8192)[None])
 
-    found_cos, found_sin = rotary_table(8192, 64, theta)
+    found_cos, found_sin = rotary_table(8192, rotary_frequencies(64, theta))
 
     torch.testing.assert_close(torch.cat([found_cos, found_cos], -1), cos[0], atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.cat([found_sin, found_sin], -1), sin[0], atol=1e-6, rtol=0)

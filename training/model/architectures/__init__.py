@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from training.model.architectures import albert, bert, distilbert, electra, modernbert, mpnet, roberta
+from training.model.architectures import albert, bert, distilbert, electra, modernbert, mpnet, nomic_bert, roberta
 from training.model.architectures.base import Architecture
 from training.model.encoder import EncoderConfig
 
@@ -24,6 +24,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         mpnet.ARCHITECTURE,
         albert.ARCHITECTURE,
         modernbert.ARCHITECTURE,
+        nomic_bert.ARCHITECTURE,
     )
 }
 """Architecture of each `model_type` in `config.json`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -43,6 +44,11 @@ _OPTIONS = {
     "shares_layers": False,
 }
 """Fields that BERT does not have, and their values in BERT."""
+
+
+def shown(value: Any) -> str:
+    """Return a value of `config.json` for a message."""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def roberta_heads(prefix: str) -> dict[str, str]:
@@ -98,8 +104,7 @@ class Architecture:
         """
         for key, allowed in self.supported.items():
             if key in values and values[key] not in allowed:
-                shown = ", ".join(f"`{value}`" for value in allowed)
-                raise ValueError(f"{key} `{values[key]}` is not supported (only {shown})")
+                raise ValueError(f"{key} {shown(values[key])} is not supported (only {', '.join(map(shown, allowed))})")
         given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
         if isinstance(layers := given.get("state_layers"), list):
             given["state_layers"] = tuple(layers)

@@ -8,7 +8,7 @@ from typing import Any
 
 from training.model.architectures.base import Architecture
 from training.model.encoder import EncoderConfig
-from training.model.rotary_encoder import RotaryConfig
+from training.model.rotary_encoder import ModernBertConfig
 
 _HEAD = {"bert.pooler": "head.dense", "bert.pooler.norm": "head.norm"}
 _CLASSIFIER = {**_HEAD, "classifier": "classifier"}
@@ -20,7 +20,7 @@ class _ModernBert(Architecture):
     def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
         values = _with_keys_of_version_4(values)
         if "local_rope_theta" in values and values["local_rope_theta"] is None:  # as in transformers: one base for all
-            global_theta = values.get("global_rope_theta", RotaryConfig.global_rope_theta)
+            global_theta = values.get("global_rope_theta", ModernBertConfig.global_rope_theta)
             values = {**values, "local_rope_theta": global_theta}
         return super().read_config(values)
 
@@ -66,7 +66,7 @@ ARCHITECTURE = _ModernBert(
     model_type="modernbert",
     class_prefix="ModernBert",
     prefix="model.",
-    config_type=RotaryConfig,
+    config_type=ModernBertConfig,
     config_keys={
         "hidden_act": "hidden_activation",
         "hidden_dropout_prob": "mlp_dropout",

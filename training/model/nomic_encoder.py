@@ -1,0 +1,120 @@
+"""Encoder with rotary positions, gated feed-forward networks and LayerNorm after each block.
+
+Nomic BERT (Nussbaum et al. 2024, arXiv 2402.01613): BERT with the positions and feed-forward networks of
+`training.model.rotary_encoder`, and no biases in its layers. Texts that are longer than those of training may rotate
+by smaller angles ("dynamic NTK" scaling). Nomic's code takes the length of the padded batch for that; here each text
+has its own, so that its output does not depend on its neighbours.
+
+Shape suffixes as in `training.model.encoder`, and F for half a head's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from tasks.schema import Bounds
+from training.model.encoder import ACTIVATIONS, SIZE, Dropout, Encoder, padding_mask
+from training.model.rotary_encoder import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class NomicBertConfig(RotaryConfig):
+    """Shape of a Nomic BERT."""
+
+    model_type: str = "nomic_bert"
+    hidden_act: str = "silu"
+    """Activation function of the gate."""
+    rope_theta: Annotated[float, THETA] = 1000.0
+    """Base of the wavelengths of rotary positions."""
+    rotary_scaling_factor: Annotated[float, Bounds(least=0, most=1e6)] = 0.0
+    """Factor by which `rope_theta` grows in texts that are longer than `max_trained_positions`; 0 for not at all."""
+    max_trained_positions: Annotated[int, SIZE] = 2048
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scales_positions and self.head_size < 4:
+            raise ValueError(f"rotary_scaling_factor needs heads of at least 4 channels: `{self.head_size}`")
+
+    @property
+    def scales_positions(self) -> bool:
+        """True if long texts rotate by smaller angles than short ones."""
+        return self.rotary_scaling_factor > 0 and self.num_positions > self.max_trained_positions
+
+    def frequencies(self, lengths_B: Tensor) -> Tensor:
+        """Return the `rotary_frequencies` [B, F] of texts with these numbers of tokens.
+
+        Source: `NomicBertDynamicNTKRotaryEmbedding` in the code of nomic-ai/nomic-embed-text-v1.
+        """
+        factor, size = self.rotary_scaling_factor, self.head_size
+        growth_B = factor * lengths_B.double() / self.max_trained_positions - (factor - 1)
+        thetas_B = self.rope_theta * growth_B.clamp(min=1) ** (size / (size - 2))
+        return rotary_frequencies(size, thetas_B.float()[:, None])
+
+    def create_encoder(self, *, with_pooler: bool) -> Encoder:
+        return NomicEncoder(self, with_pooler=with_pooler)
+
+
+class NomicLayer(nn.Module):
+    """Self-attention and gated feed-forward network, each followed by dropout, residual and LayerNorm (post-LN)."""
+
+    def __init__(self, config: NomicBertConfig) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.num_heads = config.num_attention_heads
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=config.attention_bias)
+        self.attention_output = nn.Linear(hidden, hidden, bias=config.attention_bias)
+        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.intermediate = nn.Linear(hidden, 2 * inner, bias=config.mlp_bias)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
+        self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Compute the layer.
+
+        Args:
+            rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
+            mask: bool, as for `training.model.encoder.Layer`.
+        """
+        context_BLD = rotary_attention(
+            self.qkv(x_BLD),
+            *(rotation, mask),
+            num_heads=self.num_heads,
+            dropout=self.attention_dropout,
+            training=self.training,
+        )
+        x_BLD = self.attention_norm(self.dropout.add(self.attention_output(context_BLD), x_BLD))
+        gate, value = self.intermediate(x_BLD).chunk(2, dim=-1)
+        return self.output_norm(self.dropout.add(self.output(self.activation(gate) * value), x_BLD))
+
+
+class NomicEncoder(Encoder):
+    """Encoder of a `NomicBertConfig`."""
+
+    def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
+        super().__init__(config, with_pooler=with_pooler)
+        self.config = config
+        self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
+
+    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+            rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1])
+            mask = padding_mask(attention_mask_BL)
+            for layer in self.layers:
+                x_BLD = layer(x_BLD, rotation, mask)
+        return x_BLD
+
+    def rotation(self, attention_mask_BL: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine for a batch: [L, F], or [B, 1, L, F] if they depend on the length of the text."""
+        config = self.config
+        if not config.scales_positions:
+            return rotary_table(length, rotary_frequencies(config.head_size, config.rope_theta))
+        lengths_B = torch.tensor([length]) if attention_mask_BL is None else attention_mask_BL.sum(1).cpu()
+        return rotary_table(length, config.frequencies(lengths_B)[:, None, None])
