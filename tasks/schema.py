@@ -44,6 +44,25 @@ class Bounds:
 FINITE = Bounds()
 
 
+class FieldError(ValueError):
+    """A wrong value in a record. Its message can be written with other names for the fields, as those of a file.
+
+    Args:
+        message: returns the message from a function that names fields.
+        named: names fields in `str(error)`.
+    """
+
+    def __init__(self, message: Callable[[Callable[[str], str]], str], named: Callable[[str], str] = str) -> None:
+        super().__init__(message(named))
+        self.message = message
+
+
+def check_choice(record: Any, name: str, allowed: Collection[str]) -> None:
+    """Raise FieldError if a field has a value that is not among the allowed ones."""
+    if (value := getattr(record, name)) not in allowed:
+        raise FieldError(lambda named: f"unknown {named(name)}: `{value}` (one of: {', '.join(allowed)})")
+
+
 def check_bounds(record: Any, *, named: Callable[[str], str] = str) -> None:
     """Check the number fields of a dataclass, and numbers in tuples, against their `Bounds`.
 
@@ -51,13 +70,17 @@ def check_bounds(record: Any, *, named: Callable[[str], str] = str) -> None:
         named: returns the name of a field for the message.
 
     Raises:
-        ValueError: naming the first field out of bounds.
+        FieldError: naming the first field out of bounds.
     """
     for name, bounds in _number_fields(type(record)).items():  # type: ignore[arg-type]
         value = getattr(record, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not bounds.allow(number):
-                raise ValueError(f"{named(name)} must be {bounds}: `{number}`")
+                raise _bounds_error(name, bounds, number, named)
+
+
+def _bounds_error(name: str, bounds: Bounds, number: float, named: Callable[[str], str]) -> FieldError:
+    return FieldError(lambda called: f"{called(name)} must be {bounds}: `{number}`", named)
 
 
 @cache
@@ -115,7 +138,7 @@ def check_known_fields(record_type: Any, values: Mapping[str, Any], *, prefix: s
         prefix: put before keys in messages.
 
     Raises:
-        ValueError: naming the key of a wrong type.
+        FieldError: naming the key of a wrong type.
     """
     for name, hint in _hints(record_type).items():
         if name in values:
@@ -126,10 +149,10 @@ def read_value(value: Any, hint: Any, path: str) -> Any:
     """Check a JSON value against a type, and convert it: lists to tuples, whole numbers to floats.
 
     Raises:
-        ValueError: naming the path, the expected type and the value.
+        FieldError: naming the path, the expected type and the value.
     """
     if not fits(value, hint):
-        raise ValueError(f"`{path}` must be {describe(hint)}: `{_shorten(repr(value))}`")
+        raise FieldError(lambda named: f"`{named(path)}` must be {describe(hint)}: `{_shorten(repr(value))}`")
     if is_dataclass(hint):
         check_known_fields(hint, value, prefix=f"{path}.")
     return _convert(value, hint)

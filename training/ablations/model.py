@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tasks.schema import Bounds
+from tasks.schema import Bounds, check_choice
 from training.model.encoder import SIZE, Encoder, EncoderConfig, Layer, padding_mask
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
@@ -44,9 +44,8 @@ class AblationConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in (("direction", get_args(Direction)), ("state_combination", get_args(Combination))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"unknown {name}: `{getattr(self, name)}` (one of: {', '.join(allowed)})")
+        check_choice(self, "direction", get_args(Direction))
+        check_choice(self, "state_combination", get_args(Combination))
         layers, top = self.state_layers, self.num_hidden_layers
         if not layers or not all(isinstance(layer, int) and -top - 1 <= layer <= top for layer in layers):
             raise ValueError(

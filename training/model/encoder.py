@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.schema import Bounds, check_bounds, check_known_fields
+from tasks.schema import Bounds, FieldError, check_bounds, check_choice, check_known_fields
 from training.bounds import BELOW_ONE, NOT_NEGATIVE
 from training.model import cpu
 
@@ -46,7 +46,7 @@ class EncoderConfig:
     """Description of the network. Fields are named as in Hugging Face's `config.json` of BERT.
 
     Raises:
-        ValueError: naming the field whose value is impossible.
+        FieldError: naming the field whose value is impossible.
     """
 
     model_type: str = "bert"
@@ -80,17 +80,21 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         check_known_fields(type(self), vars(self))
         check_bounds(self)
+        check_choice(self, "hidden_act", ACTIVATIONS)
+        check_choice(self, "pooler_act", POOLER_ACTIVATIONS)
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size `{self.hidden_size}` is not a multiple of "
-                f"num_attention_heads `{self.num_attention_heads}`"
+            raise FieldError(
+                lambda named: (
+                    f"{named('hidden_size')} `{self.hidden_size}` is not a multiple of "
+                    f"{named('num_attention_heads')} `{self.num_attention_heads}`"
+                )
             )
-        if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"unknown hidden_act: `{self.hidden_act}` (one of: {', '.join(ACTIVATIONS)})")
-        if self.pooler_act not in POOLER_ACTIVATIONS:
-            raise ValueError(f"unknown pooler_act: `{self.pooler_act}` (one of: {', '.join(POOLER_ACTIVATIONS)})")
         if self.num_positions < 1:
-            raise ValueError(f"max_position_embeddings `{self.max_position_embeddings}` leaves no row for a token")
+            raise FieldError(
+                lambda named: (
+                    f"{named('max_position_embeddings')} `{self.max_position_embeddings}` leaves no row for a token"
+                )
+            )
 
     @property
     def num_positions(self) -> int:

@@ -37,7 +37,7 @@ class NomicBertConfig(RotaryConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scales_positions and self.head_size < 4:
-            raise ValueError(f"rotary_scaling_factor needs heads of at least 4 channels: `{self.head_size}`")
+            raise self.head_error("scaled positions need at least 4")
 
     @property
     def scales_positions(self) -> bool:

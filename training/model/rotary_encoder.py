@@ -12,12 +12,12 @@ Shape suffixes as there, and F for half a head's size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tasks.schema import Bounds
+from tasks.schema import Bounds, FieldError, check_choice
 from training.model.encoder import (
     ACTIVATIONS,
     POOLER_ACTIVATIONS,
@@ -45,7 +45,16 @@ class RotaryConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head_size % 2:
-            raise ValueError(f"rotary positions need heads of an even size: `{self.head_size}`")
+            raise self.head_error("rotary positions need an even number")
+
+    def head_error(self, need: str) -> FieldError:
+        """Return the error for heads of a size that is not possible."""
+        return FieldError(
+            lambda named: (
+                f"{named('hidden_size')} `{self.hidden_size}` and {named('num_attention_heads')} "
+                f"`{self.num_attention_heads}` make heads of {self.head_size} channels; {need}"
+            )
+        )
 
     @property
     def head_size(self) -> int:
@@ -86,8 +95,7 @@ class ModernBertConfig(RotaryConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.classifier_pooling not in get_args(Literal["cls", "mean"]):
-            raise ValueError(f"unknown classifier_pooling: `{self.classifier_pooling}` (one of: cls, mean)")
+        check_choice(self, "classifier_pooling", ("cls", "mean"))
 
     @property
     def has_prediction_head(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.schema import FieldError
 from training.ablations.model import AblationConfig, make_config
 from training.model.encoder import EncoderConfig
 
@@ -102,6 +103,16 @@ class Architecture:
         Raises:
             ValueError: naming the key whose value is wrong or not supported.
         """
+        try:
+            return self._read(values)
+        except FieldError as error:
+            raise ValueError(error.message(lambda name: self.key_of(name, values))) from None
+
+    def key_of(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return the key in `config.json` for a field of the network's description."""
+        return self.config_keys.get(name, name)
+
+    def _read(self, values: Mapping[str, Any]) -> EncoderConfig:
         for key, allowed in self.supported.items():
             if key in values and values[key] not in allowed:
                 raise ValueError(f"{key} {shown(values[key])} is not supported (only {', '.join(map(shown, allowed))})")
@@ -115,7 +126,12 @@ class Architecture:
         }
         config = self.create_config({**self.defaults, **known, **self.fixed, "model_type": self.model_type})
         if config.shares_layers and config.width_of_embeddings == config.hidden_size:
-            raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
+            raise FieldError(
+                lambda named: (
+                    f"{named('embedding_size')} `{config.embedding_size}` equals {named('hidden_size')}, which is not "
+                    "supported"
+                )
+            )
         return config
 
     def create_config(self, values: Mapping[str, Any]) -> EncoderConfig:

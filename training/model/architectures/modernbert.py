@@ -17,12 +17,17 @@ _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_ro
 
 
 class _ModernBert(Architecture):
-    def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+    def key_of(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return the key of transformers 5 if the file has it, else that of transformers 4."""
+        kind = next((kind for kind in values.get("rope_parameters") or () if _THETAS.get(kind) == name), "")
+        return f"rope_parameters.{kind}.rope_theta" if kind else super().key_of(name, values)
+
+    def _read(self, values: Mapping[str, Any]) -> EncoderConfig:
         values = _with_keys_of_version_4(values)
         if "local_rope_theta" in values and values["local_rope_theta"] is None:  # as in transformers: one base for all
             global_theta = values.get("global_rope_theta", ModernBertConfig.global_rope_theta)
             values = {**values, "local_rope_theta": global_theta}
-        return super().read_config(values)
+        return super()._read(values)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Return the values of `config.json`; transformers has a dropout for each place, and we have one."""

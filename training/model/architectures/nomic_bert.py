@@ -47,7 +47,15 @@ _GATES = {"swiglu": "silu", "geglu": "gelu"}
 
 
 class _NomicBert(Architecture):
-    def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+    def key_of(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return the key of the hub's code if the file has it, else that of transformers 5."""
+        if (key := _HUB_KEYS.get(name, "n_positions" if name == "max_position_embeddings" else "")) in values:
+            return key
+        nested = {"rope_theta": "rope_theta", "rotary_scaling_factor": "factor"}.get(name)
+        is_nested = nested in (values.get("rope_parameters") or ())
+        return f"rope_parameters.{nested}" if is_nested and name not in values else super().key_of(name, values)
+
+    def _read(self, values: Mapping[str, Any]) -> EncoderConfig:
         found = _with_rotary_fields({key: value for key, value in values.items() if value is not None})
         if any(key in found for key in _HUB_KEYS.values()):
             found = _with_keys_of_transformers(found)
@@ -55,7 +63,7 @@ class _NomicBert(Architecture):
             found["max_position_embeddings"] = found["n_positions"]
         if found.get("mlp_fc2_bias", False) != found.get("mlp_fc1_bias", False):
             raise ValueError("mlp_fc2_bias differs from mlp_fc1_bias, which is not supported")
-        config = super().read_config(found)
+        config = super()._read(found)
         assert isinstance(config, NomicBertConfig)
         if found.get("head_dim", config.head_size) != config.head_size:
             raise ValueError(f"head_dim {shown(found['head_dim'])} is not supported (only {config.head_size})")
