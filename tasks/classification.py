@@ -55,6 +55,17 @@ class ClassificationPrediction:
         """Return all labels with their scores, most probable first."""
         return [(self.labels[index], float(self.scores[index])) for index in self._order]
 
+    def top(self, count: int | None) -> list[tuple[str, float]]:
+        """Return the most probable labels with their scores, and all selected ones, most probable first.
+
+        Args:
+            count: number of labels; None for all. Selected labels beyond it are returned as well.
+        """
+        if count is None or self.reached is None:
+            return self.ranked()[:count]
+        chosen = [index for rank, index in enumerate(self._order) if rank < count or self.reached[index]]
+        return [(self.labels[index], float(self.scores[index])) for index in chosen]
+
     @property
     def selected(self) -> tuple[str, ...]:
         """Labels of the text, most probable first: the most probable one, or those that reach their threshold."""

@@ -107,7 +107,7 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     dimensions: int = 0
     """Keep only the first dimensions of each vector; 0 for all. For models trained for it (Matryoshka)."""
     prompt_name: str | None = None
-    """Prompt before each text; None for the default prompt of the settings, empty for none. Not with `windows`."""
+    """Prompt before each text, and before each window of it; None for the default prompt, empty for none."""
 
     name: ClassVar[str] = "embedding"
     settings_type: ClassVar[type[TaskSettings]] = EmbeddingSettings
@@ -139,7 +139,10 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
                 )
         raise_if_invalid(invalid)
         if self.windows:
-            return [self._windows(item.ids) for item in tokens]
+            if problem := self.window_problem():
+                raise ValueError(problem)
+            prompt_ids = self._prompt_ids()
+            return [self._windows(item.ids, prompt_ids) for item in tokens]
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def _find_empty(self, prompt: str, tokens: Sequence[Tokens], invalid: list[InvalidExample]) -> None:
@@ -150,18 +153,51 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
             if index not in known and np.array_equal(item.ids, alone.ids):
                 invalid.append(InvalidExample(index, "text", EMPTY))
 
-    def _windows(self, ids: np.ndarray) -> list[Features]:
-        capacity = self.tokenizer.single.capacity(self.settings.max_seq_length)
-        bounds = self.tokenizer.report_sequences(window_bounds(len(ids), capacity, self.window_stride or capacity))
-        return [Features(**self.tokenizer.assemble(ids[start:end])) for start, end in bounds]
+    def window_problem(self) -> str:
+        """Return why the prompt leaves too little room in a window; empty if it leaves half of it."""
+        room, length = self.tokenizer.single.capacity(self.settings.max_seq_length), len(self._prompt_ids())
+        if 2 * length <= room:
+            return ""
+        return f"the prompt has `{length}` tokens, more than half of a window of {room}; set `prompt_name` to ''"
+
+    def _prompt_ids(self) -> np.ndarray:
+        """Return the tokens of the prompt without spaces at its end, which the first token of a text may hold."""
+        prompt = self.settings.prompt(self.prompt_name).rstrip()
+        return self.tokenizer.tokenize([prompt], ids_only=True)[0].ids if prompt else _NO_IDS
+
+    def _windows(self, ids: np.ndarray, prompt_ids: np.ndarray) -> list[Features]:
+        """Return the windows of a text, each with the tokens of the prompt, with which the ids begin."""
+        num_prompt = _num_common(prompt_ids, ids)
+        prompt, text = ids[:num_prompt], ids[num_prompt:]
+        capacity = self.tokenizer.single.capacity(self.settings.max_seq_length) - num_prompt
+        bounds = self.tokenizer.report_sequences(window_bounds(len(text), capacity, self.window_stride or capacity))
+        return [Features(**self.tokenizer.assemble(_joined(prompt, text[start:end]))) for start, end in bounds]
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:
         vectors = np.array([output["sentence_embedding"] for output in outputs], dtype=np.float32)
-        num_special = self.tokenizer.single.num_special
-        weights = [len(window) - num_special for window in features]
-        vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, weights)
+        vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, self._num_text_tokens(features))
         vector = vector[: self.dimensions or None]
         return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector
+
+    def _num_text_tokens(self, windows: Sequence[Features]) -> list[int]:
+        """Return the number of tokens of the text in each window, without prompt and special tokens."""
+        template = self.tokenizer.single
+        num_prompt = _num_common(self._prompt_ids(), windows[0].input_ids[len(template.ids[0]) :])
+        return [len(window) - template.num_special - num_prompt for window in windows]
+
+
+_NO_IDS = np.zeros(0, np.int64)
+
+
+def _num_common(first: np.ndarray, second: np.ndarray) -> int:
+    """Return the number of tokens with which both sequences begin."""
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def _joined(prompt: np.ndarray, text: np.ndarray) -> np.ndarray:
+    return np.concatenate([prompt, text]) if len(prompt) else text
 
 
 def _weighted_mean(vectors: np.ndarray, num_tokens: Sequence[int]) -> np.ndarray:

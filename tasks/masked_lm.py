@@ -1,4 +1,4 @@
-"""Masked language modelling: the most probable tokens at each [MASK] of a text."""
+"""Masked language modelling: the most probable tokens at each mask token of a text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
 MASKS_PER_BLOCK = 16
-"""[MASK]s computed at a time: hundreds of them, with a large vocabulary, would take hundreds of megabytes."""
+"""Masks computed at a time: hundreds of them, with a large vocabulary, would take hundreds of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClozeExample:
-    """A text with [MASK] in it, and the original tokens if known."""
+    """A text with mask tokens in it, and the original tokens if known."""
 
     text: str
     tokens: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class ClozeExample:
 
 @dataclass(frozen=True, slots=True)
 class MaskPrediction:
-    """Log-probabilities at each [MASK]."""
+    """Log-probabilities at each mask."""
 
     log_probs: np.ndarray
     """[masks, vocabulary] float32. A network may have more ids, for padding; their probability is missing here."""
@@ -48,7 +48,7 @@ class MaskedLMSettings(TaskSettings):
 
 @dataclass(frozen=True)
 class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
-    """Predicts a distribution over the vocabulary at each [MASK] of a text."""
+    """Predicts a distribution over the vocabulary at each mask token of a text."""
 
     name: ClassVar[str] = "masked-lm"
     settings_type: ClassVar[type[TaskSettings]] = MaskedLMSettings
@@ -71,7 +71,7 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
     def encode(self, examples: Sequence[ClozeExample], *, truncate: bool = True) -> list[list[Features]]:
         invalid: list[InvalidExample] = []
         max_length, template = self.settings.max_seq_length, self.tokenizer.single
-        mask = self.tokenizer.token(self.mask_id)
+        mask = self.tokenizer.mask_token
         texts = [example.text for example in examples]
         stop_after = None if truncate else max_length
         tokens = tokenize_texts(self.tokenizer, texts, "text", invalid, max_ids=max_length, stop_after=stop_after)

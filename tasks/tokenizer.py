@@ -118,6 +118,11 @@ class Tokenizer:
         return self.backend.normalizer is not None and self.backend.normalizer.normalize_str("A") == "a"
 
     @property
+    def mask_token(self) -> str:
+        """Mask token; empty in a tokenizer without one."""
+        return "" if self.mask_id is None else self.token(self.mask_id)
+
+    @property
     def filler_id(self) -> int:
         """Id that stands for a word without tokens, and for any token where the text does not matter."""
         return self.unk_id if self.unk_id >= 0 else self.pad_id

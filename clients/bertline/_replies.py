@@ -126,7 +126,7 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
 
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
-    """Return one MaskFill per [MASK] of each text."""
+    """Return one MaskFill per mask of each text."""
     _check_finite(
         sum(_sum_of_scores(mask.tokens) + _sum_of_scores(mask.targets) for mask in result.masks)
         for result in reply.results

@@ -113,7 +113,8 @@ class Client:
             pooling: `cls`, `mean` or another name of `Pooling`: raise InvalidInput if the model uses another one.
             normalize: divide each vector by its Euclidean norm; None for the model's own setting.
             dimensions: keep only the first numbers of each vector, for models trained for this (Matryoshka).
-            windows: split texts that are too long into windows, and average their vectors weighted by tokens.
+            windows: split texts that are too long into windows, each with the prompt, and average their vectors
+                weighted by tokens.
             window_stride: tokens from the start of one window to the start of the next; None for no overlap.
             prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
                 None for the model's default prompt, if it has one; empty for none.
@@ -156,7 +157,8 @@ class Client:
 
         Args:
             inputs: list of texts, pairs of texts, or both.
-            top_k: maximum number of labels per input; None for all.
+            top_k: maximum number of labels per input; None for all. Selected labels of a multi-label model come in
+                addition.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
             truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
@@ -295,11 +297,12 @@ class Client:
         timeout: float | None = None,
         usage: Usage | None = None,
     ) -> list[tuple[MaskFill, ...]]:
-        """Return the most likely tokens at each [MASK].
+        """Return the most likely tokens at each mask.
 
         Args:
-            texts: list of texts, each with at least one [MASK].
-            top_k: maximum number of tokens per [MASK].
+            texts: list of texts, each with at least one mask token of the model: [MASK], or <mask> in RoBERTa and its
+                kin. InvalidInput names it for a text without one.
+            top_k: maximum number of tokens per mask.
             targets: tokens of the vocabulary to score in any case.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
@@ -309,7 +312,7 @@ class Client:
             usage: receives tokens, truncation and timings.
 
         Returns:
-            For each text, one MaskFill per [MASK], in the order of the text.
+            For each text, one MaskFill per mask, in the order of the text.
         """
         call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
         return self._run(call, timeout, usage)

@@ -30,10 +30,7 @@ class Classification:
 
     @property
     def selected(self) -> tuple[str, ...]:
-        """Labels that the text has, most likely first: exactly one, or any number with `multi_label`.
-
-        A `top_k` of the call may cut selected labels off.
-        """
+        """Labels that the text has, most likely first: exactly one, or any number with `multi_label`."""
         return tuple(item.label for item in self.labels if item.selected)
 
     @property
@@ -136,7 +133,7 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class MaskFill:
-    """Candidates for one [MASK]."""
+    """Candidates for one mask."""
 
     tokens: tuple[TokenScore, ...]
     """Tokens, most likely first."""

@@ -34,7 +34,7 @@ class Classify(TextEndpoint):
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
     ) -> bytes:
         result, selected = pb.Classification(), frozenset(prediction.selected)
-        for name, score in prediction.ranked()[: request.top_k or None]:
+        for name, score in prediction.top(request.top_k or None):
             result.labels.add(label=name, score=score, selected=name in selected)
         return result.SerializeToString()
 
@@ -44,14 +44,13 @@ class Classify(TextEndpoint):
 
 
 def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
-    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES labels, over all inputs."""
+    """Raise InvalidRequestError if a reply could hold more than MAX_SCORES labels, over all inputs."""
     num_labels = len(task.settings.labels)
-    count = num_inputs * min(top_k or num_labels, num_labels)
+    limit = None if task.settings.is_multi_label else top_k  # each label may be selected
+    count = num_inputs * min(limit or num_labels, num_labels)
     if count > MAX_SCORES:
-        reason = (
-            f"too many labels requested: `{count}` (maximum `{MAX_SCORES}` per reply); send fewer inputs per call, "
-            "or a smaller top_k"
-        )
+        remedy = "send fewer inputs per call" + (", or a smaller top_k" if not task.settings.is_multi_label else "")
+        reason = f"too many labels requested: `{count}` (maximum `{MAX_SCORES}` per reply); {remedy}"
         raise InvalidRequestError(reason, [Violation("inputs", reason)])
 
 

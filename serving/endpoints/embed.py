@@ -14,7 +14,7 @@ from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
-from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from tasks.embedding import Embedding, Pooling
 
 POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
@@ -79,7 +79,7 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         )
     if request.HasField("normalize") and settings.normalize and not request.normalize:
         yield Violation("normalize", "must be true or unset: this model always returns vectors of length 1")
-    yield from _prompt_violations(request, settings)
+    yield from _prompt_violations(request, model.task)
     if request.dimensions > hidden_size:
         yield Violation("dimensions", f"`{request.dimensions}` is more than the {hidden_size} dimensions of this model")
     if request.window_stride and not request.windows:
@@ -90,14 +90,12 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         )
 
 
-def _prompt_violations(request: pb.EmbedRequest, settings: EmbeddingSettings) -> Iterator[Violation]:
+def _prompt_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]:
     name = request.prompt_name if request.HasField("prompt_name") else None
     try:
-        prompt = settings.prompt(name)
+        prompt = task.settings.prompt(name)
     except ValueError as error:
         yield Violation("prompt_name", str(error))
         return
-    if prompt and request.windows:
-        yield Violation(
-            "windows", "excludes a prompt, which the first window alone would have; set `prompt_name` to ''"
-        )
+    if prompt and request.windows and (problem := replace(task, prompt_name=name).window_problem()):
+        yield Violation("windows", problem)

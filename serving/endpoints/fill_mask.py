@@ -1,4 +1,4 @@
-"""FillMask: texts with [MASK] -> tokens."""
+"""FillMask: texts with masks -> tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_TOP_K = 5
 
 
 class FillMask(TextEndpoint):
-    """Texts with [MASK] -> tokens."""
+    """Texts with masks -> tokens."""
 
     name = "FillMask"
     task = MaskedLM.name
@@ -67,9 +67,9 @@ class FillMask(TextEndpoint):
 
 
 def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
-    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES tokens, over all [MASK]s."""
+    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES tokens, over all masks."""
     mask_id, vocab_size = task.mask_id, task.tokenizer.vocab_size
-    mask = task.tokenizer.token(mask_id)
+    mask = task.tokenizer.mask_token
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
     count = num_masks * (min(top_k, vocab_size) + num_targets)
     if count > MAX_SCORES:

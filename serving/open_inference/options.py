@@ -22,7 +22,7 @@ class Options:
     prompt_name: str | None = None
     """Name of the model's prompt before each text; None for the model's default prompt, empty for none."""
     top_k: int | None = None
-    """Maximum number of results for a text or a [MASK]; None for the default of the task."""
+    """Maximum number of results for a text or a mask; None for the default of the task."""
 
 
 def read_options(parameters: Mapping[str, Any], known: Collection[str]) -> Options:

@@ -141,7 +141,7 @@ class ClassificationTensors(TaskTensors):
     def result(
         self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
     ) -> Sequence[Any]:
-        ranked = prediction.ranked()[: options.top_k]
+        ranked = prediction.top(options.top_k)
         values: list[Any] = [[label.encode() for label, _ in ranked], [score for _, score in ranked]]
         if task.settings.is_multi_label:
             selected = frozenset(prediction.selected)
@@ -201,7 +201,7 @@ class SpansTensors(TaskTensors):
 
 
 class MaskedLMTensors(TaskTensors):
-    """Texts with [MASK] -> tokens, likeliest first, one row for each [MASK] of all texts."""
+    """Texts with masks -> tokens, likeliest first, one row for each mask of all texts."""
 
     task = MaskedLM.name
     options = ("truncate", "top_k")

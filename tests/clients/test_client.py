@@ -125,10 +125,13 @@ def test_any_number_of_labels_is_selected() -> None:
     model = FakeModel(task="classification", labels=("toxic", "insult", "threat"), multi_label=True)
     with FakeServer([model]) as fake, Client(fake.target) as connected:
         results = connected.classify([f"text {number}" for number in range(50)])
+        best = connected.classify([f"text {number}" for number in range(50)], top_k=1)
         described = connected.model()
 
     assert described.multi_label
     assert all(result.multi_label for result in results)
+    assert [result.selected for result in best] == [result.selected for result in results]
+    assert any(len(result.labels) == 1 for result in best)
     assert {len(result.selected) for result in results} == {0, 1, 2, 3}
     for result in results:
         assert result.selected == tuple(item.label for item in result.labels if item.score >= 0.5)

@@ -106,7 +106,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.embed(["cat"], dimensions=9),
         lambda client: client.embed(["cat"], window_stride=16),
         lambda client: client.embed(["cat"], prompt_name="passage"),
-        lambda client: client.embed(["cat"], prompt_name="query", windows=True),
+        lambda client: client.embed(["cat"], prompt_name="long", windows=True),
         lambda client: client.classify([("", "cat"), ("cat", "dog " * 28)], model="sorter"),
         lambda client: client.classify([("cat", "dog " * 29), ("cat " * 29, "dog")], model="sorter"),
         lambda client: client.choose([("cat", [])]),

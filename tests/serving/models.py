@@ -28,7 +28,7 @@ SETTINGS = {
     "embedding": {
         "max_seq_length": 32,
         "pooling": "mean",
-        "prompts": {"query": "the old ", "document": ""},
+        "prompts": {"query": "the old ", "document": "", "long": "the old " * 8},
     },
     "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "yes"]},
     "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},

@@ -1,10 +1,14 @@
 """Embedding: vectors of texts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tasks.base import InvalidExamplesError
 from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.tokenizer import Tokenizer
+from tests import toy_tokenizers
 
 VECTOR = np.random.default_rng(0).normal(size=8).astype(np.float32)
 
@@ -101,6 +105,40 @@ def test_windows_are_averaged_by_their_tokens(tokenizer):
 
     assert [(len(window), window.num_truncated) for window in windows] == [(8, 0), (5, 0)]
     np.testing.assert_allclose(vector, np.array([2, 1]) / np.sqrt(5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", toy_tokenizers.KINDS)
+@pytest.mark.parametrize("prompt", ["The old: ", "old:"])
+def test_each_window_begins_with_the_prompt(kind, prompt):
+    """Windows hold the prompt and a part of the text, whose tokens are their weights; a short text is read as usual."""
+    tokenizer = Tokenizer(toy_tokenizers.KINDS[kind]())
+    settings = EmbeddingSettings(max_seq_length=32, prompts={"query": prompt})
+    task = Embedding(tokenizer, settings, windows=True, prompt_name="query")
+    text = "the cat sees a red house near the river. " * 8
+
+    (windows,), (short,) = task.encode([text]), task.encode(["cat"])
+    vector = task.decode(text, windows, [{"sentence_embedding": row} for row in np.eye(len(windows), dtype=np.float32)])
+
+    template = tokenizer.single
+    start, end = len(template.ids[0]), len(template.ids[1])
+    (before,), (whole,) = ([item.ids for item in tokenizer.tokenize([one])] for one in (prompt.strip(), prompt + text))
+    bodies = [window.input_ids[start:-end].tolist() for window in windows]
+    assert len(windows) > 2
+    assert [body[: len(before)] for body in bodies] == [before.tolist()] * len(windows)
+    assert before.tolist() + [token for body in bodies for token in body[len(before) :]] == whole.tolist()
+    lengths = [len(body) - len(before) for body in bodies]
+    np.testing.assert_allclose(vector, np.array(lengths) / sum(lengths), rtol=1e-6)
+    (plain,) = replace(task, windows=False).encode(["cat"])
+    assert [window.input_ids.tolist() for window in short] == [plain[0].input_ids.tolist()]
+
+
+def test_a_prompt_takes_at_most_half_of_a_window(tokenizer):
+    """A longer prompt would multiply the cost of a text, so it is refused."""
+    settings = EmbeddingSettings(max_seq_length=12, prompts={"half": "a " * 5, "more": "a " * 6})
+
+    assert Embedding(tokenizer, settings, windows=True, prompt_name="half").encode(["b"])
+    with pytest.raises(ValueError, match=r"the prompt has `6` tokens, more than half of a window of 10; set"):
+        Embedding(tokenizer, settings, windows=True, prompt_name="more").encode(["b"])
 
 
 def test_a_shortened_vector_is_normalised(tokenizer):

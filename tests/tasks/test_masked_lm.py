@@ -1,5 +1,7 @@
 """Masked language modelling: distributions over the vocabulary at each [MASK]."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.special
@@ -7,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from tasks.base import InvalidExamplesError
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings, MaskPrediction, log_softmax
+from tasks.tokenizer import Tokenizer
+from tests import toy_tokenizers
 
 LOGITS = arrays(
     np.float32,
@@ -43,6 +48,20 @@ def test_decode_reads_the_masks_in_the_order_of_the_text(task):
     assert prediction.log_probs.shape == (2, task.tokenizer.vocab_size)
     assert [prediction.top(mask, 1)[0][0] for mask in (0, 1)] == [7, 9]
     np.testing.assert_allclose(np.exp(prediction.log_probs).sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", toy_tokenizers.KINDS)
+def test_the_mask_is_that_of_the_tokenizer(kind):
+    """A text has the mask token of the model's tokenizer, and an error about a text without one names it."""
+    task = MaskedLM(Tokenizer(toy_tokenizers.KINDS[kind]()), MaskedLMSettings(max_seq_length=16))
+    mask, other = ("[MASK]", "<mask>") if kind in ("wordpiece", "modernbert") else ("<mask>", "[MASK]")
+
+    (features,) = task.encode([ClozeExample(f"The {mask} cat")])[0]
+
+    assert task.tokenizer.mask_token == mask
+    assert (features.input_ids == task.mask_id).sum() == 1
+    with pytest.raises(InvalidExamplesError, match=f"no `{re.escape(mask)}` among the tokens"):
+        task.encode([ClozeExample(f"The {other} cat")])
 
 
 def test_ids_beyond_the_vocabulary_are_not_predicted(task):

@@ -44,6 +44,22 @@ def test_scores_are_sigmoids(task, logits):
     np.testing.assert_allclose(scores, scipy.special.expit(np.array(logits)), rtol=1e-6, atol=1e-30)
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.5, 0.3, 0.8], ["threat", "toxic", "insult"]),
+        ([0.4, 0.3, 0.8], ["threat", "insult"]),
+        ([0.4, 0.1, 0], ["toxic"]),
+    ],
+)
+def test_a_limit_never_cuts_off_a_selected_label(task, scores, expected):
+    """The most probable label comes with all selected ones, in the order of their scores."""
+    prediction = predict(task, scipy.special.logit(scores))
+
+    assert [label for label, _ in prediction.top(1)] == expected
+    assert prediction.top(None) == prediction.ranked()
+
+
 def test_each_label_has_its_threshold(task):
     """A label is selected from its own threshold on, and labels are ranked by score; there may be none."""
     prediction = predict(task, scipy.special.logit([0.5, 0.3, 0.8]))

@@ -59,10 +59,14 @@ class _InputMaker:
     """Makes a row of the operation from a text."""
 
 
+_MASKS = ("[MASK]", "<mask>")
+"""Usual mask tokens; the first one is put into texts without any."""
+
+
 def _with_mask(text: str) -> dict[str, Any]:
     words = text.split()
-    words[len(words) // 2] = "[MASK]"
-    return {"text": text if "[MASK]" in text else " ".join(words)}
+    words[len(words) // 2] = _MASKS[0]
+    return {"text": text if any(mask in text for mask in _MASKS) else " ".join(words)}
 
 
 def _with_choices(text: str) -> dict[str, Any]:

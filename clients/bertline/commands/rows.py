@@ -50,7 +50,10 @@ def embed(
         ),
     ] = None,
     windows: Annotated[
-        bool, typer.Option("--windows", help="Split long texts into windows, and average their vectors.")
+        bool,
+        typer.Option(
+            "--windows", help="Split long texts into windows, each with the prompt, and average their vectors."
+        ),
     ] = False,
     prompt_name: Annotated[
         str | None,
@@ -77,7 +80,12 @@ def classify(
     texts: Texts = None,
     top_k: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of labels for each input. Default: all."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_COUNT,
+            help="Maximum number of labels for each input, besides selected ones of a multi-label model. Default: all.",
+        ),
     ] = None,
 ) -> None:
     """Label texts or pairs of texts. Rows need `text`, and `text_pair` for pairs."""
@@ -123,7 +131,7 @@ def choose(
 
 
 def fill_mask(job: JobOptions, texts: Texts = None, top_k: TopK = 5) -> None:
-    """Predict the most likely tokens at each [MASK]. Rows need `text`."""
+    """Predict the most likely tokens at each mask, [MASK] or <mask> by the model. Rows need `text`."""
     job.run(OPERATIONS["fill_mask"], _rows(texts), {"top_k": top_k})
 
 

@@ -71,9 +71,11 @@ def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
         ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
         labels = [
             pb.LabelScore(label=name, score=score, selected=score >= 0.5 if several else not rank)
-            for rank, (name, score) in enumerate(ranked[: request.top_k or None])
+            for rank, (name, score) in enumerate(ranked)
         ]
-        results.append(pb.Classification(labels=labels))
+        count = request.top_k or len(labels)
+        kept = [label for rank, label in enumerate(labels) if rank < count or label.selected]
+        results.append(pb.Classification(labels=kept))
     kind = pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL
     return pb.ClassifyReply(results=results, problem_type=kind)
 

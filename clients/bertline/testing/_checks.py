@@ -73,8 +73,12 @@ def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tup
     if request.window_stride and not request.windows:
         yield "window_stride", "needs `windows`"
     try:
-        if prompt_of(model, request) and request.windows:
-            yield "windows", "excludes a prompt, which the first window alone would have; set `prompt_name` to ''"
+        length, room = len(tokens(prompt_of(model, request))), model.max_seq_length - 2
+        if request.windows and 2 * length > room:
+            yield (
+                "windows",
+                f"the prompt has `{length}` tokens, more than half of a window of {room}; set `prompt_name` to ''",
+            )
     except KeyError:
         known = ", ".join(model.manifest.get("settings", {}).get("prompts", {})) or "none"
         yield "prompt_name", f"unknown prompt: `{request.prompt_name}` (prompts of this model: {known})"

@@ -58,6 +58,19 @@ def test_embed_prompts(server, references, name, prompt):
     assert list(reply.num_tokens) == [number + len(prompt.split()) for number in (8, 3, 9, 5)]
 
 
+def test_embed_windows_with_a_prompt(server, references):
+    """Each window of a long text begins with the prompt, and the reply counts it."""
+    text = "the dog sees the old cat " * 10
+    request = pb.EmbedRequest(texts=[text, TEXTS[0]], prompt_name="query", windows=True, window_stride=20)
+
+    reply = server.stub.Embed(request)
+
+    expected = references["embedder"].predict([text, TEXTS[0]], windows=True, window_stride=20, prompt_name="query")
+    np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
+    assert list(reply.num_windows) == [3, 1]
+    assert list(reply.num_tokens) == [32 + 32 + (60 - 2 * 20) + 4, 10]
+
+
 @pytest.mark.parametrize("method", [endpoint.name for endpoint in ENDPOINTS])
 def test_no_inputs(server, method):
     """Without inputs the reply is empty, and still names the model."""
@@ -393,6 +406,20 @@ def test_clients_see_the_selected_labels(multi_label):
     assert result.multi_label
     assert model.multi_label
     assert result.selected == tuple(item.label for item in reply.labels if item.selected)
+
+
+def test_top_k_keeps_selected_labels(tmp_path):
+    """A reply of a multi-label model has the top_k likeliest labels, and all that are selected."""
+    values = {"max_seq_length": 32, "thresholds": [0.9, 0.001, 0.9], **MULTI_LABEL}
+    settings = settings_from_dict("classification", values)
+    write_model(tmp_path, "sets", task="classification", seed=1, settings=settings)
+    inputs = [pb.TextInput(text=TEXTS[0])]
+    with serve(tmp_path) as running:
+        every = running.stub.Classify(pb.ClassifyRequest(inputs=inputs)).results[0]
+        best = running.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=1)).results[0]
+
+    assert [(item.label, item.selected) for item in every.labels] == [("no", True), ("yes", False), ("maybe", True)]
+    assert list(best.labels) == [every.labels[0], every.labels[2]]
 
 
 def test_classify_top_k(server):

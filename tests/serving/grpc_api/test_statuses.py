@@ -64,8 +64,8 @@ def error_info(error):
         ("Embed", pb.EmbedRequest(texts=["dog", " "], prompt_name="query"), {"texts[1]": "empty"}),
         (
             "Embed",
-            pb.EmbedRequest(texts=["dog"], prompt_name="query", windows=True),
-            {"windows": "excludes a prompt"},
+            pb.EmbedRequest(texts=["dog"], prompt_name="long", windows=True),
+            {"windows": "the prompt has `16` tokens, more than half of a window of 30"},
         ),
         (
             "Classify",

@@ -48,6 +48,33 @@ def test_embedding(server):
     np.testing.assert_allclose(found["embedding"].ravel(), np.frombuffer(reply.vectors, "<f4"), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["query", "document", ""])
+def test_prompts(server, name):
+    """The parameter `prompt_name` gives the vectors of Embed with this prompt."""
+    reply = server.stub.Embed(bertline.EmbedRequest(texts=TEXTS, prompt_name=name))
+
+    found = infer(server, "embedder", text=TEXTS, parameters={"prompt_name": name})
+
+    np.testing.assert_allclose(found["embedding"].ravel(), np.frombuffer(reply.vectors, "<f4"), rtol=1e-6)
+
+
+def test_a_default_prompt(tmp_path):
+    """Without `prompt_name` texts get the model's default prompt, and with an empty one none."""
+    values = {"max_seq_length": 32, "prompts": {"query": "the old "}}
+    settings = {"plain": values, "asking": values | {"default_prompt_name": "query"}}
+    for model, one in settings.items():
+        write_model(tmp_path, model, settings=settings_from_dict("embedding", one))
+
+    with serve(tmp_path) as running:
+        plain, prompted = (infer(running, name, text=TEXTS)["embedding"] for name in settings)
+        bare = infer(running, "asking", text=TEXTS, parameters={"prompt_name": ""})["embedding"]
+        named = infer(running, "plain", text=TEXTS, parameters={"prompt_name": "query"})["embedding"]
+
+    np.testing.assert_allclose(prompted, named, rtol=1e-6)
+    np.testing.assert_allclose(bare, plain, rtol=1e-6)
+    assert np.abs(prompted - plain).max() > 1e-3
+
+
 def test_classification(server):
     """Labels and scores equal those of Classify, ranked by score, and top_k keeps the first ones."""
     inputs = [bertline.TextInput(text=a, text_pair=b) for a, b in zip(TEXTS[:2], TEXTS[2:], strict=True)]
@@ -72,7 +99,13 @@ def test_classification_with_any_number_of_labels(tmp_path):
         inputs = [bertline.TextInput(text=text) for text in TEXTS]
         expected = running.stub.Classify(bertline.ClassifyRequest(inputs=inputs))
         found = infer(running, "sets", text=TEXTS)
+        best = running.stub.Classify(bertline.ClassifyRequest(inputs=inputs, top_k=1))
+        found_best = infer(running, "sets", text=TEXTS, parameters={"top_k": 1})
 
+    for row, result in enumerate(best.results):
+        count = len(result.labels)
+        assert found_best["label"][row, :count].tolist() == [item.label for item in result.labels]
+        assert not found_best["score"][row, count:].any()
     assert found["selected"].dtype == bool
     for row, result in enumerate(expected.results):
         assert found["label"][row].tolist() == [item.label for item in result.labels]
