@@ -16,7 +16,7 @@ from export.records import convert_manifest
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record
-from training.reports.usages import usage_of
+from training.reports.usages import MASK, usage_of
 
 TEMPLATE = "model_card.md.j2"
 _EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
@@ -24,18 +24,19 @@ _EXAMPLES = {False: '["A text."]', True: '[("A text.", "Its pair.")]'}
 _DATA = {"evaluated_on": "Evaluated on", "calibrated_on": "Calibrated on"}
 
 
-def render(manifest: Manifest, num_bytes: int) -> str:
+def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
     """Return the text of `README.md`.
 
     Args:
         num_bytes: size of the graph with its weights.
+        mask: mask token of the tokenizer.
     """
     manifest = convert_manifest(manifest)
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"], settings=manifest.settings)
     data = provenance.get("data", {})
     record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
-    usage = usage_of(task, manifest.settings)
+    usage = usage_of(task, manifest.settings, mask)
     examples = usage.examples or _EXAMPLES[record["text_pairs"]]
     return render_card(
         TEMPLATE,

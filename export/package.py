@@ -26,12 +26,14 @@ from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
 from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
+from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
 from training.data.hub import is_hub
 from training.data.sources import source_names
 from training.hub import hub_origin
 from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
+from training.reports.usages import MASK
 from training.weights import checkpoint_digest
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
@@ -162,7 +164,8 @@ def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
     Args:
         notes: notes at the end of the model card.
     """
-    for name, text in pages(manifest, graph_bytes(directory), notes).items():
+    mask = Tokenizer.load(directory).mask_token or MASK
+    for name, text in pages(manifest, graph_bytes(directory), notes, mask).items():
         atomic_write(directory / name, text.encode())
 
 
@@ -172,17 +175,18 @@ def graph_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def pages(manifest: Manifest, num_bytes: int, notes: str = "") -> dict[str, str]:
+def pages(manifest: Manifest, num_bytes: int, notes: str = "", mask: str = MASK) -> dict[str, str]:
     """Return manifest, model card and report as text, by file name.
 
     Args:
         num_bytes: size of the graph with its weights.
         notes: notes at the end of the model card.
+        mask: mask token of the tokenizer.
     """
     return {
         MANIFEST_FILE: manifest.to_json(),
         REPORT_FILE: html_report.render(manifest, num_bytes),
-        CARD_FILE: with_notes(card.render(manifest, num_bytes), notes),
+        CARD_FILE: with_notes(card.render(manifest, num_bytes, mask), notes),
     }
 
 

@@ -7,11 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tasks.files import atomic_directory
+from tasks.tokenizer import Tokenizer
 from training.ablations.model import AblationConfig
 from training.checkpoint import ABLATION, CONFIG_FILE
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
 from training.reports.model_card import CARD_FILE, model_card
+from training.reports.usages import MASK
 from training.task_card import TASK_FILE, TaskCard
 from training.tokenizer import copy_tokenizer
 from training.weights import WEIGHTS_FILE, save_weights
@@ -62,5 +64,6 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         card,
         {**asdict(model.config), **config},
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        mask=Tokenizer.load(directory).mask_token or MASK,
     )
     (directory / CARD_FILE).write_text(text, encoding="utf-8")

@@ -107,6 +107,14 @@ def test_snippet_has_the_provider_options_of_the_server(target, exported):
     assert ast.literal_eval(providers) == [(target.provider, options) if options else target.provider]
 
 
+def test_the_card_has_the_mask_of_the_tokenizer(exported):
+    """The calls of a model with another mask token than BERT's have that token."""
+    bert, roberta = (render(exported["masked-lm"].manifest, 1, mask) for mask in ("[MASK]", "<mask>"))
+
+    assert bert.count("[MASK]") > 2
+    assert roberta == bert.replace("[MASK]", "<mask>")
+
+
 def test_layers_in_fp32_are_named(exported):
     """Card and report list the layers that stay in fp32."""
     manifest = exported["embedding"].manifest

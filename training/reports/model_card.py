@@ -21,7 +21,7 @@ from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
 from training.provenance import checkpoint_name
 from training.renamed_fields import with_new_names
-from training.reports.usages import USAGES, usage_of
+from training.reports.usages import MASK, USAGES, usage_of
 from training.task_card import TaskCard
 
 CARD_FILE = "README.md"
@@ -55,12 +55,13 @@ MAIN_SETTINGS = {
 """Fields of a recipe that the card shows -> their labels."""
 
 
-def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int) -> str:
+def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int, mask: str = MASK) -> str:
     """Return the text of `README.md`.
 
     Args:
         config: values of `config.json`.
         num_parameters: number of parameters of the network; tied ones count once.
+        mask: mask token of the tokenizer.
     """
     provenance = card.provenance
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
@@ -72,7 +73,7 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
         card=card,
         config=config,
         millions=num_parameters / 1e6,
-        usage=usage_of(card.task, card.settings),
+        usage=usage_of(card.task, card.settings, mask),
         rows=score_rows(card.scores),
         record=training_record(card.task, provenance, config.get("direction", "both"), card.settings),
     )

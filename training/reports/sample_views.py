@@ -47,8 +47,8 @@ def _masked_words(
             _mask(task, prediction, number, truth)
             for number, truth in enumerate(example.tokens[: len(prediction.log_probs)])
         ]
-        texts = example.text.split("[MASK]")
-        items.append({"texts": texts, "masks": masks})
+        mask = task.tokenizer.mask_token
+        items.append({"texts": example.text.split(mask), "masks": masks, "mask": mask})
     verdicts = [mask["verdict"] for item in items for mask in item["masks"]]
     right, top = verdicts.count("right"), len(verdicts) - verdicts.count("wrong")
     return items, f"{right} of {len(verdicts)} masked words are predicted first, {top} among the first five."

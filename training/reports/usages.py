@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+MASK = "[MASK]"
+"""Mask token of BERT's tokenizers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
@@ -23,6 +26,8 @@ class Usage:
     """Call of the Python client, with `{examples}` and `{model}`; empty if it has no method for the task."""
     examples: str = ""
     """Arguments of the call; empty for a text, or a pair of texts if the model was trained on pairs."""
+    mask: str = MASK
+    """Mask token of the tokenizer."""
 
 
 USAGES = {
@@ -39,9 +44,9 @@ USAGES = {
         pipeline_tag="fill-mask",
         auto_class="AutoModelForMaskedLM",
         optimum_class="ORTModelForMaskedLM",
-        command='fill-mask {model} "The [MASK] is old."',
+        command=f'fill-mask {{model}} "The {MASK} is old."',
         python="print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
-        examples='["The [MASK] is old."]',
+        examples=f'["The {MASK} is old."]',
     ),
     "classification": Usage(
         sentence="An encoder that labels a text or a pair of texts",
@@ -87,13 +92,17 @@ USAGES = {
 }
 
 
-def usage_of(task: str, settings: object = None) -> Usage:
+def usage_of(task: str, settings: object = None, mask: str = MASK) -> Usage:
     """Return the usage of a task, or a plain one for a task without an entry.
 
     Args:
         settings: settings of the model; those of several labels change the call.
+        mask: mask token of the tokenizer.
     """
     usage = USAGES.get(task, Usage(sentence=f"An encoder for {task}"))
+    usage = replace(
+        usage, command=usage.command.replace(MASK, mask), examples=usage.examples.replace(MASK, mask), mask=mask
+    )
     if getattr(settings, "is_multi_label", False):
         call = "print([item.selected for item in client.classify({examples}, model={model})])"
         return replace(

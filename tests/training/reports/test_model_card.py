@@ -231,6 +231,15 @@ EXAMPLES = {
 """Inputs of the snippets, by task and whether the model takes pairs."""
 
 
+def test_the_snippet_has_the_mask_of_the_tokenizer():
+    """The calls of a model with another mask token than BERT's have that token."""
+    card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type())
+    bert, roberta = (model_card(card, CONFIG, num_parameters=1, **values) for values in ({}, {"mask": "<mask>"}))
+
+    assert "[MASK]" in bert
+    assert roberta == bert.replace("[MASK]", "<mask>")
+
+
 def test_every_task_has_a_snippet():
     """Every task has an example whose snippet runs."""
     assert {name for name, _ in EXAMPLES} == TASKS.keys()
