@@ -18,6 +18,24 @@ from training.checkpoint import CONFIG_FILE
 LIBRARY_CONFIG_FILE = "config_sentence_transformers.json"
 _ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 """Class in `torch.nn` -> setting."""
+_CLASSES: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
+
+
+def with_activation(config: Mapping[str, Any], activation: Activation) -> dict[str, Any]:
+    """Return values of `config.json` that name a function for sentence-transformers, and for pipelines of transformers.
+
+    A pipeline applies a sigmoid to one output, unless `problem_type` is regression.
+    """
+    name, problem = _CLASSES[activation], config.get("problem_type")
+    before = config.get("sentence_transformers")
+    library = {**(before if isinstance(before, Mapping) else {}), "activation_fn": name}
+    named = {**config, "sentence_transformers": library, "sbert_ce_default_activation_function": name}
+    if activation == "identity":
+        return named | {"problem_type": "regression"}
+    return named | ({"problem_type": None} if problem == "regression" else {})
 
 
 def read_activation(

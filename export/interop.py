@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from export.activation import with_activation
 from export.sentence_transformers import MODEL_CONFIG_FILE, MODULES_FILE
 from export.source import Source
+from tasks.base import TaskSettings
+from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.json_files import read_json
+from tasks.regression import RegressionSettings
 from training.checkpoint import CONFIG_FILE
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -36,13 +41,10 @@ def write_interop_files(directory: Path, source: Source, hidden_size: int) -> No
     for name in _COPIED:
         if (source.directory / name).is_file():
             shutil.copyfile(source.directory / name, directory / name)
-    if labels := getattr(source.task.settings, "labels", ()):
-        _set_labels(directory / CONFIG_FILE, labels)
-    if getattr(source.task.settings, "is_multi_label", False):
-        path = directory / CONFIG_FILE
-        _write(path, read_json(path) | {"problem_type": source.task.settings.problem_type})
-    if isinstance(source.task.settings, EmbeddingSettings):
-        _write_sentence_transformer(directory, source.task.settings, hidden_size)
+    settings, path = source.task.settings, directory / CONFIG_FILE
+    _write(path, with_settings(read_json(path), settings))
+    if isinstance(settings, EmbeddingSettings):
+        _write_sentence_transformer(directory, settings, hidden_size)
 
 
 def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hidden_size: int) -> None:
@@ -67,11 +69,17 @@ def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hi
         _write(directory / MODEL_CONFIG_FILE, stated)
 
 
-def _set_labels(path: Path, labels: Sequence[str]) -> None:
-    """Name the labels as the manifest does, which can differ from the checkpoint."""
-    id2label = {str(index): label for index, label in enumerate(labels)}
-    label2id = {label: index for index, label in enumerate(labels)}
-    _write(path, read_json(path) | {"id2label": id2label, "label2id": label2id})
+def with_settings(config: Mapping[str, Any], settings: TaskSettings) -> dict[str, Any]:
+    """Return values of `config.json` with the labels, kind and function of the manifest."""
+    values = dict(config)
+    if labels := getattr(settings, "labels", ()):
+        values["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        values["label2id"] = {label: index for index, label in enumerate(labels)}
+    if isinstance(settings, ClassificationSettings) and (settings.is_multi_label or values.get("problem_type")):
+        values["problem_type"] = settings.problem_type
+    if isinstance(settings, RegressionSettings):
+        values = with_activation(values, settings.activation)
+    return values
 
 
 def _write(path: Path, values: object) -> None:

@@ -50,6 +50,7 @@ SPECIAL = {
         "training/reports/samples.py",
     },
     "classification": {
+        "export/interop.py",  # labels and kind for other libraries
         "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
         "training/reports/samples.py",
@@ -57,6 +58,7 @@ SPECIAL = {
     "regression": {
         "export/activation.py",  # cross-encoders
         "export/evaluation_set.py",
+        "export/interop.py",  # the function for other libraries
         "export/source.py",
         "serving/core/finite.py",
         "training/checkpoint_writer.py",

@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+import transformers
 
 from export import export_checkpoint, ort_run
+from export.activation import with_activation
 from export.source import read_source
 from tasks.batching import predict
 from tasks.manifest import Manifest
@@ -69,6 +71,28 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder,
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("named", ["release 5, sigmoid", "release 3, identity", "a label", "no function"])
+@pytest.mark.parametrize("given", ["identity", "sigmoid", None])
+def test_other_libraries_apply_the_function_of_the_server(tmp_path, save_cross_encoder, named, given):
+    """CrossEncoder and pipelines give the served scores from a model directory, also with --activation."""
+    library, runtime = pytest.importorskip("sentence_transformers"), pytest.importorskip("optimum.onnxruntime")
+    settings = {"activation": given} if given else {}
+
+    model = export_checkpoint(
+        save_cross_encoder(*NAMED[named][:2]), tmp_path / "models/s/1", UNTUNED, settings=settings
+    )
+
+    expected = predict(model.load_task(), [RegressionExample(*pair) for pair in PAIRS], ort_run(model.model_path))
+    theirs = library.CrossEncoder(str(model.path), backend="onnx", local_files_only=True)
+    np.testing.assert_allclose(theirs.predict(PAIRS), expected, atol=1e-5)
+    network = runtime.ORTModelForSequenceClassification.from_pretrained(model.path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model.path)
+    pipeline = transformers.pipeline("text-classification", model=network, tokenizer=tokenizer)
+    found = pipeline([{"text": first, "text_pair": second} for first, second in PAIRS])
+    np.testing.assert_allclose([item["score"] for item in found], expected, atol=1e-5)
+
+
 def test_the_function_is_in_the_manifest(tmp_path, save_cross_encoder):
     """A sigmoid is a setting of the manifest; the identity is none, so that older servers load the model."""
     sigmoid = export_checkpoint(save_cross_encoder(NAMED["release 5, sigmoid"][0]), tmp_path / "a/1", UNTUNED)
@@ -109,3 +133,5 @@ def test_other_functions_are_refused(save_cross_encoder, config, library, messag
 
     assert "\n" not in str(caught.value)
     assert read_source(directory, settings={"activation": "sigmoid"}).task.settings.activation == "sigmoid"
+    before = json.loads((directory / "config.json").read_text())
+    assert with_activation(before, "sigmoid")["sentence_transformers"]["activation_fn"] == SIGMOID

@@ -130,6 +130,15 @@ def test_a_flag_gives_the_problem_type(tmp_path, save_checkpoint):
     assert read_source(directory, settings=settings).task.settings.label_thresholds.tolist() == [0.1, 0.2, 0.3]
 
 
+def test_the_configuration_has_the_given_problem_type(tmp_path, foreign):
+    """A model of single labels by flag says so to other libraries, too."""
+    settings = {"problem_type": "single_label_classification"}
+
+    model = export_checkpoint(foreign, tmp_path / "m/1", UNTUNED, settings=settings)
+
+    assert transformers.AutoConfig.from_pretrained(model.path).problem_type == "single_label_classification"
+
+
 def test_every_selected_label_counts_in_the_agreement(ours):
     """With and without labels, the gate compares for each label whether it is selected."""
     task = read_source(ours[0]).task
