@@ -24,13 +24,13 @@ from export.html_report import describe_result
 from export.package import check_destination, graph_bytes
 from export.pipeline import ExportConfig, export_checkpoint
 from export.reporter import Reporter
-from export.sentence_transformers import checkpoint_directory
 from export.source import SettingsChanges
 from tasks.model_directory import read_model_directory
 from tasks.registry import TaskName
 from training.command import command, parse
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.hub import parse_hub_name, resolve_checkpoint
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import read_task_card
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from export.activation import with_activation
-from export.sentence_transformers import MODEL_CONFIG_FILE, MODULES_FILE
 from export.source import Source
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationSettings
@@ -21,6 +20,7 @@ from tasks.embedding import EmbeddingSettings
 from tasks.json_files import read_json
 from tasks.regression import RegressionSettings
 from training.checkpoint import CONFIG_FILE
+from training.sentence_transformers import MODEL_CONFIG_FILE, MODULES_FILE
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _MODULES = "sentence_transformers.models"

@@ -34,7 +34,7 @@ from training.hub import hub_origin
 from training.model.encoder import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
 from training.reports.usages import MASK
-from training.weights import checkpoint_digest
+from training.sentence_transformers import folder_digest
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
 _NUM_NAMED = 3
@@ -204,7 +204,7 @@ def runtime_version(configuration: Configuration) -> dict[str, str]:
 def _provenance(source: Source, config: EncoderConfig, result: ExportResult) -> dict[str, Any]:
     versions = {library: library_version(library) for library in _LIBRARIES}
     return {
-        "checkpoint": {**source.origin, "sha256": checkpoint_digest(source.directory), "config": asdict(config)},
+        "checkpoint": {**source.origin, "sha256": folder_digest(source.folder), "config": asdict(config)},
         "training": _without_paths(source.card.provenance) if source.card else {},
         "data": dict(result.data),
         "graph": graph_record(result.decision.precision, result.configuration, result.trials),

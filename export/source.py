@@ -14,12 +14,6 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
 from export.activation import read_activation
-from export.sentence_transformers import (
-    checkpoint_directory,
-    cross_encoder_settings,
-    embedding_settings,
-    read_dense,
-)
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings, Pooling
@@ -41,6 +35,12 @@ from training.checkpoint import (
 from training.model.architectures.base import Architecture
 from training.model.heads import MODELS, BertModel
 from training.provenance import checkpoint_record
+from training.sentence_transformers import (
+    checkpoint_directory,
+    cross_encoder_settings,
+    folder_settings,
+    load_embedder,
+)
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
 
@@ -49,10 +49,10 @@ class SettingsChanges(TypedDict, total=False):
 
     max_seq_length: int
     """Longest sequence, in tokens, including special tokens."""
-    pooling: Pooling
+    pooling: Pooling | tuple[Pooling, ...]
     """embedding: cls: the last hidden state of the first token; lasttoken: of the last; mean, max, weightedmean (by
-    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Default: the
-    checkpoint's; cls if it states none."""
+    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one
+    after the other in a longer vector. Default: the checkpoint's; cls if it states none."""
     normalize: bool
     """embedding: scale each vector to length 1."""
     problem_type: Literal["single_label_classification", "multi_label_classification"]
@@ -106,15 +106,12 @@ class Source:
             ValueError: naming the weights that are missing or do not fit.
         """
         labels = tuple(getattr(self.task.settings, "labels", ()))
+        if isinstance(self.task.settings, EmbeddingSettings):
+            return load_embedder(self.folder, self.task.settings)
         try:
-            model = load_model(self.directory, self.task.name, num_labels=len(labels) or None)
+            return load_model(self.directory, self.task.name, num_labels=len(labels) or None)
         except LabelCountError as error:
             raise ValueError(f"{error} ({self._label_source(labels)})") from error
-        settings = self.task.settings
-        if isinstance(settings, EmbeddingSettings) and settings.layers:
-            size = len(settings.poolings) * model.config.hidden_size
-            model.dense = read_dense(self.folder, settings.layers, size)
-        return model
 
     def _label_source(self, labels: tuple[str, ...]) -> str:
         """Return the file or flag that the labels come from."""
@@ -151,7 +148,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     else:
         values = _foreign_settings(directory, config, card, task)
         if task == "embedding":
-            values |= embedding_settings(checkpoint, tokenizer)
+            values |= folder_settings(checkpoint, tokenizer)
         elif task in ("classification", "regression"):
             values |= cross_encoder_settings(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):

@@ -32,14 +32,16 @@ SPECIAL = {
         "export/package.py",  # size of vectors
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
-        "export/sentence_transformers.py",
         "export/source.py",
         "serving/core/finite.py",
         "training/checkpoint.py",  # needs no head
         "training/contrastive.py",
         "training/evaluate.py",
         "training/model/vectors.py",
+        "training/checkpoint_writer.py",  # the modules of sentence-transformers
         "training/reports/samples.py",
+        "training/sentence_transformers.py",
+        "training/sentence_transformers_writer.py",
         "training/similarity.py",
     },
     "spans": {
@@ -51,6 +53,7 @@ SPECIAL = {
     },
     "classification": {
         "export/interop.py",  # labels and kind for other libraries
+        "export/thresholds.py",
         "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
         "training/reports/samples.py",

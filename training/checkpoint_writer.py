@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_directory
 from tasks.tokenizer import Tokenizer
 from training.ablations.model import AblationConfig
@@ -14,6 +15,7 @@ from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
 from training.reports.model_card import CARD_FILE, model_card
 from training.reports.usages import MASK
+from training.sentence_transformers_writer import write_modules
 from training.task_card import TASK_FILE, TaskCard
 from training.tokenizer import copy_tokenizer
 from training.weights import WEIGHTS_FILE, save_weights
@@ -57,7 +59,10 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         config["id2label"] = {str(index): label for index, label in enumerate(labels)}
         config["label2id"] = {label: index for index, label in enumerate(labels)}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_weights(family.to_hugging_face(model.state_dict(), task_of(model)), directory / WEIGHTS_FILE)
+    weights = {name: value for name, value in model.state_dict().items() if not name.startswith("dense.")}
+    save_weights(family.to_hugging_face(weights, task_of(model)), directory / WEIGHTS_FILE)
+    if isinstance(card.settings, EmbeddingSettings):
+        write_modules(directory, card.settings, model.dense, model.config.hidden_size)
     copy_tokenizer(tokenizer_from, directory)
     (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
     text = model_card(

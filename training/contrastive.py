@@ -15,16 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import tyro
 
-from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.regression import RegressionExample
 from tasks.schema import Bounds
+from tasks.tokenizer import Tokenizer
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
-from training.checkpoint import load_model, load_tokenizer, read_shape
+from training.checkpoint import load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
@@ -44,12 +45,13 @@ from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.sentence_transformers import checkpoint_directory, folder_digest, folder_settings, load_embedder
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
 from training.task_card import TaskCard, read_task_card
 from training.text.sentences import split_sentences
 
-TrainedPooling = Literal["cls", "mean"]
-"""Poolings of trained embeddings; others are for models from elsewhere."""
+COMPARED_POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
+"""Poolings of the checkpoint that are scored before training."""
 Views = tuple[str, ...]
 """A text, its positive, and its negative if it has one."""
 
@@ -82,12 +84,15 @@ class ContrastiveRecipe(LoopSettings):
     """Supervised: least `label` of a pair to train on; None for all pairs."""
     split_sentences: bool = False
     """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
-    pooling: TrainedPooling = "cls"
-    """Vector of a text. cls: the last hidden state of [CLS]; mean: the mean of the last hidden state over tokens."""
+    pooling: Pooling | tuple[Pooling, ...] | None = None
+    """Vector of a text. cls: the last hidden state of [CLS]; lasttoken: of the last token; mean, max, weightedmean (by
+    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one after the
+    other. None for that of the checkpoint, cls if it states none. Layers after pooling stay, and are trained."""
     normalize: bool = True
     """Scale vectors to length 1. Training is the same, as it compares cosines."""
     head: Literal["auto", "on", "off"] = "auto"
-    """Train [CLS] through BERT's pooler, a tanh layer that the trained model leaves out. auto: on if unsupervised."""
+    """Train [CLS] through BERT's pooler, a tanh layer that the trained model leaves out. auto: on if unsupervised, with
+    pooling cls and no layers after it."""
     temperature: Annotated[float, Bounds(above=0)] = 0.05
     """Divisor of cosines before the softmax."""
     global_batch_size: Annotated[int, COUNT] = 64
@@ -109,17 +114,28 @@ class ContrastiveRecipe(LoopSettings):
         object.__setattr__(self, "micro_batch_size", self.global_batch_size)
         if self.global_batch_size < 2:
             raise ValueError("global_batch_size must be at least 2: the other texts of a batch are the negatives")
-        if self.head == "on" and self.pooling != "cls":
+        if isinstance(self.pooling, tuple) and len(self.pooling) == 1:
+            object.__setattr__(self, "pooling", self.pooling[0])
+        if self.head == "on" and self.pooling not in (None, "cls"):
             raise ValueError("--head on needs --pooling cls: BERT's pooler is a layer over [CLS]")
         if self.mode == "unsupervised" and self.min_label is not None:
             raise ValueError("--min-label chooses among pairs; unsupervised training has none")
         if self.mode == "supervised" and self.split_sentences:
             raise ValueError("--split-sentences is for single texts; supervised training is on pairs")
 
-    @property
-    def with_head(self) -> bool:
-        """True if [CLS] goes through the pooler in training."""
-        return self.head == "on" or (self.head == "auto" and self.pooling == "cls" and self.mode == "unsupervised")
+    def with_head(self, settings: EmbeddingSettings) -> bool:
+        """Return whether [CLS] goes through the pooler in training.
+
+        Raises:
+            ValueError: if it should, and the vector is another one.
+        """
+        is_cls = settings.pooling == "cls" and not settings.layers
+        if self.head == "on" and not is_cls:
+            raise ValueError(
+                f"--head on needs vectors of [CLS] alone; `{self.checkpoint}` has {', '.join(settings.poolings)} and "
+                f"layers: {', '.join(settings.layers) or 'none'}; give --head off"
+            )
+        return self.head == "on" or (self.head == "auto" and is_cls and self.mode == "unsupervised")
 
 
 def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
@@ -137,17 +153,19 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
 
 def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     data = _read_data(recipe)
-    digests = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
+    recipe = replace(recipe, pooling=data.task.settings.pooling)
+    digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
+    digests |= {"checkpoint_sha256": folder_digest(recipe.checkpoint)}
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
     if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
         return run.checkpoint_path
     torch.manual_seed(recipe.seed)
-    model = _create_model(recipe)
+    model = _create_model(recipe, data.task.settings)
     baselines: dict[str, dict[str, float]] = {}
     if run.world.is_main:
         baselines = scores_before(data.task, data.dev, model, run.world) if data.dev else {}
         origin["cuts"] = _report_data(recipe, data)
-    batches = _batches(recipe, data, run.world)
+    batches = _batches(recipe, data, model, run.world)
     progress = _train(recipe, run, data, model, batches)
     if run.world.is_main:
         origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
@@ -173,9 +191,10 @@ class _Data:
 
 
 def _read_data(recipe: ContrastiveRecipe) -> _Data:
-    tokenizer = load_tokenizer(recipe.checkpoint)
+    tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
     check_dropout(recipe)
-    task = Embedding(tokenizer, embedding_settings(recipe))
+    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
+    recipe.with_head(task.settings)
     views = read_views(recipe)
     encoded = encode_views(views, task, recipe)
     dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []
@@ -188,7 +207,7 @@ def check_dropout(recipe: ContrastiveRecipe) -> None:
     Raises:
         ValueError: if it has none.
     """
-    shape = read_shape(recipe.checkpoint)
+    shape = read_shape(checkpoint_directory(recipe.checkpoint))
     default = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
     if recipe.mode == "unsupervised" and not (default if recipe.dropout is None else recipe.dropout):
         problem = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
@@ -197,19 +216,25 @@ def check_dropout(recipe: ContrastiveRecipe) -> None:
         )
 
 
-def embedding_settings(recipe: ContrastiveRecipe) -> EmbeddingSettings:
-    """Return the settings of the trained model.
+def embedding_settings(recipe: ContrastiveRecipe, tokenizer: Tokenizer) -> EmbeddingSettings:
+    """Return the settings of the trained model: those of the checkpoint, with the pooling and length of the recipe.
 
     Raises:
-        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions.
+        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions, or another pooling than
+            the checkpoint's has another size than its first layer takes.
     """
-    max_positions = read_shape(recipe.checkpoint).num_positions
-    card = read_task_card(recipe.checkpoint)
-    max_seq_length = recipe.max_seq_length or (card.settings.max_seq_length if card else max_positions)
-    for name, value in (("max_seq_length", max_seq_length), ("train_seq_length", recipe.train_seq_length)):
+    network = checkpoint_directory(recipe.checkpoint)
+    max_positions, card = read_shape(network).num_positions, read_task_card(network)
+    own = card.settings if card else None
+    stated = vars(own) if isinstance(own, EmbeddingSettings) else folder_settings(recipe.checkpoint, tokenizer)
+    known = {"max_seq_length": own.max_seq_length if own else max_positions, **stated}
+    changes: dict[str, Any] = {"max_seq_length": recipe.max_seq_length, "pooling": recipe.pooling}
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = EmbeddingSettings(**{**known, **given, "normalize": recipe.normalize})
+    for name, value in (("max_seq_length", settings.max_seq_length), ("train_seq_length", recipe.train_seq_length)):
         if value > max_positions:
             raise ValueError(f"{name} `{value}` is above the checkpoint's {max_positions} positions")
-    return EmbeddingSettings(max_seq_length=max_seq_length, pooling=recipe.pooling, normalize=recipe.normalize)
+    return settings
 
 
 def read_views(recipe: ContrastiveRecipe) -> Examples:
@@ -246,7 +271,7 @@ def encode_views(views: Examples, task: Embedding, recipe: ContrastiveRecipe) ->
     Raises:
         ValueError: if all texts have the same tokens.
     """
-    task = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=recipe.train_seq_length))
+    task = task.with_settings(max_seq_length=recipe.train_seq_length)
     texts = _different_texts(views)
     features = {text: windows[0] for text, windows in zip(texts, encode_examples(task, texts), strict=True)}
     numbers: dict[bytes, int] = {}
@@ -274,7 +299,7 @@ def _report_data(recipe: ContrastiveRecipe, data: _Data) -> dict[str, Any]:
     Returns:
         Records of truncated texts, for the task card.
     """
-    print(f"{len(data.encoded):,} texts with their positives", flush=True)
+    print(f"{len(data.encoded):,} texts with their positives; {_describe(data.task.settings)}", flush=True)
     report = partial(report_inputs, checkpoint=recipe.checkpoint, task=data.task)
     limit = f"--train-seq-length {recipe.train_seq_length}"
     name = "training texts"
@@ -283,6 +308,12 @@ def _report_data(recipe: ContrastiveRecipe, data: _Data) -> dict[str, Any]:
         cuts["dev texts"] = report("dev texts", examples=data.task.encode(texts_of(data.dev)))
     _note_overlap(data)
     return cuts
+
+
+def _describe(settings: EmbeddingSettings) -> str:
+    """Describe the vectors and the prompt of the texts."""
+    prompt = f", with the prompt `{settings.default_prompt_name}`" * bool(settings.default_prompt_name)
+    return f"vectors: {', '.join([*settings.poolings, *settings.layers])}{prompt}"
 
 
 def _note_overlap(data: _Data) -> None:
@@ -295,15 +326,17 @@ def _note_overlap(data: _Data) -> None:
 # Training, scores, result
 
 
-def _create_model(recipe: ContrastiveRecipe) -> BertModel:
-    model = load_model(recipe.checkpoint, "embedding", new_head=True, dropout=recipe.dropout)
-    model.bert.pooler.requires_grad_(recipe.with_head)
+def _create_model(recipe: ContrastiveRecipe, settings: EmbeddingSettings) -> BertModel:
+    model = load_embedder(recipe.checkpoint, settings, new_head=True, dropout=recipe.dropout)
+    model.bert.pooler.requires_grad_(recipe.with_head(settings))
     return model
 
 
-def _batches(recipe: ContrastiveRecipe, data: _Data, world: World) -> FinetuningData:
+def _batches(recipe: ContrastiveRecipe, data: _Data, model: BertModel, world: World) -> FinetuningData:
+    settings = data.task.settings
+    with_head = recipe.with_head(settings)
     objective = ContrastiveObjective(
-        pooling=recipe.pooling, with_head=recipe.with_head, temperature=recipe.temperature, world=world
+        settings, model.dense, with_head=with_head, temperature=recipe.temperature, world=world
     )
     pad_id = data.task.tokenizer.pad_id
     return FinetuningData(
@@ -339,11 +372,14 @@ def _evaluation(recipe: ContrastiveRecipe, data: _Data, model: BertModel, world:
 def scores_before(
     task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
 ) -> dict[str, dict[str, float]]:
-    """Return scores by row: of the checkpoint before training, with each pooling, and of baselines without training."""
-    rows: dict[str, dict[str, float]] = {}
-    for pooling in get_args(TrainedPooling):
-        other = task.with_settings(pooling=pooling)
-        rows[f"before, {pooling}"] = similarity_scores(other, dev, torch_run(model, other, world.device))
+    """Return scores by row: of the checkpoint before training, and of baselines without training.
+
+    The checkpoint is scored with cls and mean of its hidden states, and as it is if that is something else.
+    """
+    tasks = {f"before, {name}": task.with_settings(pooling=name, layers=()) for name in COMPARED_POOLINGS}
+    if task.settings.layers or task.settings.pooling not in COMPARED_POOLINGS:
+        tasks = {"before": task, **tasks}
+    rows = {row: similarity_scores(other, dev, torch_run(model, other, world.device)) for row, other in tasks.items()}
     words = mean_of_words(model.bert.embeddings.word.weight.detach().cpu().numpy(), task.tokenizer)
     return rows | {
         "mean of word embeddings": vector_scores(dev, words),
@@ -371,7 +407,7 @@ def _write_result(
         rows = {"dev": similarity_scores(task, data.dev, torch_run(model, task, run.world.device)), **baselines}
         scores = {**rows, "num_dev_examples": len(data.dev)}
     card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
-    write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
+    write_result(run, model, tokenizer_from=checkpoint_directory(recipe.checkpoint), card=card)
     if data.dev:
         print(format_scores(rows))
 

@@ -21,7 +21,7 @@ import tyro
 
 from tasks import AnyTask, create_task
 from tasks.batching import RunModel, predict
-from tasks.embedding import Embedding
+from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
@@ -38,6 +38,7 @@ from training.model.vectors import SentenceEmbedder
 from training.objectives.base import find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.progress_bar import ProgressBar
+from training.sentence_transformers import load_embedder
 from training.similarity import texts_of, vector_scores, word_overlap
 from training.task_card import read_task_card
 
@@ -88,7 +89,10 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     if card is None:
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
     task = create_task(card.task, tokenizer, card.settings)
-    model = load_model(checkpoint, card.task)
+    if isinstance(card.settings, EmbeddingSettings):
+        model = load_embedder(checkpoint, card.settings)
+    else:
+        model = load_model(checkpoint, card.task)
     if task.settings.max_seq_length > (num_positions := model.config.num_positions):
         raise ValueError(
             f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
@@ -164,7 +168,7 @@ def evaluate_predictions(
     """
     if recipe.predictions and task.name == "masked-lm":
         raise ValueError(
-            "--predictions is not for masked-lm, which scores the whole vocabulary at each [MASK]: leave it out"
+            "--predictions is not for masked-lm, which scores the whole vocabulary at each mask: leave it out"
         )
     examples = _read_examples(recipe, task, recipe.data)
     check_kind(task, examples)

@@ -23,6 +23,7 @@ from huggingface_hub import constants, errors
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json, read_json_value
 from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
+from training.sentence_transformers import LENGTH_FILES
 from training.task_card import TASK_FILE
 from training.weights import WEIGHTS_FILES, has_weights
 
@@ -30,7 +31,7 @@ CONFIG_FILE, MODULES_FILE = "config.json", "modules.json"
 ROOT_FILES = (MODULES_FILE, "config_sentence_transformers.json")
 """Files of a sentence-transformers folder beside its modules."""
 FOLDER_FILES = (
-    *(CONFIG_FILE, TASK_FILE, "sentence_bert_config.json", *TOKENIZER_FILES, ADDED_TOKENS_FILE),
+    *(CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE),
     "adapter_config.json",
 )
 """Files that say what the weights in their folder are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,13 +31,23 @@ def has_weights(directory: Path) -> bool:
     return any((directory / name).is_file() for name in WEIGHTS_FILES)
 
 
-def checkpoint_digest(directory: str | Path) -> str:
-    """Return the SHA-256 of the weights, hexadecimal.
+def checkpoint_digest(*directories: str | Path) -> str:
+    """Return the SHA-256 of the weights in one or several directories, hexadecimal.
+
+    Of a single file, it is that of the file; of several, that of the list of their digests.
 
     Raises:
         ValueError: if there are none.
     """
-    return sha256(_weights_path(Path(directory)))
+    paths = [path for directory in directories for path in _weights_files(Path(directory))]
+    digests = [sha256(path) for path in paths]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _weights_files(directory: Path) -> list[Path]:
+    """Return the file of the weights; of weights in several files, these and their index."""
+    path = _weights_path(directory)
+    return [path, *_parts(path)] if path.suffix == ".json" else [path]
 
 
 def _weights_path(directory: Path) -> Path:
@@ -55,9 +66,9 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
     path = _weights_path(Path(directory))
     weights = _read_sharded(path) if path.suffix == ".json" else _read_file(path)
     floats = {name: value for name, value in weights.items() if value.is_floating_point()}
-    if narrow := next((name for name, value in floats.items() if value.dtype.itemsize < 2), None):
+    if quantized := next((name for name, value in weights.items() if _is_quantized(name, value)), None):
         raise ValueError(
-            f"cannot read weights `{path}`: `{narrow}` is quantized; take the checkpoint in 16 bits or more"
+            f"cannot read weights `{path}`: `{quantized}` is quantized; take the checkpoint in 16 bits or more"
         )
     return {name: value.float() for name, value in floats.items()}
 
@@ -68,20 +79,32 @@ def _read_sharded(index: Path) -> dict[str, Tensor]:
     Args:
         index: JSON file with the file of each tensor.
     """
-    files = read_json(index).get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise ValueError(f"broken `{index}`: expected `weight_map`, the file of each tensor by its name")
     weights: dict[str, Tensor] = {}
-    for name in sorted(set(files.values())):
-        part = index.parent / name
-        if Path(name).name != name or not part.is_file():
-            raise ValueError(f"`{index}` names `{name}`, which is no file beside it; copy all files of the checkpoint")
-        weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == name}
+    files = _read_index(index)
+    for part in _parts(index):
+        weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == part.name}
     if missing := sorted(files.keys() - weights.keys()):
         raise ValueError(
             f"`{index}` names `{missing[0]}`, which `{files[missing[0]]}` lacks; copy the checkpoint again"
         )
     return weights
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    """Return the file name of each tensor."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ValueError(f"broken `{index}`: expected `weight_map`, the file of each tensor by its name")
+    return files
+
+
+def _parts(index: Path) -> list[Path]:
+    """Return the files that an index names, in the order of their names."""
+    names = sorted(set(_read_index(index).values()))
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise ValueError(f"`{index}` names `{name}`, which is no file beside it; copy all files of the checkpoint")
+    return [index.parent / name for name in names]
 
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
@@ -101,6 +124,13 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
             f"cannot read weights `{path}`: expected tensors by name (a state dictionary), none of them sparse or meta"
         )
     return weights
+
+
+def _is_quantized(name: str, value: Tensor) -> bool:
+    """Return whether a tensor is a quantized weight: floats of 8 bits, or integers where a weight should be."""
+    if value.is_floating_point():
+        return value.dtype.itemsize < 2
+    return name.endswith((".weight", ".qweight", ".qzeros"))
 
 
 def _is_weight(name: object, value: object) -> bool:

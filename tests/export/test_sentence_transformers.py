@@ -258,6 +258,46 @@ def test_int8_vectors_after_dense(folder):
     assert (found * expected).sum(-1).min() > 0.98
 
 
+FP16 = GraphPrecision(matmul="fp16")
+
+
+@pytest.mark.parametrize("standard", [False, True])
+@pytest.mark.parametrize("modules", [(), MODULES["normalized between"]], ids=["plain", "dense"])
+def test_fp16_vectors(folder, modules, standard):
+    """With fp16 layers, heads with all poolings stay close to the formulas."""
+    directory = folder(tuple(FLAGS), modules)
+    source = read_source(directory)
+    model = source.load_model()
+    network = Network(model.config, Weights.from_model(model), source.task)
+    run = ort_run(build_graph(network, FP16, GraphVariant(standard=standard)))
+
+    found = np.stack(predict(source.task, TEXTS, run))
+
+    np.testing.assert_allclose(found, reference(directory, tuple(FLAGS), modules, TEXTS), atol=1e-2)
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_fp16_sums_do_not_overflow(tmp_path, save_checkpoint, standard):
+    """Sums over 512 tokens, above the largest number of fp16, are computed in fp32."""
+    source = read_source(
+        save_checkpoint(tmp_path / "long", max_position_embeddings=512), settings={"pooling": tuple(FLAGS)}
+    )
+    model = source.load_model().eval()
+    with torch.no_grad():
+        model.bert.layers[-1].output_norm.bias += 300
+    network = Network(model.config, Weights.from_model(model), source.task)
+    run = ort_run(build_graph(network, FP16, GraphVariant(standard=standard)))
+    ids = np.random.default_rng(0).integers(5, 60, (2, 512), dtype=np.int32)
+    mask = (np.arange(512) < [[512], [300]]).astype(np.int32)
+    arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+    found = run(arrays)["sentence_embedding"]
+
+    expected = torch_run(model, source.task)(arrays)["sentence_embedding"]
+    assert np.abs(expected).max() * 512**0.5 > np.finfo(np.float16).max
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
 def test_a_vector_of_zeros_is_not_divided_by_its_length(folder):
     """Normalize after ReLU leaves a vector of zeros, as the library does."""
     directory = folder(("mean",), [dense(8, "torch.nn.modules.activation.ReLU"), NORMALIZE])

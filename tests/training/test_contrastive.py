@@ -14,11 +14,13 @@ import torch.nn.functional as F
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tasks.batching import predict
+from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.json_files import read_json
 from tests.toy import WORDS
-from training.checkpoint import load_model
+from training.checkpoint import load_model, load_tokenizer
 from training.contrastive import (
     ContrastiveRecipe,
     encode_views,
@@ -156,7 +158,8 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     pairs = read_examples("regression", recipe.dev, columns=Columns(), tokenizer=task.tokenizer)
     texts = [pair.text for pair in pairs[:8]]
     vectors = np.stack(predict(task, texts, run))
-    objective = ContrastiveObjective(pooling=pooling, with_head=False, temperature=0.05, world=alone)
+    settings = EmbeddingSettings(pooling=pooling)
+    objective = ContrastiveObjective(settings, nn.ModuleDict(), with_head=False, temperature=0.05, world=alone)
     items = encode_views(Examples(("here", (text, text)) for text in texts), task, recipe)
     data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
     batch = data.batch(0, 0, slice(0, 8))
@@ -285,7 +288,7 @@ def test_several_processes_compare_all_texts(recipe, tmp_path):
 
 def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     """Texts that differ only in case or beyond the maximum length count as the same text."""
-    task, _ = load_for_evaluation(checkpoint)
+    task = Embedding(load_tokenizer(checkpoint), EmbeddingSettings())
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
 
     numbers = [item.labels for item in encode_views(Examples(("here", view) for view in views), task, recipe)]

@@ -382,6 +382,11 @@ ST = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config
             [*ST[:2], "config.json", *ST[2:], "2_Dense/config.json", "model.safetensors", "2_Dense/model.safetensors"],
         ),
         (
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/sentence_xlm-roberta_config.json"],
+            ["0_Transformer"],
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/sentence_xlm-roberta_config.json"],
+        ),
+        (
             ["modules.json", "0_Transformer/config.json", "0_Transformer/pytorch_model.bin", "pytorch_model.bin"],
             ["0_Transformer"],
             ["modules.json", "0_Transformer/config.json", "0_Transformer/pytorch_model.bin"],

@@ -43,6 +43,21 @@ def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Ten
     return (hidden_BLD * weights_BL1).sum(1) / (count_B1.sqrt() if pooling == "mean_sqrt_len_tokens" else count_B1)
 
 
+def embed(hidden_BLD: Tensor, attention_mask_BL: Tensor, settings: EmbeddingSettings, dense: nn.ModuleDict) -> Tensor:
+    """Return the vector of each sequence before `settings.normalize`, [B, D].
+
+    Args:
+        dense: linear layers by their place in `settings.layers`.
+    """
+    x_BD = torch.cat([pool(hidden_BLD, attention_mask_BL, item) for item in settings.poolings], dim=-1)
+    for index, layer in enumerate(settings.layers):
+        if activation := activation_of(layer):
+            x_BD = ACTIVATIONS[activation](dense[str(index)](x_BD))
+        else:
+            x_BD = F.normalize(x_BD, dim=-1)
+    return x_BD
+
+
 class SentenceEmbedder(nn.Module):
     """An encoder with the output `sentence_embedding` [B, D]."""
 
@@ -53,10 +68,5 @@ class SentenceEmbedder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.model.bert(input_ids, attention_mask, token_type_ids)
-        x_BD = torch.cat([pool(hidden_BLD, attention_mask, item) for item in self.settings.poolings], dim=-1)
-        for index, layer in enumerate(self.settings.layers):
-            if activation := activation_of(layer):
-                x_BD = ACTIVATIONS[activation](self.model.dense[str(index)](x_BD))
-            else:
-                x_BD = F.normalize(x_BD, dim=-1)
+        x_BD = embed(hidden_BLD, attention_mask, self.settings, self.model.dense)
         return {"sentence_embedding": F.normalize(x_BD, dim=-1) if self.settings.normalize else x_BD}

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.embedding import Pooling
+from tasks.embedding import EmbeddingSettings
 from training.loop.distributed import World
 from training.loop.types import Batch
-from training.model.vectors import pool
+from training.model.vectors import embed
 from training.objectives.base import LabelledObjective
 
 
@@ -17,14 +17,18 @@ class ContrastiveObjective(LabelledObjective):
     """Cross entropy of a text's positive among the positives of the global batch and all negatives.
 
     Args:
-        pooling: pooling of the vectors.
+        settings: pooling of the vectors, and layers after it.
+        dense: linear layers by their place in `settings.layers`, trained with the network.
         with_head: True to train [CLS] through BERT's pooler.
         temperature: divides the cosines.
         world: all processes; their texts are negatives, too.
     """
 
-    def __init__(self, *, pooling: Pooling, with_head: bool, temperature: float, world: World) -> None:
-        self.pooling = pooling
+    def __init__(
+        self, settings: EmbeddingSettings, dense: nn.ModuleDict, *, with_head: bool, temperature: float, world: World
+    ) -> None:
+        self.settings = settings
+        self.dense = dense
         self.with_head = with_head
         self.temperature = temperature
         self.world = world
@@ -40,7 +44,7 @@ class ContrastiveObjective(LabelledObjective):
     def _vectors(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
         if self.with_head:
             return outputs["pooler_output"]
-        return pool(outputs["last_hidden_state"], batch.inputs["attention_mask"], self.pooling)
+        return embed(outputs["last_hidden_state"], batch.inputs["attention_mask"], self.settings, self.dense)
 
 
 def info_nce(vectors: Tensor, numbers: Tensor, *, temperature: float, world: World) -> Tensor:

@@ -20,7 +20,7 @@ from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 from training.objectives.masked_lm import MaskedLM
 from training.task_card import TaskCard
-from training.weights import read_weights
+from training.weights import checkpoint_digest, read_weights
 
 NETWORKS = {
     "embedding": transformers.BertModel,
@@ -196,6 +196,20 @@ def test_weights_in_several_files(tmp_path, suffix):
 
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_the_digest_covers_every_file(tmp_path):
+    """Weights in several files have another digest if any of the files changes."""
+    hugging_face_model("embedding", tmp_path)
+    alone = checkpoint_digest(tmp_path)
+    split_weights(tmp_path, "safetensors")
+    digests = [checkpoint_digest(tmp_path)]
+    for part in sorted(tmp_path.glob("part-*")):
+        save_file({name: value + 1 for name, value in load_file(part).items()}, part)
+        digests.append(checkpoint_digest(tmp_path))
+
+    assert alone not in digests
+    assert len(set(digests)) == 3
 
 
 def edit_index(path, **changes):

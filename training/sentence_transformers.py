@@ -13,16 +13,18 @@ from typing import Any, get_args
 
 from torch import nn
 
-from tasks.embedding import NORMALIZE, Activation, Pooling, SimilarityName, dense_layer
+from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
 from tasks.json_files import read_flag, read_json, read_json_value
 from tasks.tokenizer import Tokenizer
-from training.weights import read_weights
+from training.checkpoint import load_model
+from training.model.heads import BertModel
+from training.weights import checkpoint_digest, read_weights
 
 MODULES_FILE = "modules.json"
 MODEL_CONFIG_FILE = "config_sentence_transformers.json"
 CONFIG_FILE = "config.json"
 _LIBRARY = "sentence_transformers."
-_LENGTH_FILES = tuple(
+LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
@@ -39,7 +41,7 @@ _CROSS_ENCODER_VALUES: dict[str, Any] = {
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
 }
 _READ_OF_TRANSFORMER = ("max_seq_length", "do_lower_case", "unpad_inputs", *_EMBEDDING_VALUES)
-_POOLING_FLAGS: dict[str, Pooling] = {
+POOLING_FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -49,14 +51,15 @@ _POOLING_FLAGS: dict[str, Pooling] = {
 }
 """Flags of older versions, in the order of the parts of a vector."""
 _MEAN_FLAG = "pooling_mode_mean_tokens"
-_ACTIVATIONS: dict[str, Activation] = {
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-    "torch.nn.modules.activation.Sigmoid": "sigmoid",
-    "torch.nn.modules.activation.SiLU": "silu",
+ACTIVATIONS: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
 }
+"""Activation functions of Dense -> names in its config."""
 _DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
 _VECTOR = "sentence_embedding"
 
@@ -92,7 +95,7 @@ def checkpoint_directory(directory: Path) -> Path:
     return modules[0].path
 
 
-def embedding_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+def folder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the fields of `EmbeddingSettings` that the folder prescribes; empty for any other layout.
 
     Raises:
@@ -128,6 +131,28 @@ def cross_encoder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, A
     return _transformer_settings(modules[0].path, tokenizer, _CROSS_ENCODER_VALUES)
 
 
+def load_embedder(directory: Path, settings: EmbeddingSettings, **options: Any) -> BertModel:
+    """Load the network of an embedding, with its Dense modules.
+
+    Args:
+        directory: sentence-transformers folder, or a checkpoint in Hugging Face's layout for settings without layers.
+        options: arguments of `load_model`.
+
+    Raises:
+        ValueError: naming the file that is missing or does not fit.
+    """
+    model = load_model(checkpoint_directory(directory), "embedding", **options)
+    if settings.layers:
+        model.dense = read_dense(directory, settings.layers, len(settings.poolings) * model.config.hidden_size)
+    return model
+
+
+def folder_digest(directory: Path) -> str:
+    """Return the SHA-256 of all weights of a folder: those of the network and those of Dense modules, hexadecimal."""
+    dense = [module.path for module in _modules(directory) if module.kind == "Dense"]
+    return checkpoint_digest(checkpoint_directory(directory), *dense)
+
+
 def read_dense(directory: Path, layers: Sequence[str], size: int) -> nn.ModuleDict:
     """Read the weights of the Dense modules of a folder.
 
@@ -142,6 +167,10 @@ def read_dense(directory: Path, layers: Sequence[str], size: int) -> nn.ModuleDi
         ValueError: naming the file that is missing or does not fit.
     """
     paths = [module.path for module in _modules(directory)[2:] for _ in _layers(module, directory)]
+    if len(paths) < len(layers):
+        raise ValueError(
+            f"`{directory / MODULES_FILE}` must name `{len(layers)}` layers after pooling: {', '.join(layers)}"
+        )
     dense = nn.ModuleDict()
     for index, layer in enumerate(layers):
         if layer != NORMALIZE:
@@ -186,9 +215,10 @@ def _activation(config: Mapping[str, Any], path: Path) -> Activation:
         raise ValueError(f"unsupported use_residual `{config['use_residual']}` in `{path}`; expected `false`")
     name = config.get("activation_function", _DEFAULT_ACTIVATION)
     short = str(name).rpartition(".")[2]
-    known = {full.rpartition(".")[2]: activation for full, activation in _ACTIVATIONS.items()}
-    if short not in known or name not in (f"torch.nn.{short}", *_ACTIVATIONS):
-        raise ValueError(f"unsupported activation_function `{name}` in `{path}` (one of: {', '.join(_ACTIVATIONS)})")
+    known = {full.rpartition(".")[2]: activation for activation, full in ACTIVATIONS.items()}
+    if short not in known or name not in (f"torch.nn.{short}", *ACTIVATIONS.values()):
+        names = ", ".join(ACTIVATIONS.values())
+        raise ValueError(f"unsupported activation_function `{name}` in `{path}` (one of: {names})")
     return known[short]
 
 
@@ -221,7 +251,7 @@ def _pooling(module: _Module) -> list[Pooling]:
         raise ValueError(
             f"unsupported include_prompt `false` in `{path}`; set it to true, and give texts without prompts"
         )
-    known = ("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt", *_POOLING_FLAGS)
+    known = ("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt", *POOLING_FLAGS)
     if unknown := next((key for key in config if key not in known), None):
         raise ValueError(f"unsupported pooling in `{path}`: `{unknown}` (known keys: {', '.join(known)})")
     named = config["pooling_mode"] if "pooling_mode" in config else _flagged(config, path)
@@ -233,20 +263,20 @@ def _pooling(module: _Module) -> list[Pooling]:
 
 def _flagged(config: dict[str, Any], path: Path) -> list[Pooling]:
     """Return the poolings that flags of older versions choose."""
-    modes = [mode for key, mode in _POOLING_FLAGS.items() if read_flag(config, key, path)]
+    modes = [mode for key, mode in POOLING_FLAGS.items() if read_flag(config, key, path)]
     if modes and _MEAN_FLAG not in config:
         raise ValueError(
             f"unsupported pooling in `{path}`: {_MEAN_FLAG} is missing, and versions of sentence-transformers read "
             f"that differently; set it to `true` for `{', '.join(modes)}` with the mean, to `false` for without"
         )
-    if not modes and any(key in config for key in _POOLING_FLAGS):
-        raise ValueError(f"unsupported pooling in `{path}`: `none`; set one of {', '.join(_POOLING_FLAGS)} to `true`")
+    if not modes and any(key in config for key in POOLING_FLAGS):
+        raise ValueError(f"unsupported pooling in `{path}`: `none`; set one of {', '.join(POOLING_FLAGS)} to `true`")
     return modes or ["mean"]
 
 
 def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapping[str, Any]) -> dict[str, Any]:
     """Return the maximum length if the Transformer module states one, and check its other settings."""
-    path = next((directory / name for name in _LENGTH_FILES if (directory / name).is_file()), None)
+    path = next((directory / name for name in LENGTH_FILES if (directory / name).is_file()), None)
     if path is None:
         return {}
     config = read_json(path)
