@@ -179,6 +179,23 @@ class ExportData:
             return plain_texts(task, examples, (self.texts,), max_examples=self.max_examples)
         return random_ids(task)
 
+    def part(self, task: AnyTask, evaluation_set: EvaluationSet, indices: Sequence[int], remark: str) -> EvaluationSet:
+        """Return some labelled examples of an evaluation set, scored by a task with other settings.
+
+        Args:
+            remark: what the description adds to the number of examples and the files.
+        """
+        examples = [evaluation_set.examples[index] for index in indices]
+        found = EvaluationSet(
+            name=f"{len(examples):,} examples of {', '.join(source_names(self.dev))}, {remark}",
+            task=task,
+            examples=examples,
+            locations=[evaluation_set.locations[index] for index in indices],
+            windows=[evaluation_set.windows[index] for index in indices],
+            score=lambda predictions: task.score(examples, predictions),
+        )
+        return found.with_metric(self.metric) if self.metric else found
+
     def with_calibration(self, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:
         """Return the evaluation set, the sequences to calibrate on, and a line about them for the user.
 

@@ -27,6 +27,7 @@ from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import save_graph
 from export.targets import TARGETS, Target, TargetName, default_configuration, target_named
+from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
@@ -121,9 +122,10 @@ def export_checkpoint(
     reporter.say(_describe(source, model))
     if source.remark:
         reporter.say(source.remark)
+    source, found = _read_data(source, model, config, data, reporter)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
-        result = _write_graph(source, model, directory, config, data, reporter)
+        result = _write_graph(source, model, directory, config, found, reporter)
         write_package(
             directory,
             source,
@@ -137,17 +139,28 @@ def export_checkpoint(
     return read_model_directory(absolute)
 
 
+@dataclass(frozen=True)
+class _Data:
+    """Data of an export."""
+
+    files: ExportData
+    """Files, with those of the checkpoint's training where none are given."""
+    evaluation_set: EvaluationSet
+    calibration: Sequence[Features]
+    """Sequences to calibrate on."""
+
+
 def _write_graph(
-    source: Source, model: BertModel, directory: Path, config: ExportConfig, data: ExportData, reporter: Reporter
+    source: Source, model: BertModel, directory: Path, config: ExportConfig, data: _Data, reporter: Reporter
 ) -> ExportResult:
     """Choose precision and configuration, write the graph, and check it."""
     task, target, limits = source.task, TARGETS[config.target], config.limits
-    data, evaluation_set, calibration = _read_data(source, config, data, reporter)
+    evaluation_set, calibration = data.evaluation_set, data.calibration
     truncate = _truncates(source, evaluation_set, config, reporter)
     reference = require_finite(torch_run(model, task), task.output_names)
     evaluator = Evaluator(evaluation_set, reference, target, reporter)
     network = Network(model.config, Weights.from_model(model), task)
-    decision, workload = Decision(network), data.workload(task, evaluation_set)
+    decision, workload = Decision(network), data.files.workload(task, evaluation_set)
     if config.precision != "fp32":
         calibrated, smoothquant = _calibrate(network, model, calibration, reporter)
         decision = choose(
@@ -177,7 +190,7 @@ def _write_graph(
         reporter.say(f"the tuned variant misses the limits, so the default one is written: {error}")
         configuration, trials = default, [trial for trial in trials if trial.name != PRECISION]
         decision, differences = write(configuration)
-    record = data.record(evaluation_set, calibration)
+    record = data.files.record(evaluation_set, calibration)
     return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate)
 
 
@@ -206,9 +219,9 @@ def _write_and_check(
 
 
 def _read_data(
-    source: Source, config: ExportConfig, data: ExportData, reporter: Reporter
-) -> tuple[ExportData, EvaluationSet, list[Features]]:
-    """Return the data with defaults, the evaluation set, and the sequences to calibrate on."""
+    source: Source, model: BertModel, config: ExportConfig, data: ExportData, reporter: Reporter
+) -> tuple[Source, _Data]:
+    """Return the source, with thresholds if it needs some, and the data with defaults."""
     if missing := data.missing_defaults(source.card, source.task):
         reporter.say(f"training data not found: {', '.join(missing)}; give --dev and --train")
     data = data.with_defaults(source.card, source.task)
@@ -219,8 +232,9 @@ def _read_data(
             reporter.say(remark)
     else:
         evaluation_set = data.evaluation_set(source.task)
+    source, evaluation_set = choose_thresholds(source, model, data, evaluation_set, reporter)
     reporter.say(f"evaluated on {evaluation_set.name}{_too_few(evaluation_set, config)}")
-    return data, evaluation_set, calibration
+    return source, _Data(data, evaluation_set, calibration)
 
 
 def _too_few(evaluation_set: EvaluationSet, config: ExportConfig) -> str:
@@ -251,7 +265,7 @@ def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConf
 
 
 def _calibrate(
-    network: Network, model: BertModel, features: list[Features], reporter: Reporter
+    network: Network, model: BertModel, features: Sequence[Features], reporter: Reporter
 ) -> tuple[Network, Callable[[], Network] | None]:
     """Return the network with ranges, and a function that applies SmoothQuant; None without sequences."""
     if not features:

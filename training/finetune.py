@@ -27,7 +27,7 @@ from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.spans import Spans, best_null_threshold
 from training.ablations.model import Combination, change_config, num_combined_layers
-from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
+from training.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.checkpoint import create_model, labels_of, load_model, load_tokenizer, read_config, read_shape
 from training.command import command, parse
 from training.data.columns import Columns
@@ -61,7 +61,7 @@ from training.reports.grid_report import Outcome, Setting, metric_of
 from training.task_card import TaskCard, read_task_card
 from training.weights import read_weights
 
-_TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+_TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
 """Recipe fields that are settings of some tasks only."""
 
 
@@ -127,6 +127,9 @@ class FinetuneRecipe(LoopSettings):
     null_threshold: float | Literal["auto"] = 0.0
     """Spans with unanswerable questions: lead in logits that "no answer" needs over the best span; `auto` for the value
     with the best F1 on dev."""
+    thresholds: tuple[Annotated[float, FRACTION], ...] | Literal["auto"] = "auto"
+    """Classification with any number of labels: smallest score that selects a label, one number for all labels or one
+    for each, in the order of their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -258,6 +261,7 @@ def task_options(recipe: FinetuneRecipe, max_seq_length: int) -> TaskOptions:
         max_query_length=recipe.max_query_length,
         max_answer_length=recipe.max_answer_length,
         null_threshold=recipe.null_threshold,
+        thresholds=recipe.thresholds,
         has_dev=bool(recipe.dev),
     )
 
@@ -417,12 +421,17 @@ def _train(
 
 
 def _evaluation(recipe: FinetuneRecipe, data: _Data, model: BertModel, world: World, *, every: int) -> Evaluation:
-    """Return the evaluation for the curve, on a sample of the dev examples."""
+    """Return the evaluation for the curve, on a sample of the dev examples.
+
+    Thresholds are chosen on the sample each time, as they are on all dev examples in the end.
+    """
     task, sample = data.task, data.dev.sample(recipe.eval_examples)
 
     def scores() -> dict[str, float]:
         with OBJECTIVES[task.name].evaluation_head(model, task):
-            return task.score(sample, predict(task, sample, torch_run(model, task, world.device)))
+            predictions = predict(task, sample, torch_run(model, task, world.device))
+        tuned, found = _tuned(recipe, task, sample, predictions)
+        return tuned.score(sample, found)
 
     return Evaluation(scores=scores, every=every)
 
@@ -453,23 +462,25 @@ def _score(recipe: FinetuneRecipe, data: _Data, model: BertModel, world: World) 
     task, dev = data.task, data.dev
     predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
     rows = {"dev": task.score(dev, predictions)}
-    if isinstance(task, Spans) and recipe.null_threshold == "auto":
-        tuned = _tune_null_threshold(task, dev, predictions)
-        decided = [tuned.decide(prediction) for prediction in predictions]
-        rows = {"dev": tuned.score(dev, decided), "dev, null threshold 0": rows["dev"]}
+    tuned, found = _tuned(recipe, task, dev, predictions)
+    if tuned is not task:
+        before = "null threshold 0" if isinstance(task, Spans) else "thresholds 0.5"
+        rows = {"dev": tuned.score(dev, found), f"dev, {before}": rows["dev"]}
         task = tuned
-    tuned_task, found = OBJECTIVES[task.name].tuned(task, dev, predictions)
-    if tuned_task is not task:
-        rows = {"dev": tuned_task.score(dev, found), "dev, thresholds 0.5": rows["dev"]}
-        task = tuned_task
+    if isinstance(task, Spans) and recipe.null_threshold == "auto":
+        print(f"null threshold with the best F1 on dev: {task.settings.null_threshold:.3f}", flush=True)
     name, baseline_scores = best_baseline(task.name, data.train, dev, task.tokenizer)
     return task, {**rows, name: baseline_scores, "num_dev_examples": len(dev)}
 
 
-def _tune_null_threshold(task: Spans, dev: Examples, predictions: Sequence[Any]) -> Spans:
-    tuned = Spans(task.tokenizer, replace(task.settings, null_threshold=best_null_threshold(dev, predictions)))
-    print(f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}", flush=True)
-    return tuned
+def _tuned(
+    recipe: FinetuneRecipe, task: AnyTask, dev: Examples, predictions: Sequence[Any]
+) -> tuple[AnyTask, Sequence[Any]]:
+    """Return the task with the thresholds that the recipe leaves to dev, and its predictions with them."""
+    if isinstance(task, Spans) and recipe.null_threshold == "auto":
+        tuned = Spans(task.tokenizer, replace(task.settings, null_threshold=best_null_threshold(dev, predictions)))
+        return tuned, [tuned.decide(prediction) for prediction in predictions]
+    return OBJECTIVES[task.name].tuned(task, dev, predictions)
 
 
 def _warn_of_failure(recipe: FinetuneRecipe, scores: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
 from export.agreement import likeliest
 from export.evaluation_set import ExportData
 from export.quality_gate import QualityError
+from export.reporter import Reporter
 from export.source import read_source
 from tasks.batching import predict
-from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings
+from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings, best_thresholds
 from tests.export.conftest import TEXTS, UNTUNED
 from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
 from training.data.columns import Columns
+from training.data.examples import sample_indices
 from training.data.table_examples import read_classification
 from training.evaluate import torch_run
 from training.task_card import TaskCard, read_task_card
@@ -40,7 +43,7 @@ def foreign(tmp_path, save_checkpoint):
 def ours(tmp_path, foreign):
     """Return a checkpoint with a task card and thresholds, and dev data that it labels rightly, but for one text."""
     model = load_model(foreign, "classification")
-    examples = [ClassificationExample(f"{text} {letter}") for text in TEXTS for letter in "abcdefgh"]
+    examples = [ClassificationExample(f"{text} {letter}") for text in TEXTS for letter in "abcdefghijkl"]
     plain = read_source(foreign).task
     scores = [one.scores for one in predict(plain, examples, torch_run(model, plain))]
     thresholds = tuple(np.median(np.array(scores, dtype=np.float64), axis=0).tolist())  # half of the texts each
@@ -94,6 +97,71 @@ def test_the_gate_scores_sets_of_labels(tmp_path, ours, precision):
     assert 0.9 < quality["PyTorch"]["scores"]["micro_f1"] < 1
     assert next(iter(quality[own]["scores"])) == "micro_f1"
     assert quality[own]["scores"] == pytest.approx(task.score(examples, found), abs=0.05)
+
+
+def without_thresholds(ours, tmp_path):
+    """Return the checkpoint of `ours` as others save it: without task card."""
+    directory = shutil.copytree(ours[0], tmp_path / "bare")
+    (directory / "task.json").unlink()
+    return directory
+
+
+def test_thresholds_are_chosen_on_dev(tmp_path, ours):
+    """Half of the dev data choose the thresholds of a checkpoint without any, the other half judge the graph."""
+    said = []
+    model = export_checkpoint(
+        without_thresholds(ours, tmp_path),
+        tmp_path / "m/1",
+        UNTUNED,
+        data=ExportData(dev=(ours[1],)),
+        reporter=Reporter(said.append),
+    )
+
+    manifest, examples = model.manifest, read_classification(ours[1], Columns())
+    chosen = sample_indices(len(examples), len(examples) // 2)
+    others = set(range(len(examples))) - set(chosen)
+    halves = [[examples[index] for index in sorted(half)] for half in (chosen, others)]
+    plain = read_source(tmp_path / "bare").task
+    network = torch_run(load_model(ours[0], "classification"), plain)
+    predictions = [predict(plain, half, network) for half in halves]
+    assert manifest.settings.thresholds == pytest.approx(best_thresholds(halves[0], predictions[0], LABELS))
+    decided = [model.load_task().decide(item) for item in predictions[1]]
+    scores = model.load_task().score(halves[1], decided)
+    assert manifest.scores["quality"]["PyTorch"]["scores"] == pytest.approx(scores)
+    assert manifest.scores["evaluated_on"].startswith(f"{len(halves[1])} examples of dev.jsonl, thresholds chosen on ")
+    (line,) = (line for line in said if "thresholds; the best for F1" in line)
+    assert f"chosen on {len(halves[0])} examples of --dev; {len(halves[1])} others judge the graphs" in line
+    assert "\n" not in line
+
+
+def test_few_examples_choose_and_judge(tmp_path, ours):
+    """Few examples do both, and the line and the manifest say so; given thresholds are kept."""
+    said, few, bare = [], tmp_path / "few.jsonl", without_thresholds(ours, tmp_path)
+    few.write_text("".join(ours[1].read_text().splitlines(keepends=True)[:20]))
+    data = ExportData(dev=(few,))
+
+    model = export_checkpoint(bare, tmp_path / "m/1", UNTUNED, data=data, reporter=Reporter(said.append))
+    settings = {"thresholds": (0.1, 0.2, 0.3)}
+    given = export_checkpoint(bare, tmp_path / "m/2", UNTUNED, data=data, settings=settings)
+
+    assert len(model.manifest.settings.thresholds) == 3
+    assert any("which also judge the graphs, so scores are too good; give at least 40" in line for line in said)
+    assert model.manifest.scores["evaluated_on"].endswith("thresholds chosen on the same examples")
+    assert given.manifest.settings.thresholds == (0.1, 0.2, 0.3)
+    assert "thresholds" not in given.manifest.scores["evaluated_on"]
+
+
+@pytest.mark.parametrize("data", [ExportData(), "texts"])
+def test_nothing_is_chosen_without_labels(tmp_path, ours, data):
+    """Random sequences and texts without labels leave the thresholds at 0.5."""
+    (texts := tmp_path / "texts.txt").write_text("\n".join(f"{text} a" for text in TEXTS))
+    bare = without_thresholds(ours, tmp_path)
+
+    model = export_checkpoint(
+        bare, tmp_path / "m/1", UNTUNED, data=ExportData(texts=texts) if data == "texts" else data
+    )
+
+    assert model.manifest.settings.thresholds == ()
 
 
 def test_the_gate_refuses_a_loss_of_f1(tmp_path, ours, monkeypatch):

@@ -20,6 +20,7 @@ from training.data.labelled import read_examples
 from training.data.table_examples import read_classification
 from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
+from training.loop.run_directory import read_metrics
 from training.objectives.registry import OBJECTIVES
 from training.task_card import TaskCard, read_task_card
 
@@ -167,6 +168,61 @@ def test_labels_are_learned(trained):
     assert list(card.scores["dev"]) == ["micro_f1", "macro_f1", "exact_match"]
     assert card.scores["dev"]["micro_f1"] > 0.8 > card.scores["majority label"]["micro_f1"] > 0
     assert card.scores["dev"]["macro_f1"] >= card.scores["dev, thresholds 0.5"]["macro_f1"]
+
+
+def test_the_curve_has_the_scores_of_the_result(trained):
+    """Scores along the way are with thresholds chosen on dev, as the result's: the last one is that of the card."""
+    curve = [line for line in read_metrics(trained[0].parent) if "eval_micro_f1" in line]
+
+    card = read_task_card(trained[0])
+
+    assert curve[-1]["eval_micro_f1"] == pytest.approx(card.scores["dev"]["micro_f1"], abs=1e-6)
+    assert curve[-1]["eval_macro_f1"] == pytest.approx(card.scores["dev"]["macro_f1"], abs=1e-6)
+
+
+@pytest.mark.parametrize(("given", "expected"), [((0.4,), (0.4, 0.4, 0.4)), ((0.1, 0.5, 0.9), (0.1, 0.5, 0.9))])
+def test_thresholds_can_be_fixed(checkpoint, tmp_path, alone, given, expected):
+    """Given thresholds, one or one for each label, are those of curve and result; nothing is chosen on dev."""
+    train, dev = (write_multi_label(tmp_path / f"{seed}.jsonl", 40, seed) for seed in (0, 1))
+    places = {"checkpoint": checkpoint, "train": (train,), "dev": (dev,), "run_dir": tmp_path / "run"}
+    recipe = FinetuneRecipe(task="classification", thresholds=given, num_epochs=2, **places, **LEARN)
+
+    path = finetune(recipe, alone)
+
+    card = read_task_card(path)
+    assert card.settings.thresholds == expected
+    assert "dev, thresholds 0.5" not in card.scores
+    curve = [line["eval_micro_f1"] for line in read_metrics(path.parent) if "eval_micro_f1" in line]
+    assert curve[-1] == pytest.approx(card.scores["dev"]["micro_f1"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"thresholds": (0.5, 0.5)}, "need a threshold for each label: `2` thresholds, `3` labels"),
+        ({"thresholds": (1.5,)}, "--thresholds must be at least 0 and at most 1: `1.5`"),
+        (
+            {"task": "regression", "thresholds": (0.5,)},
+            "--thresholds .* has no effect here: it is for class",
+        ),
+    ],
+)
+def test_thresholds_that_do_not_fit_are_refused(checkpoint, tmp_path, alone, changes, message):
+    """Thresholds are from 0 to 1, one for each label, and for classification alone."""
+    train = write_multi_label(tmp_path / "0.jsonl", 40, 0)
+    places = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run"}
+
+    with pytest.raises(ValueError, match=message):
+        finetune(FinetuneRecipe(**{"task": "classification", **places, **LEARN, **changes}), alone)
+
+
+def test_thresholds_are_for_several_labels(checkpoint, tmp_path, alone):
+    """Data with a label for each text have no thresholds."""
+    train = write_classification(tmp_path / "one.jsonl", 40, 0)
+    places = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run"}
+
+    with pytest.raises(ValueError, match="--thresholds are for texts with any number of labels"):
+        finetune(FinetuneRecipe(task="classification", thresholds=(0.5,), **places, **LEARN), alone)
 
 
 def test_evaluation_gives_the_scores_of_the_card(trained, tmp_path, monkeypatch, capfd):

@@ -85,6 +85,7 @@ class TaskOptions:
     max_query_length: int
     max_answer_length: int
     null_threshold: float | Literal["auto"]
+    thresholds: tuple[float, ...] | Literal["auto"]
     has_dev: bool
     """True if there are dev data."""
 

@@ -52,10 +52,14 @@ class ClassificationObjective(TaskObjective):
 
     def settings(self, options: TaskOptions, examples: Sequence[ClassificationExample]) -> TaskSettings:
         labels = all_label_names(self, examples)
+        given = () if options.thresholds == "auto" else options.thresholds
         if any(example.labels is not None for example in examples):
+            thresholds = given * len(labels) if len(given) == 1 else given
             return ClassificationSettings(
-                max_seq_length=options.max_seq_length, labels=labels, problem_type=MULTI_LABEL
+                max_seq_length=options.max_seq_length, labels=labels, problem_type=MULTI_LABEL, thresholds=thresholds
             )
+        if given:
+            raise ValueError("--thresholds are for texts with any number of labels, and these have one each")
         return ClassificationSettings(max_seq_length=options.max_seq_length, labels=labels)
 
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
@@ -118,9 +122,9 @@ class ClassificationObjective(TaskObjective):
     def tuned(
         self, task: AnyTask, dev: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
     ) -> tuple[AnyTask, Sequence[ClassificationPrediction]]:
-        """Choose the threshold of each label."""
+        """Choose the threshold of each label, unless thresholds are given."""
         assert isinstance(task, Classification)
-        if not task.settings.is_multi_label:
+        if not task.settings.is_multi_label or task.settings.thresholds:
             return task, predictions
         thresholds = best_thresholds(dev, predictions, task.settings.labels)
         tuned = Classification(task.tokenizer, replace(task.settings, thresholds=thresholds))
