@@ -29,6 +29,8 @@ from training.tokenizer import read_tokenizer
 from training.weights import read_weights
 
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"
+"""Configuration of an adapter of peft, which transformers would load on top of the weights."""
 ABLATION = "bert-ablation"
 """`model_type` of networks that differ from BERT for an ablation, so that transformers does not load them as BERT."""
 
@@ -46,8 +48,16 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     architecture_of(values, path)
     if values.get("is_decoder") and "direction" not in values:
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
-    if values.get("quantization_config"):
-        raise ValueError(f"`{path}` has a quantization_config; take the checkpoint that was quantized, in floats")
+    if quantization := values.get("quantization_config"):
+        method = f" ({quantization.get('quant_method', 'no method')})" if isinstance(quantization, dict) else ""
+        raise ValueError(
+            f"`{path}` has a quantization_config{method}; take the checkpoint that was quantized, in floats"
+        )
+    if (adapter := path.with_name(ADAPTER_FILE)).is_file():
+        raise ValueError(
+            f"`{adapter}` is an adapter over the weights beside it; merge it into them (peft: merge_and_unload), or "
+            "remove it if they already contain it"
+        )
     return values
 
 
@@ -61,7 +71,7 @@ def _not_a_checkpoint(directory: Path) -> str:
         )
     if not directory.is_dir():
         return f"not a checkpoint: `{directory}` is a file; give the directory with {CONFIG_FILE} and weights"
-    if (directory / "adapter_config.json").is_file():
+    if (directory / ADAPTER_FILE).is_file():
         return f"`{directory}` holds an adapter alone; merge it into its model, and save that (peft: merge_and_unload)"
     inner = directory / "checkpoint"
     hint = (

@@ -56,10 +56,7 @@ class AblationConfig(EncoderConfig):
             raise ValueError(f"state_layers names a layer twice: `{' '.join(map(str, layers))}`")
         is_special = self.shares_layers or self.relative_attention_num_buckets
         if is_special and (self.direction != "both" or self.combines_states):
-            raise ValueError(
-                f"a `{self.model_type}` cannot combine layers or run in one direction: leave out --layers, --combine "
-                "and --bilstm"
-            )
+            raise ValueError(_refusal(self.model_type))
 
     @property
     def layers_read(self) -> tuple[int, ...]:
@@ -114,10 +111,19 @@ def change_config(config: EncoderConfig, changes: Mapping[str, Any]) -> EncoderC
         ValueError: for a field that this family of encoders does not have.
     """
     if not isinstance(config, AblationConfig) and type(config) is not EncoderConfig:
-        if unknown := next((name for name in changes if not hasattr(config, name)), None):
-            raise ValueError(f"`{unknown}` cannot be changed: ablations exist for BERT, not for `{config.model_type}`")
+        if not all(hasattr(config, name) for name in changes):
+            raise ValueError(_refusal(config.model_type))
         return replace(config, **changes)
     return make_config(**{field.name: getattr(config, field.name) for field in fields(config)} | dict(changes))
+
+
+def _refusal(model_type: str) -> str:
+    """Return the error message for an ablation of a family that has none."""
+    return (
+        f"a `{model_type}` cannot combine layers or run in one direction: leave out --layers, --combine, --bilstm and "
+        "--direction, so that its head reads the last layer; a `bert`, `distilbert`, `roberta`, `xlm-roberta`, "
+        "`camembert` or `electra` can"
+    )
 
 
 def without_combination(config: EncoderConfig) -> EncoderConfig:

@@ -57,7 +57,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
         if not config.has_position_embeddings:  # rotary positions
             raise ValueError(
                 f"replaced-token detection needs BERT's layers, which `{config.model_type}` does not have; "
-                "leave out --objective"
+                "leave out --objective, to train masked-lm"
             )
         if generator_layers > config.num_hidden_layers:
             raise ValueError(

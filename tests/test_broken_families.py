@@ -1,0 +1,156 @@
+"""Checkpoints that cannot be used: export and fine-tuning name file and key in one line, for encoders of any family."""
+
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.source import read_source
+from tests.families import create
+from tests.toy import write_classification
+from training.checkpoint import load_model
+from training.finetune import FinetuneRecipe, finetune
+
+FAMILIES = ("bert", "roberta", "modernbert")
+WEIGHTS = "model.safetensors"
+
+
+def edit_config(**changes):
+    def change(directory):
+        path = directory / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def edit_weights(change):
+    """Return a function that changes the largest layer's matrix and what stands beside it."""
+
+    def edit(directory):
+        weights = load_file(directory / WEIGHTS)
+        name = next(name for name in weights if "layer" in name and weights[name].dim() == 2)
+        weights |= change(name, weights[name])
+        save_file({key: value for key, value in weights.items() if value is not None}, directory / WEIGHTS)
+
+    return edit
+
+
+def as_gptq(name, value):
+    packed = name.removesuffix("weight")
+    words = torch.zeros(value.shape[1] // 8, value.shape[0], dtype=torch.int32)
+    return {name: None, f"{packed}qweight": words, f"{packed}scales": torch.ones(1, value.shape[0]).half()}
+
+
+def as_bitsandbytes(name, value):
+    return {name: value.to(torch.int8), f"{name}_format": torch.tensor(0, dtype=torch.uint8)}
+
+
+def truncate(directory):
+    data = (directory / WEIGHTS).read_bytes()
+    (directory / WEIGHTS).write_bytes(data[: len(data) // 2])
+
+
+class RunsCode:
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+def with_code(directory):
+    weights = dict(load_file(directory / WEIGHTS))
+    (directory / WEIGHTS).unlink()
+    torch.save({**weights, "more": RunsCode()}, directory / "pytorch_model.bin")
+
+
+def plain_pickle(directory):
+    (directory / WEIGHTS).unlink()
+    (directory / "pytorch_model.bin").write_bytes(pickle.dumps({"more": RunsCode()}))
+
+
+def with_adapter(directory):
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+
+
+def adapter_alone(directory):
+    with_adapter(directory)
+    (directory / WEIGHTS).rename(directory / "adapter_model.safetensors")
+    (directory / "config.json").unlink()
+
+
+def more_tokens(directory):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 150}))
+    weights = load_file(directory / WEIGHTS)
+    size = max(len(value) for value in weights.values())
+    save_file(
+        {name: value[:150] if len(value) == size else value for name, value in weights.items()}, directory / WEIGHTS
+    )
+
+
+MISTAKES = {
+    "GPTQ": (
+        edit_config(quantization_config={"quant_method": "gptq"}),
+        r"config.json` has a quantization_config .gptq.",
+    ),
+    "AWQ": (edit_config(quantization_config={"quant_method": "awq"}), r"config.json` has a quantization_config .awq."),
+    "bitsandbytes": (
+        edit_config(quantization_config={"load_in_8bit": True}),
+        r"config.json` has a quantization_config",
+    ),
+    "GPTQ weights": (edit_weights(as_gptq), r"model.safetensors`: `.*qweight` is quantized; take the checkpoint in 16"),
+    "8-bit weights": (
+        edit_weights(as_bitsandbytes),
+        r"model.safetensors`: `.*weight` is quantized; take the checkpoint",
+    ),
+    "fp8 weights": (
+        edit_weights(lambda name, value: {name: value.to(torch.float8_e4m3fn)}),
+        r"model.safetensors`: `.*weight` is quantized; take the checkpoint",
+    ),
+    "adapter": (with_adapter, r"adapter_config.json` is an adapter over the weights beside it; merge it"),
+    "adapter alone": (adapter_alone, r"holds an adapter alone; merge it"),
+    "LoRA weights": (
+        edit_weights(lambda name, value: {name.replace("weight", "lora_A.default.weight"): torch.ones(2, 2)}),
+        r"has `.*lora_A.*`; merge such weights",
+    ),
+    "truncated": (truncate, r"cannot read weights `.*model.safetensors`"),
+    "code": (with_code, r"pytorch_model.bin`: it holds more than plain tensors"),
+    "plain pickle": (plain_pickle, r"cannot read weights `.*pytorch_model.bin`"),
+    "tokenizer of more tokens": (more_tokens, r"has \d+ tokens, its network 150; they do not belong together"),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_unusable_checkpoints(kind, mistake, tmp_path, alone):
+    """Both commands refuse the checkpoint with the same line, and write nothing."""
+    change, message = MISTAKES[mistake]
+    create(kind, "embedding", tmp_path / "c")
+    change(tmp_path / "c")
+    train = write_classification(tmp_path / "a.jsonl", 20, 0)
+    recipe = FinetuneRecipe(
+        task="classification", checkpoint=tmp_path / "c", train=(train,), run_dir=tmp_path / "run", learning_rate=1e-3
+    )
+
+    with pytest.raises(ValueError, match=message) as exported:
+        read_source(tmp_path / "c", task="embedding").load_model()
+    with pytest.raises(ValueError, match=message) as tuned:
+        finetune(recipe, alone)
+
+    assert "\n" not in str(exported.value) + str(tuned.value)
+    assert not (tmp_path / "run/checkpoint").exists()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_weights_in_16_bits(kind, tmp_path):
+    """bfloat16 weights are read as they are."""
+    create(kind, "embedding", tmp_path)
+    weights = {name: value.bfloat16() for name, value in load_file(tmp_path / WEIGHTS).items()}
+    save_file(weights, tmp_path / WEIGHTS)
+
+    ours = load_model(tmp_path, "embedding").bert.embeddings.word.weight
+
+    name = next(name for name in weights if "embeddings" in name and len(weights[name]) == len(ours))
+    assert ours.dtype == torch.float32
+    assert torch.equal(ours, weights[name].float())
