@@ -135,3 +135,11 @@ def test_the_built_in_texts_vary() -> None:
     assert min(lengths) <= 2
     assert max(lengths) >= 100
     assert len(set(SENTENCES)) == len(SENTENCES)
+
+
+def test_masks_of_other_tokenizers_stay() -> None:
+    """A text with a mask of another tokenizer than BERT's gets no second one."""
+    texts = ["an <mask> owl", "an [MASK] owl"]
+    (payload,) = make_payloads("masked-lm", texts, batch_size=2).items
+
+    assert list(pb.FillMaskRequest.FromString(payload.body).texts) == texts
