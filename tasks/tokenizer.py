@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from tasks._space_splitter import SpaceSplitter, can_split_at_spaces
 from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.sequence_template import read_templates
 from tasks.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
@@ -78,8 +79,8 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
-        self._splitter = TextSplitter(backend) if can_split(backend) else None
-        self._has_spaces = self._splitter is None
+        self._splitter = _create_splitter(backend)
+        self._has_spaces = not isinstance(self._splitter, TextSplitter)
         """True if offsets may include the space before a word, as in byte-level BPE and SentencePiece."""
         self._on_tokens: Callable[[int], None] = _ignore
         self._on_sequences: Callable[[int], None] = _ignore
@@ -196,7 +197,7 @@ class Tokenizer:
         Returns:
             [words, 2] int64, (start, end) in code points.
         """
-        if self._splitter is None:
+        if not isinstance(self._splitter, TextSplitter):
             return _word_divider().with_progress(self._on_tokens, self._on_sequences).word_offsets(text)
         blocks = [np.zeros((0, 2), np.int64)]
         for _, piece, encoding in self._encode_pieces([text], [_TokenBuffer()], ids_only=False):
@@ -247,6 +248,8 @@ class Tokenizer:
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         if self._has_spaces:
             offsets = _without_spaces(piece.text, offsets)
+        if isinstance(self._splitter, SpaceSplitter) and piece.start and encoding.ids[:1] == [self._splitter.space_id]:
+            offsets[0] = 1
         return piece.to_text_offsets(offsets)
 
     def _encode_pieces(
@@ -298,6 +301,13 @@ class Tokenizer:
         except BaseException as error:
             _raise_if_panic(error)
             raise
+
+
+def _create_splitter(backend: tokenizers.Tokenizer) -> TextSplitter | SpaceSplitter | None:
+    """Return a splitter of long texts; None if the tokenizer needs the whole text."""
+    if can_split(backend):
+        return TextSplitter(backend)
+    return SpaceSplitter(backend) if can_split_at_spaces(backend) else None
 
 
 def include_combining_marks(text: str, bounds: np.ndarray) -> np.ndarray:
