@@ -192,8 +192,9 @@ class NomicReference(nn.Module):
         if task == "masked-lm":
             weights["cls.predictions.decoder.weight"] = weights["embeddings.word_embeddings.weight"]
             weights["cls.predictions.decoder.bias"] = weights.pop("cls.predictions.bias")
-        missing, _ = model.load_state_dict(weights, strict=False)
-        return (model, {"missing_keys": missing}) if output_loading_info else model
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        report = {"missing_keys": missing, "unexpected_keys": unexpected}
+        return (model, report) if output_loading_info else model
 
 
 def class_name(network):

@@ -45,6 +45,9 @@ _HUB_DEFAULTS = {
 _GATES = {"swiglu": "silu", "geglu": "gelu"}
 """`activation_function` of the hub's code, and the activation of the gate."""
 
+_POOLED = {"bert.pooler": "nomic_bert.pooler.dense", "classifier": "classifier"}
+"""Head over [CLS]; other tasks have no pooler."""
+
 
 class _NomicBert(Architecture):
     def key_of(self, name: str, values: Mapping[str, Any]) -> str:
@@ -197,7 +200,6 @@ ARCHITECTURE = _NomicBert(
         "bert.embeddings.word": "embeddings.word_embeddings",
         "bert.embeddings.token_type": "embeddings.token_type_embeddings",
         "bert.embeddings.norm": "emb_ln",
-        "bert.pooler": "pooler.dense",
     },
     layers="encoder.layers.",
     layer={
@@ -215,5 +217,6 @@ ARCHITECTURE = _NomicBert(
         "classifier": "classifier",
         "qa_outputs": "qa_outputs",
     },
+    task_heads=dict.fromkeys(("classification", "regression", "multiple-choice"), _POOLED),
     bare=("embeddings.", "emb_ln.", "encoder.", "pooler."),
 )
