@@ -21,6 +21,7 @@ import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper
 
 from export.builder import CONTRIB, GraphBuilder
+from export.disentangled_layers import DisentangledLayers
 from export.linear import LinearLayers
 from export.network import MASKED, PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
 from export.rotary_layers import PostNormLayers, PreNormLayers
@@ -28,6 +29,7 @@ from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, activation_of
 from tasks.features import INPUT_NAMES
+from training.model.disentangled_encoder import DisentangledConfig
 from training.model.nomic_encoder import NomicBertConfig
 from training.model.rotary_encoder import ModernBertConfig
 
@@ -64,6 +66,8 @@ class _Writer:
                 layers = PreNormLayers(self, self.config).apply
             elif isinstance(self.config, NomicBertConfig):
                 layers = PostNormLayers(self, self.config).apply
+            elif isinstance(self.config, DisentangledConfig):
+                layers = DisentangledLayers(self, self.config).apply
         x = layers(x)
         with self.graph.scope("head"):
             outputs = self.head(x)
@@ -91,7 +95,12 @@ class _Writer:
             x = self.graph.add("Add", x, self.positions())
         elif self.config.type_vocab_size == 1:  # all tokens have type 0
             x = self.graph.add("Add", x, self.weight("bert.embeddings.token_type.weight"))
-        x = self.layer_norm("bert.embeddings.norm", x)
+        if self.config.projects_embeddings_first:
+            return self.layer_norm("bert.embeddings.norm", self.project_embeddings(x))
+        return self.project_embeddings(self.layer_norm("bert.embeddings.norm", x))
+
+    def project_embeddings(self, x: str) -> str:
+        """Project embeddings to the hidden size if theirs differs."""
         has_projection = self.config.width_of_embeddings != self.config.hidden_size
         return self.linear.apply(PROJECTION, x) if has_projection else x
 
@@ -167,7 +176,13 @@ class _Writer:
         """Return the output of one layer: [batch, length, hidden], or [batch, 1, hidden] for [CLS] alone."""
         queries = self.first_token(x) if only_cls else x
         with self.graph.scope("attention"):
-            y = self.linear.apply(f"{name}.attention_output", self.attention(f"{name}.qkv", queries, x))
+            context = self.attention(f"{name}.qkv", queries, x)
+        return self.after_attention(name, context, queries)
+
+    def after_attention(self, name: str, context: str, queries: str) -> str:
+        """Return the output of a layer from its attended values and its input, for the same tokens."""
+        with self.graph.scope("attention"):
+            y = self.linear.apply(f"{name}.attention_output", context)
             queries = self.add_and_norm(f"{name}.attention_norm", y, queries)
         with self.graph.scope("feed_forward"):
             y = self.intermediate(f"{name}.intermediate", queries, self.config.hidden_act)

@@ -13,6 +13,12 @@ import torch
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
+from training.model.disentangled_encoder import (
+    DisentangledConfig,
+    DisentangledEncoder,
+    DisentangledLayer,
+    relative_rows,
+)
 from training.model.encoder import EncoderConfig, distance_buckets
 from training.model.heads import BertModel
 from training.model.nomic_encoder import NomicBertConfig
@@ -74,9 +80,8 @@ class Weights:
     def from_model(cls, model: BertModel) -> Weights:
         """Return the weights of a PyTorch network. Only transposed matrices are copied, once for all graphs."""
         arrays = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-        if (
-            model.config.type_vocab_size == 1 and model.config.has_position_embeddings
-        ):  # all tokens have type 0: its row goes into the positions
+        if model.config.type_vocab_size == 1 and model.config.has_position_embeddings:
+            # All tokens have type 0: its row goes into the positions.
             arrays["bert.embeddings.position.weight"] = arrays["bert.embeddings.position.weight"] + arrays.pop(
                 "bert.embeddings.token_type.weight"
             )
@@ -84,11 +89,16 @@ class Weights:
             arrays[RELATIVE_BIAS] = _bias_by_distance(model.config, arrays.pop("bert.relative_bias.weight"))
         if "mlm.bias" in arrays:
             arrays["mlm.decoder.bias"] = arrays["mlm.bias"]
+        if isinstance(model.config, DisentangledConfig):
+            arrays = {name: value for name, value in arrays.items() if not _RELATIVE.search(name)}
         floats = {
             name: np.ascontiguousarray(value.T) if _is_layer_matrix(name, value) else value
             for name, value in arrays.items()
         }
-        return cls(floats | _rotary_tables(model.config) | {DECODER_MATRIX: arrays["bert.embeddings.word.weight"].T})
+        tables = _rotary_tables(model.config)
+        if isinstance(model.bert, DisentangledEncoder):
+            tables |= _relative_tables(model.bert)
+        return cls(floats | tables | {DECODER_MATRIX: arrays["bert.embeddings.word.weight"].T})
 
     @classmethod
     def from_graph(cls, path: Path) -> Weights:
@@ -156,7 +166,39 @@ def _rotary_tables(config: EncoderConfig) -> dict[str, np.ndarray]:
     }
 
 
-_POSITION_TABLES = ("bert.embeddings.position.weight", rotary_name("cos"), rotary_name("frequencies"))
+RELATIVE_BUCKETS = "bert.relative.buckets"
+"""Bucket of each distance, int64 [positions]; a bucket and its negative are rows from the middle of the tables."""
+_RELATIVE = re.compile(r"\.(relative|relative_norm|position_key|position_query)\.")
+"""Weights that `_relative_tables` replaces."""
+
+
+def relative_name(layer: str, part: str) -> str:
+    """Return the name of a table [heads, rows, head size] of relative embeddings, as `keys` or as `queries`."""
+    return f"{layer}.relative_{part}"
+
+
+@torch.no_grad()
+def _relative_tables(encoder: DisentangledEncoder) -> dict[str, np.ndarray]:
+    """Return what the scores of positions need: each layer's projections of the relative embeddings, and buckets."""
+    config = encoder.config
+    if not (config.has_c2p or config.has_p2c):
+        return {}
+    middle, table = config.num_relative_rows // 2, encoder.embeddings.relative_table()
+    rows_before = relative_rows(config, config.num_positions)[: config.num_positions].flip(0)
+    found = {RELATIVE_BUCKETS: (middle - rows_before).numpy()}
+    for number, layer in enumerate(encoder.layers):
+        assert isinstance(layer, DisentangledLayer)
+        for part, projected in zip(("keys", "queries"), layer.project(table), strict=True):
+            if projected is not None:
+                name = relative_name(f"bert.layers.{number}", part)
+                found[name] = np.ascontiguousarray(projected.numpy())
+    return found
+
+
+_POSITION_TABLES = (
+    *("bert.embeddings.position.weight", rotary_name("cos"), rotary_name("frequencies")),
+    RELATIVE_BUCKETS,
+)
 
 
 def _to_float32(array: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ _READ = {_DIMS, _NAME, _KEY, _VALUE}
 _LOCATION = b"location"
 _POSITIONS = (
     *("embeddings.position.weight", "position_embeddings.weight"),
-    *("rotary.global.cos", "rotary.global.frequencies"),
+    *("rotary.global.cos", "rotary.global.frequencies", "relative.buckets"),
 )
 """Last parts of the names of tables with a row for each position, in our graphs and in those of transformers."""
 _MAX_NAME_BYTES = 4096

@@ -8,7 +8,7 @@ import transformers
 
 from tasks.tokenizer_files import TOKENIZER_FILE
 from tests.nomic_reference import NomicReference
-from tests.toy_tokenizers import byte_bpe, modernbert, mpnet, unigram, wordpiece
+from tests.toy_tokenizers import byte_bpe, deberta, modernbert, mpnet, unigram, wordpiece
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 
@@ -22,6 +22,7 @@ NOMIC = {
     **{"pad_vocab_size_multiple": 64, "max_trained_positions": 2048, "rotary_scaling_factor": None},
 }
 """Keys of the model's own code on the hub."""
+DEBERTA = {**SMALL, "max_position_embeddings": 40, "relative_attention": True}
 CONFIGS = {
     "bert": {**SMALL, "max_position_embeddings": 40},
     "bert, one type": {**SMALL, "max_position_embeddings": 40, "type_vocab_size": 1},
@@ -52,9 +53,26 @@ CONFIGS = {
         **{"activation_function": "geglu", "type_vocab_size": 1, "layer_norm_epsilon": 1e-3, "rotary_emb_base": 50},
         **{"rotary_scaling_factor": 2.0, "max_trained_positions": 12},
     },
+    "deberta-v2": {
+        **{**DEBERTA, "pos_att_type": "p2c|c2p", "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
+        **{"share_att_key": True, "position_biased_input": False, "type_vocab_size": 0},
+    },
+    "deberta-v2, all options": {
+        **{**DEBERTA, "pos_att_type": ["c2p", "p2c"], "share_att_key": False, "max_relative_positions": 16},
+        **{"position_biased_input": True, "type_vocab_size": 2, "embedding_size": 16, "layer_norm_eps": 1e-3},
+        **{"conv_kernel_size": 3, "conv_act": "gelu", "conv_groups": 2, "pooler_hidden_act": "tanh"},
+        **{"hidden_act": "gelu_new", "pooler_dropout": 0.1},
+    },
 }
 """Config of each family, and of odd members."""
-BACKENDS = {"roberta": byte_bpe, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet, "modernbert": modernbert}
+BACKENDS = {
+    "roberta": byte_bpe,
+    "xlm-roberta": unigram,
+    "camembert": unigram,
+    "mpnet": mpnet,
+    "modernbert": modernbert,
+    "deberta-v2": deberta,
+}
 SETTINGS = {
     "classification": {"labels": ["a", "b", "c"]},
     "tagging": {"labels": ["O", "B-A", "I-A"]},
@@ -119,7 +137,8 @@ def batch(kind, batch_size=2, length=20):
     for row in range(1, batch_size):
         ids[row, -row * 5 :], mask[row, -row * 5 :] = padding, 0
     types = torch.zeros_like(ids)
-    if family(kind).model_type in ("bert", "electra", "albert", "nomic_bert") and config.get("type_vocab_size", 2) > 1:
+    has_types = ("bert", "electra", "albert", "nomic_bert", "deberta-v2")
+    if family(kind).model_type in has_types and config.get("type_vocab_size", 2) > 1:
         types[:, length // 2 :] = 1
     return ids, mask, types
 

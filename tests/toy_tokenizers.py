@@ -13,6 +13,7 @@ TEXT = [
     "Numbers 1234 and e-mails a.b@c.org (2,5 %).",
 ] * 8
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+DEBERTA_TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -91,11 +92,29 @@ def unigram(vocab_size=300):
     return backend
 
 
+def deberta(vocab_size=300):
+    """Return a tokenizer as of DeBERTa v2 and v3: SentencePiece's Unigram with the special tokens of BERT."""
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Strip(), normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=DEBERTA_TOKENS, unk_token="[UNK]", show_progress=False
+    )
+    backend.train_from_iterator(TEXT, trainer)
+    backend.add_special_tokens(["[MASK]"])
+    backend.post_processor = bert_template(backend)
+    return backend
+
+
 KINDS = {
     "wordpiece": wordpiece,
     "mpnet": mpnet,
     "byte_bpe": byte_bpe,
     "modernbert": modernbert,
     "unigram": unigram,
+    "deberta": deberta,
 }
 """Makers of the tokenizers."""

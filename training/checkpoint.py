@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"unsupported encoder: `{path}` has model_type `{name}` (supported: {known})")
-    return ARCHITECTURES[name]
+    return ARCHITECTURES[name].of(values)
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
@@ -138,7 +137,7 @@ def create_model(
 
 def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
-        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        config = config.with_dropout(dropout)
     if task == "masked-lm":  # predicts from the last layer, also if the checkpoint's heads read others
         config = without_combination(config)
     with torch.device("meta"):
@@ -171,10 +170,10 @@ def load_model(
         ValueError: names what the checkpoint lacks, or a weight that is NaN or infinite.
     """
     values = read_config(directory)
-    if task == "masked-lm" and not values.get("tie_word_embeddings", True):
+    architecture = architecture_of(values, Path(directory) / CONFIG_FILE)
+    if task == "masked-lm" and not architecture.ties_word_embeddings(values):
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
-        architecture = architecture_of(values, Path(directory) / CONFIG_FILE)
         config = change_config(architecture.read_config(values), changes or {})
         model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:

@@ -43,7 +43,7 @@ def save_checkpoint(
 def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
     """Write the files of a checkpoint into an existing directory."""
     labels = getattr(card.settings, "labels", ())
-    family = ARCHITECTURES[model.config.model_type]
+    family = ARCHITECTURES[model.config.model_type].of(vars(model.config))
     config = {"architectures": [family.class_name(model.architecture)], **family.write_config(model.config)}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}

@@ -82,6 +82,7 @@ def test_spaces_are_trimmed_also_if_the_tokenizer_keeps_them():
         ("byte_bpe", "<pad>", "<unk>", "<mask>"),
         ("modernbert", "[PAD]", "[UNK]", "[MASK]"),
         ("unigram", "<pad>", "<unk>", "<mask>"),
+        ("deberta", "[PAD]", "[UNK]", "[MASK]"),
     ],
 )
 def test_special_tokens_by_role(kind, pad, unknown, mask):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -106,12 +106,17 @@ class EncoderConfig:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
 
-    # Blocks that `training.model.rotary_encoder` has otherwise
+    # Blocks that `training.model.rotary_encoder` and `training.model.disentangled_encoder` have otherwise
 
     @property
     def has_position_embeddings(self) -> bool:
         """True if positions have learned embeddings."""
         return True
+
+    @property
+    def projects_embeddings_first(self) -> bool:
+        """True if the projection of the embeddings stands before LayerNorm, and has no bias."""
+        return False
 
     @property
     def has_prediction_head(self) -> bool:
@@ -158,6 +163,14 @@ class EncoderConfig:
         """Size of the output for each token."""
         return self.hidden_size
 
+    def position_flops(self, length: int) -> int:
+        """Return the FLOPs of a token for relative positions and neighbours, forward, in sequences of this length."""
+        return 0
+
+    def with_dropout(self, dropout: float) -> EncoderConfig:
+        """Return a copy with another dropout of hidden states and attention."""
+        return replace(self, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
     def create_encoder(self, *, with_pooler: bool) -> Encoder:
         """Return a new encoder of this shape."""
         return Encoder(self, with_pooler=with_pooler)
@@ -191,8 +204,11 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_position_embeddings, size) if config.has_position_embeddings else None
         self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
-        self.projection = nn.Linear(size, config.hidden_size) if size != config.hidden_size else None
+        self.projects_first = config.projects_embeddings_first
+        norm_size = config.hidden_size if self.projects_first else size
+        self.norm = nn.LayerNorm(norm_size, eps=config.layer_norm_eps, bias=config.norm_bias)
+        has_projection, bias = size != config.hidden_size, not self.projects_first
+        self.projection = nn.Linear(size, config.hidden_size, bias=bias) if has_projection else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
@@ -202,6 +218,8 @@ class Embeddings(nn.Module):
             x_BLD = x_BLD + (self.token_type(token_type_ids_BL) if has_types else self.token_type.weight[0])
         if self.position is not None:
             x_BLD = x_BLD + self.positions(self.position, input_ids_BL)
+        if self.projects_first:
+            return self.dropout(self.norm(x_BLD if self.projection is None else self.projection(x_BLD)))
         x_BLD = self.dropout(self.norm(x_BLD))
         return x_BLD if self.projection is None else self.projection(x_BLD)
 
@@ -237,16 +255,25 @@ class Layer(nn.Module):
             mask: bool, true where a token may attend, or floats to add to the scores; broadcast to [B, H, L, L]. None
                 for everywhere.
         """
-        y_BLD = self.attention_output(self._attend(x_BLD, mask))
-        x_BLD = self.attention_norm(self.dropout.add(y_BLD, x_BLD))
-        y_BLD = self.output(self.activation(self.intermediate(x_BLD)))
-        return self.output_norm(self.dropout.add(y_BLD, x_BLD))
+        context_BLD = attend(self.split_heads(x_BLD), mask, self.attention_dropout, training=self.training)
+        return self.after_attention(context_BLD, x_BLD)
 
-    def _attend(self, x_BLD: Tensor, mask: Tensor | None) -> Tensor:
+    def split_heads(self, x_BLD: Tensor) -> Tensor:
+        """Return queries, keys and values of all heads, [3, B, H, L, K]."""
         batch, length, hidden = x_BLD.shape
         qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
-        qkv_3BHLK = qkv_BL3HK.permute(2, 0, 3, 1, 4)
-        return attend(qkv_3BHLK, mask, self.attention_dropout, training=self.training)
+        return qkv_BL3HK.permute(2, 0, 3, 1, 4)
+
+    def after_attention(self, context_BLD: Tensor, x_BLD: Tensor) -> Tensor:
+        """Return the output of the layer.
+
+        Args:
+            context_BLD: attended values.
+            x_BLD: input of the layer.
+        """
+        x_BLD = self.attention_norm(self.dropout.add(self.attention_output(context_BLD), x_BLD))
+        y_BLD = self.output(self.activation(self.intermediate(x_BLD)))
+        return self.output_norm(self.dropout.add(y_BLD, x_BLD))
 
 
 def attend(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, *, training: bool) -> Tensor:

@@ -29,7 +29,7 @@ def flops_per_token(
     E are the parameters of the layers' matrices; each takes a multiplication and an addition forward, and twice that
     backward. 12 L D S are the two matrix products of attention. The next term is the masked LM head on the predicted
     tokens. R are the parameters of a BiLSTM's matrices. A frozen encoder only runs forward: 2 E + 4 L D S. With gradual
-    unfreezing all layers count, also those that do not train yet.
+    unfreezing all layers count, also those that do not train yet. `EncoderConfig.position_flops` come on top.
 
     Args:
         length: S, tokens in a sequence.
@@ -41,7 +41,7 @@ def flops_per_token(
     hidden, layers = config.hidden_size, config.depth * num_stacks(config) + generator_layers
     feed_forward = config.num_feed_forward_matrices * hidden * config.intermediate_size
     weights = layers * (4 * hidden**2 + feed_forward)
-    encoder = 2 * weights + 4 * layers * hidden * length
+    encoder = 2 * weights + 4 * layers * hidden * length + config.position_flops(length)
     head = hidden * config.vocab_size + config.output_size * hidden
     if generator_layers:
         encoder, head = encoder + 2 * hidden**2, 2 * head

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from training.ablations.model import AblationConfig
 from training.model.encoder import ACTIVATIONS, EncoderConfig, Layer, padding_mask
 from training.model.heads import BertForPreTraining, MaskedLMHead
 
@@ -54,7 +55,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
     """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
 
     def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
-        if not config.has_position_embeddings:  # rotary positions
+        if type(config) not in (EncoderConfig, AblationConfig):
             raise ValueError(
                 f"replaced-token detection needs BERT's layers, which `{config.model_type}` does not have; "
                 "leave out --objective, to train masked-lm"

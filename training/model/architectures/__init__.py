@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from training.model.architectures import albert, bert, distilbert, electra, modernbert, mpnet, nomic_bert, roberta
+from training.model.architectures import (
+    albert,
+    bert,
+    deberta_v2,
+    distilbert,
+    electra,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    roberta,
+)
 from training.model.architectures.base import Architecture
 from training.model.encoder import EncoderConfig
 
@@ -25,6 +35,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         albert.ARCHITECTURE,
         modernbert.ARCHITECTURE,
         nomic_bert.ARCHITECTURE,
+        deberta_v2.ARCHITECTURE,
     )
 }
 """Architecture of each `model_type` in `config.json`."""

@@ -151,6 +151,17 @@ class Architecture:
             if name not in _OPTIONS or value != _OPTIONS[name]
         }
 
+    def of(self, values: Mapping[str, Any]) -> Architecture:
+        """Return the architecture for the values of `config.json` or the fields of a config.
+
+        It is another one where the config decides on the names of weights.
+        """
+        return self
+
+    def ties_word_embeddings(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the output layer of masked LM is the word embeddings, by the values of `config.json`."""
+        return bool(values.get("tie_word_embeddings", True))
+
     def class_name(self, architecture: str) -> str:
         """Return the name in transformers of one of the classes in `training.model.heads`."""
         name = architecture.removeprefix("Bert")

@@ -1,0 +1,254 @@
+"""DeBERTa v2: config keys, buckets of distances and training. Outputs are compared in test_architectures."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from tasks.registry import settings_from_dict
+from tests.families import CONFIGS, batch, create
+from tests.training.model.test_architectures import change_weights
+from training.ablations.model import change_config
+from training.checkpoint import create_model, load_model, read_shape
+from training.checkpoint_writer import save_checkpoint
+from training.model.architectures import create_config
+from training.model.disentangled_encoder import DisentangledConfig, log_buckets, relative_rows
+from training.model.flops import flops_per_token
+from training.model.replaced_token_detection import BertForReplacedTokenDetection
+from training.task_card import TaskCard
+
+KINDS = ["deberta-v2", "deberta-v2, all options"]
+SHAPE = DisentangledConfig(
+    **{"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96},
+    **{"relative_attention": True, "pos_att_type": "c2p|p2c", "position_buckets": 8, "share_att_key": True},
+    **{"position_biased_input": False, "max_position_embeddings": 128},
+)
+
+
+def edit(directory, **changes):
+    """Change keys of `config.json`; None removes one."""
+    path = directory / "config.json"
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+
+def both(reference, directory, kind):
+    """Return the last hidden states of both libraries at the tokens of a padded batch."""
+    ids, mask, types = batch(kind)
+    with torch.no_grad():
+        ours = load_model(directory, "embedding").eval()(ids, mask, types)["last_hidden_state"]
+        theirs = reference(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+    return ours[mask.bool()], theirs[mask.bool()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"relative_attention": False, "position_biased_input": True},
+        {"pos_att_type": ["c2p"]},
+        {"pos_att_type": "P2C"},
+        {"pos_att_type": [], "position_biased_input": True},
+        {"share_att_key": False},
+        {"share_att_key": False, "pos_att_type": "p2c"},
+        {"norm_rel_ebd": "none"},
+        {"position_buckets": -1},
+        {"position_buckets": 5, "max_relative_positions": 12},
+        {"position_buckets": -1, "max_relative_positions": 7},
+        {"conv_kernel_size": 5, "conv_act": "tanh"},
+        {"conv_kernel_size": 3, "num_hidden_layers": 1},
+        {"type_vocab_size": 1},
+        {"type_vocab_size": 1, "position_biased_input": True},
+        {"attention_head_size": 8, "pooler_hidden_size": 32},
+    ],
+    ids=str,
+)
+def test_options_equal_transformers(changes, tmp_path, monkeypatch):
+    """Each option alone gives the outputs of transformers."""
+    monkeypatch.setitem(CONFIGS, "deberta-v2", CONFIGS["deberta-v2"] | changes)
+    reference = create("deberta-v2", "embedding", tmp_path)
+
+    ours, theirs = both(reference, tmp_path, "deberta-v2")
+
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance", "length"),
+    [(256, 512, 512), (256, 512, 300), (256, 1024, 1024), (256, 300, 300), (8, 40, 40), (5, 40, 40), (256, 128, 100)],
+)
+def test_buckets_equal_those_of_transformers(num_buckets, max_distance, length):
+    """The bucket of each distance is that of transformers, for queries before and after the key."""
+    places = torch.zeros(1, length, 4)
+    expected = transformers.models.deberta_v2.modeling_deberta_v2.build_relative_position(
+        places, places, num_buckets, max_distance
+    )[0]
+    positions = torch.arange(length)
+
+    found = log_buckets(positions[:, None] - positions, num_buckets, max_distance)
+
+    torch.testing.assert_close(found, expected)
+
+
+def test_rows_stay_inside_the_table():
+    """Distances beyond the last row share it, at both ends."""
+    config = create_config(vars(SHAPE) | {"position_buckets": -1, "max_relative_positions": 3})
+
+    assert relative_rows(config, 6).tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pos_att_type": "c2p|p2p"}, "unknown pos_att_type: `c2p|p2p`"),
+        ({"pos_att_type": [1]}, "pos_att_type must be text or a list of texts"),
+        ({"norm_rel_ebd": "batch_norm"}, "unknown norm_rel_ebd: `batch_norm`"),
+        ({"norm_rel_ebd": 1}, "`norm_rel_ebd` must be a string"),
+        ({"attention_head_size": 16}, "attention_head_size `16` is not supported (only `8`)"),
+        ({"pooler_hidden_size": 16}, "pooler_hidden_size `16` is not supported (only `32`)"),
+        ({"conv_kernel_size": 4}, "conv_kernel_size must be odd: `4`"),
+        ({"conv_kernel_size": -1}, "conv_kernel_size must be at least 0"),
+        ({"conv_kernel_size": 3, "conv_groups": 5}, "is not a multiple of conv_groups `5`"),
+        ({"conv_act": "mish"}, "unknown conv_act: `mish`"),
+        ({"pooler_hidden_act": "mish"}, "unknown pooler_hidden_act: `mish`"),
+        ({"position_buckets": 1}, "position_buckets `1`"),
+        ({"position_buckets": 16, "max_relative_positions": 9}, "no rows for distances between 8 and"),
+        ({"relative_attention": "yes"}, "`relative_attention` must be true or false"),
+        ({"relative_attention": False}, "no positions"),
+        ({"pos_att_type": None}, "no positions"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1"),
+    ],
+)
+def test_config_that_is_not_understood_is_refused(changes, message, tmp_path):
+    """Keys of `config.json` that change the network are computed or refused, with the file's name."""
+    create("deberta-v2", "embedding", tmp_path)
+    edit(tmp_path, **changes)
+
+    with pytest.raises(ValueError, match=r"config\.json") as caught:
+        read_shape(tmp_path)
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_equal_those_of_transformers(kind, dtype, tmp_path):
+    """A training step on the CPU gives all parts the gradients of transformers; in 16 bits, close ones."""
+    reference = create(kind, "classification", tmp_path).train()
+    for module in reference.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ids, mask, types = batch(kind)
+    model = load_model(tmp_path, "classification", dropout=0.0).train()
+    weights = torch.randn(2, 3)
+
+    with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+        ours = model(ids, mask, types)["logits"]
+    theirs = reference(input_ids=ids, attention_mask=mask, token_type_ids=types).logits
+    (ours.float() * weights).sum().backward()
+    (theirs * weights).sum().backward()
+
+    encoder = reference.deberta.encoder
+    pairs = [
+        (model.bert.embeddings.relative, encoder.rel_embeddings),
+        (model.bert.embeddings.relative_norm, getattr(encoder, "LayerNorm", None)),
+        (model.bert.embeddings.projection, reference.deberta.embeddings.embed_proj),
+        (model.bert.layers[0].convolution, encoder.conv and encoder.conv.conv),
+        (model.bert.layers[0].position_key, getattr(encoder.layer[0].attention.self, "pos_key_proj", None)),
+        (model.bert.layers[0].position_query, getattr(encoder.layer[0].attention.self, "pos_query_proj", None)),
+        (model.bert.layers[0].intermediate, encoder.layer[0].intermediate.dense),
+        (model.bert.pooler, reference.pooler.dense),
+    ]
+    query_key_value = [getattr(encoder.layer[0].attention.self, f"{name}_proj") for name in ("query", "key", "value")]
+    gradients = [(one.weight.grad, other.weight.grad) for one, other in pairs if one is not None]
+    gradients.append((model.bert.layers[0].qkv.weight.grad, torch.cat([part.weight.grad for part in query_key_value])))
+    assert len(gradients) == {"deberta-v2": 5, "deberta-v2, all options": 8}[kind]
+    for found, expected in gradients:
+        error = (found - expected).norm() / expected.norm()
+        assert error < (1e-4 if dtype == torch.float32 else 0.1)
+
+
+def test_dropout_reaches_every_part():
+    """`dropout` sets all rates; a pooler without dropout stays without."""
+    config = create_config(vars(SHAPE) | {"pooler_dropout": 0.3, "conv_kernel_size": 3})
+
+    def rates(config, dropout):
+        model = create_model("classification", config, dropout=dropout)
+        found = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+        return found | {layer.attention_dropout for layer in model.bert.layers}
+
+    assert rates(config, 0.25) == {0.25}
+    assert rates(config, 0.0) == {0.0}
+    assert rates(config, None) == {0.1, 0.3}
+    assert create_model("classification", SHAPE, dropout=0.25).bert.pooler_dropout.p == 0.0
+
+
+def test_frozen_encoder_has_no_gradients():
+    """Freezing includes the relative embeddings and the convolution, and leaves the head."""
+    config = create_config(vars(SHAPE) | {"conv_kernel_size": 3, "norm_rel_ebd": "layer_norm", "share_att_key": False})
+    model = create_model("tagging", config, num_labels=2)
+    model.bert.freeze()
+
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert trained == {"classifier.weight", "classifier.bias"}
+
+
+def test_flops_are_those_pytorch_counts():
+    """Products with relative embeddings and the convolution count; projections, done once a batch, do not."""
+    config = create_config(vars(SHAPE) | {"conv_kernel_size": 3, "vocab_size": 1000})
+    model = create_model("embedding", config, dropout=0.0).train()
+    ids = torch.randint(1000, (64, 48))
+
+    with FlopCounterMode(display=False) as counter:
+        model.bert(ids, None, torch.zeros_like(ids)).sum().backward()
+
+    expected = flops_per_token(config, length=48, predicted=0) * ids.numel()
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
+
+
+def test_config_survives_a_manifest():
+    """The fields in a manifest give the same config."""
+    assert create_config(json.loads(json.dumps(vars(SHAPE)))) == SHAPE
+
+
+def test_ablations_are_refused():
+    """Networks that only BERT has are refused in one line."""
+    with pytest.raises(ValueError, match="`state_layers` cannot be changed: ablations exist for BERT"):
+        change_config(SHAPE, {"state_layers": (-1, -2)})
+    with pytest.raises(ValueError, match="replaced-token detection needs BERT's layers"):
+        BertForReplacedTokenDetection(SHAPE, generator_layers=1)
+
+
+def test_heads_of_pretraining_are_not_read(tmp_path):
+    """A discriminator with the heads of its pretraining loads for tasks without them; for masked LM, it lacks one."""
+    create("deberta-v2", "classification", tmp_path)
+    names = ("lm_predictions.lm_head.bias", "mask_predictions.dense.weight")
+    unread = dict.fromkeys((*names, "deberta.embeddings.position_embeddings.weight"), torch.zeros(4))
+    change_weights(tmp_path, lambda weights: weights.update({name: value.clone() for name, value in unread.items()}))
+
+    load_model(tmp_path, "classification")
+
+    with pytest.raises(ValueError, match=r"it lacks `cls\.predictions\."):
+        load_model(tmp_path, "masked-lm")
+
+
+def test_other_head_of_masked_lm(tmp_path, monkeypatch):
+    """With `legacy: false`, the head has other names; saved again, transformers computes the same."""
+    options = {"legacy": False, "tie_word_embeddings": False}
+    monkeypatch.setitem(CONFIGS, "deberta-v2", CONFIGS["deberta-v2"] | options)
+    reference = create("deberta-v2", "masked-lm", tmp_path / "theirs")
+    ids, mask, types = batch("deberta-v2")
+    with torch.no_grad():
+        expected = reference(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+
+        model = load_model(tmp_path / "theirs", "masked-lm").eval()
+
+        torch.testing.assert_close(model(ids, mask, types)["logits"][mask.bool()], expected, atol=2e-5, rtol=1e-4)
+        card = TaskCard(task="masked-lm", settings=settings_from_dict("masked-lm", {"max_seq_length": 32}))
+        save_checkpoint(tmp_path / "ours", model, tokenizer_from=tmp_path / "theirs", card=card)
+        again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "ours").eval()
+        found = again(input_ids=ids, attention_mask=mask).logits[mask.bool()]
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+        assert load_model(tmp_path / "ours", "masked-lm").config == model.config
