@@ -53,6 +53,13 @@ from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertModel
 
 CAPS = (128, 256, 512, 1024)
+OPTIONS = {
+    "deberta-v2": {
+        **{"relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 256, "share_att_key": True},
+        **{"norm_rel_ebd": "layer_norm", "position_biased_input": False, "max_position_embeddings": 512},
+    }
+}
+"""Keys of `config.json` in public checkpoints of a family, where transformers has other defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +106,8 @@ def random_network(
         "intermediate_size": 4 * hidden,
         "max_position_embeddings": 514,
     }
-    config = architecture.read_config({architecture.config_keys.get(key, key): size for key, size in sizes.items()})
+    named = {architecture.config_keys.get(key, key): size for key, size in sizes.items()}
+    config = architecture.read_config(named | OPTIONS.get(family, {}))
     return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
 
 
