@@ -215,7 +215,7 @@ def test_config_survives_a_manifest():
 
 def test_ablations_are_refused():
     """Networks that only BERT has are refused in one line."""
-    with pytest.raises(ValueError, match="`state_layers` cannot be changed: ablations exist for BERT"):
+    with pytest.raises(ValueError, match="a `deberta-v2` cannot combine layers or run in one direction"):
         change_config(SHAPE, {"state_layers": (-1, -2)})
     with pytest.raises(ValueError, match="replaced-token detection needs BERT's layers"):
         BertForReplacedTokenDetection(SHAPE, generator_layers=1)

@@ -98,12 +98,12 @@ ARCHITECTURE = _DebertaV2(
         "position_query": ("attention.self.pos_query_proj",),
     },
     heads={
-        "bert.pooler": "pooler.dense",
         "mlm.dense": "cls.predictions.transform.dense",
         "mlm.norm": "cls.predictions.transform.LayerNorm",
         "mlm.bias": "cls.predictions.bias",
         "classifier": "classifier",
         "qa_outputs": "qa_outputs",
     },
+    task_heads={key: {"bert.pooler": "pooler.dense"} for key in ("classification", "regression", "multiple-choice")},
     bare=("embeddings.", "encoder."),
 )
