@@ -25,7 +25,7 @@ from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
 from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
-from export.storage import save_graph
+from export.storage import Graph, save_graph
 from export.targets import TARGETS, Target, TargetName, default_configuration, target_named
 from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
@@ -175,10 +175,8 @@ def _write_graph(
         reporter.say(f"chosen precision: {decision.precision.name}")
     if config.tune:  # an error should come before the minutes that tuning takes
         default = default_configuration(target)
-        run = ort_run(
-            build_graph(network, GraphPrecision(), default.variant), execution=on_all_cores(default.execution)
-        )
-        _check_parity(task, reference, run, limits, SILENT)
+        graph = build_graph(network, GraphPrecision(), default.variant)
+        _check_parity(task, reference, graph, default, limits, SILENT)
     configuration, trials = _autotune(decision, workload, config, reporter)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
     try:
@@ -211,9 +209,8 @@ def _write_and_check(
     graph, fp32 = directory / MODEL_FILE, GraphPrecision()
     save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
     fp32_graph = graph if decision.precision == fp32 else build_graph(network, fp32, configuration.variant)
-    fp32_run = ort_run(fp32_graph, execution=on_all_cores(configuration.execution))
-    task, reporter = network.task, evaluator.reporter
-    differences = _check_parity(task, evaluator.reference.run, fp32_run, limits, reporter)
+    reference, reporter = evaluator.reference.run, evaluator.reporter
+    differences = _check_parity(network.task, reference, fp32_graph, configuration, limits, reporter)
     run = ort_run(graph, execution=configuration.execution)
     return check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits), differences
 
@@ -303,9 +300,15 @@ def _autotune(
 
 
 def _check_parity(
-    task: AnyTask, reference: RunModel, run: RunModel, limits: QualityLimits, reporter: Reporter
+    task: AnyTask,
+    reference: RunModel,
+    graph: Path | Graph,
+    configuration: Configuration,
+    limits: QualityLimits,
+    reporter: Reporter,
 ) -> dict[str, float]:
-    """Check the fp32 graph and return the largest difference of each output."""
+    """Check the fp32 graph and return the largest difference of each output; the session ends here, with its memory."""
+    run = ort_run(graph, execution=on_all_cores(configuration.execution))
     with reporter.bar("parity", unit="batch", total=len(batch_shapes(task))) as bar:
         differences = check_parity(task, reference, run, atol=limits.atol, progress=bar.update)
     reporter.say(

@@ -45,7 +45,10 @@ class Graph:
         proto.CopyFrom(self.proto)
         for item in proto.graph.initializer:
             if item.name in self.weights:
-                item.CopyFrom(numpy_helper.from_array(self.weights[item.name], item.name))
+                values = self.weights[item.name]
+                item.ClearField("external_data")
+                item.data_location = TensorProto.DEFAULT
+                item.raw_data = values.tobytes()
         return proto
 
 
