@@ -1,6 +1,8 @@
 """Contrastive training of sentence-transformers folders: poolings and Dense layers as in the library."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -130,6 +132,27 @@ def test_gradients_are_those_of_the_library(library, folder, recipe, alone):
     is_clear = theirs.grad.abs() > 1e-6
     assert is_clear.float().mean() > 0.9
     assert torch.equal(moved.sign()[is_clear], -theirs.grad.sign()[is_clear])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_several_processes_train_dense_layers_alike(folder, recipe, tmp_path):
+    """Two processes give the losses and the Dense layers of one."""
+    start, _ = folder("mean", torch.nn.Tanh())
+    data, losses, layers = recipe(start).train[0], {}, {}
+    for processes in (1, 2):
+        run = tmp_path / str(processes)
+        launch = ["training.launch", str(processes)] if processes > 1 else []
+        flags = ["--checkpoint", start, "--train", data, "--run-dir", run, "--dropout", "0", "--num-epochs", "4"]
+        flags += ["--global-batch-size", "16", "--log-every", "1", "--dtype", "fp32", "--learning-rate", "1e-3"]
+        command = [sys.executable, "-m", *launch, "training.contrastive", "supervised", *map(str, flags)]
+        subprocess.run(command, check=True, capture_output=True)
+        losses[processes] = [line["loss"] for line in read_metrics(run)]
+        layers[processes] = read_dense(run / "checkpoint", (dense_layer("tanh"),), 32)["0"].weight
+
+    assert len(losses[1]) == 4
+    assert losses[2] == pytest.approx(losses[1], rel=1e-4)
+    torch.testing.assert_close(layers[2], layers[1], atol=1e-4, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore")
