@@ -28,7 +28,7 @@ from training.command import command, parse
 from training.loop.optimizer import create_optimizer
 from training.loop.types import Batch
 from training.model import cpu
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak
 from training.objectives.masked_lm import MaskedLM
 

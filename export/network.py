@@ -13,13 +13,14 @@ import torch
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
+from training.model.config import EncoderConfig
 from training.model.disentangled_encoder import (
     DisentangledConfig,
     DisentangledEncoder,
     DisentangledLayer,
     relative_rows,
 )
-from training.model.encoder import EncoderConfig, distance_buckets
+from training.model.encoder import distance_buckets
 from training.model.heads import BertModel
 from training.model.nomic_encoder import NomicBertConfig
 from training.model.rotary_encoder import ModernBertConfig, rotary_frequencies, rotary_table

@@ -31,7 +31,7 @@ from tasks.tokenizer_files import TOKENIZER_FILE
 from training.data.hub import is_hub
 from training.data.sources import source_names
 from training.hub import hub_origin
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.reports.model_card import CARD_FILE, with_notes
 from training.reports.usages import MASK
 from training.sentence_transformers import folder_digest

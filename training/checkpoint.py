@@ -22,7 +22,7 @@ from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.ablations.model import change_config, without_combination
 from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.heads import MODELS, BertModel
 from training.tokenizer import read_tokenizer
 from training.weights import read_weights

@@ -51,7 +51,7 @@ from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase, Progress, Stage
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.objectives.base import LabelledFeatures, TaskOptions, all_label_names, find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline

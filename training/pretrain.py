@@ -40,7 +40,7 @@ from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.model.rotary_encoder import ModernBertConfig

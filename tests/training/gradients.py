@@ -17,7 +17,7 @@ from training.loop.distributed import world
 from training.loop.gradients import accumulate_gradients
 from training.loop.prefetcher import Prefetcher
 from training.loop.types import DataPosition, LoopSettings, Phase
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.objectives.masked_lm import MaskedLM
 
 

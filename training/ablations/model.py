@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tasks.schema import Bounds, check_choice
-from training.model.encoder import SIZE, Encoder, EncoderConfig, Layer, padding_mask
+from training.model.config import SIZE, EncoderConfig
+from training.model.encoder import Encoder, Layer, create_encoder, padding_mask
 
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Direction of attention: to all tokens (BERT), to earlier ones, to later ones, or both in separate stacks."""
@@ -87,9 +88,6 @@ class AblationConfig(EncoderConfig):
     @property
     def output_size(self) -> int:
         return (self.bilstm_size or self.hidden_size) * len(self.output_directions)
-
-    def create_encoder(self, *, with_pooler: bool) -> Encoder:
-        return AblationEncoder(self, with_pooler=with_pooler)
 
 
 def make_config(**values: Any) -> EncoderConfig:
@@ -278,3 +276,8 @@ class StateCombiner(nn.Module):
         )
         packed = pack_padded_sequence(x_BLC, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=length)[0]
+
+
+@create_encoder.register
+def _(config: AblationConfig, *, with_pooler: bool) -> Encoder:
+    return AblationEncoder(config, with_pooler=with_pooler)

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import torch
 
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.heads import BertModel
 
 _LAYER = re.compile(r"bert\.layers\.(\d+)\.")

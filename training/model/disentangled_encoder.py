@@ -24,17 +24,9 @@ from torch import Tensor, nn
 
 from tasks.schema import Bounds, check_choice
 from training.bounds import BELOW_ONE
-from training.model.encoder import (
-    POOLER_ACTIVATIONS,
-    SIZE,
-    Dropout,
-    Embeddings,
-    Encoder,
-    EncoderConfig,
-    Layer,
-    attend,
-    padding_mask,
-)
+from training.model.activations import POOLER_ACTIVATIONS
+from training.model.config import SIZE, EncoderConfig
+from training.model.encoder import Dropout, Embeddings, Encoder, Layer, attend, create_encoder, padding_mask
 
 PositionTerms = Literal["", "c2p", "p2c", "c2p|p2c"]
 """Terms of attention scores that depend on positions."""
@@ -157,9 +149,6 @@ class DisentangledConfig(EncoderConfig):
         """Return a copy with another dropout, also of the pooler if it has one."""
         pooler = dropout if self.pooler_dropout else 0.0
         return replace(self, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pooler_dropout=pooler)
-
-    def create_encoder(self, *, with_pooler: bool) -> Encoder:
-        return DisentangledEncoder(self, with_pooler=with_pooler)
 
 
 def log_buckets(distances: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -328,3 +317,8 @@ class DisentangledEncoder(Encoder):
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         """Return the pooled output [B, D]: a layer over [CLS], after dropout, with an activation."""
         return self.pooler_activation(self.pooler(self.pooler_dropout(hidden_BLD[:, 0])))
+
+
+@create_encoder.register
+def _(config: DisentangledConfig, *, with_pooler: bool) -> Encoder:
+    return DisentangledEncoder(config, with_pooler=with_pooler)

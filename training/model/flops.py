@@ -12,7 +12,7 @@ import time
 import torch
 
 from training.ablations.model import num_bilstm_weights, num_stacks
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 
 PEAKS = {
     **{"H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12},

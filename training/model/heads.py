@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.model.encoder import POOLER_ACTIVATIONS, Dropout, EncoderConfig
+from training.model.activations import POOLER_ACTIVATIONS
+from training.model.config import EncoderConfig
+from training.model.encoder import Dropout, create_encoder
 
 
 class BertModel(nn.Module):
@@ -28,7 +30,7 @@ class BertModel(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.bert = config.create_encoder(with_pooler=self.with_pooler)
+        self.bert = create_encoder(config, with_pooler=self.with_pooler)
         self.dense = nn.ModuleDict()
         """Linear layers over the pooled vector of an embedding, by their place in `EmbeddingSettings.layers`."""
 

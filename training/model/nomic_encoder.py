@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from tasks.schema import Bounds
-from training.model.encoder import ACTIVATIONS, SIZE, Dropout, Encoder, padding_mask
+from training.model.activations import ACTIVATIONS
+from training.model.config import SIZE
+from training.model.encoder import Dropout, Encoder, create_encoder, padding_mask
 from training.model.rotary_encoder import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
@@ -53,9 +55,6 @@ class NomicBertConfig(RotaryConfig):
         growth_B = factor * lengths_B.double() / self.max_trained_positions - (factor - 1)
         thetas_B = self.rope_theta * growth_B.clamp(min=1) ** (size / (size - 2))
         return rotary_frequencies(size, thetas_B.float()[:, None])
-
-    def create_encoder(self, *, with_pooler: bool) -> Encoder:
-        return NomicEncoder(self, with_pooler=with_pooler)
 
 
 class NomicLayer(nn.Module):
@@ -118,3 +117,8 @@ class NomicEncoder(Encoder):
             return rotary_table(length, rotary_frequencies(config.head_size, config.rope_theta))
         lengths_B = torch.tensor([length]) if attention_mask_BL is None else attention_mask_BL.sum(1).cpu()
         return rotary_table(length, config.frequencies(lengths_B)[:, None, None])
+
+
+@create_encoder.register
+def _(config: NomicBertConfig, *, with_pooler: bool) -> Encoder:
+    return NomicEncoder(config, with_pooler=with_pooler)

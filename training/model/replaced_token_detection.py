@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from training.ablations.model import AblationConfig
-from training.model.encoder import ACTIVATIONS, EncoderConfig, Layer, padding_mask
+from training.model.activations import ACTIVATIONS
+from training.model.config import EncoderConfig
+from training.model.encoder import Layer, padding_mask
 from training.model.heads import BertForPreTraining, MaskedLMHead
 
 

@@ -18,17 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from tasks.schema import Bounds, FieldError, check_choice
-from training.model.encoder import (
-    ACTIVATIONS,
-    POOLER_ACTIVATIONS,
-    SIZE,
-    Dropout,
-    Embeddings,
-    Encoder,
-    EncoderConfig,
-    attend,
-    padding_mask,
-)
+from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
+from training.model.config import SIZE, EncoderConfig
+from training.model.encoder import Dropout, Embeddings, Encoder, attend, create_encoder, padding_mask
 
 THETA = Bounds(least=1, most=1e12)
 
@@ -112,9 +104,6 @@ class ModernBertConfig(RotaryConfig):
     def frequencies(self, *, local: bool) -> Tensor:
         """Return the `rotary_frequencies` of local or global layers."""
         return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta)
-
-    def create_encoder(self, *, with_pooler: bool) -> Encoder:
-        return RotaryEncoder(self)
 
 
 def rotary_frequencies(head_size: int, theta: float | Tensor) -> Tensor:
@@ -270,3 +259,8 @@ class RotaryEncoder(Encoder):
     def freeze(self) -> None:
         super().freeze()
         self.final_norm.requires_grad_(False)
+
+
+@create_encoder.register
+def _(config: ModernBertConfig, *, with_pooler: bool) -> Encoder:
+    return RotaryEncoder(config)

@@ -23,7 +23,8 @@ from training.finetune import FinetuneRecipe, finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
 from training.model.architectures import ARCHITECTURES
-from training.model.encoder import Encoder, EncoderConfig
+from training.model.config import EncoderConfig
+from training.model.encoder import Encoder
 from training.task_card import read_task_card
 from training.weights import read_weights
 

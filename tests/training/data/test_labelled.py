@@ -42,7 +42,7 @@ from training.data.table_examples import (
 )
 from training.data.tagging import read_tagging
 from training.loop.optimizer import create_optimizer
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.objectives.registry import best_baseline
 from training.text.documents import read_documents
 

@@ -18,7 +18,7 @@ from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.types import LoopSettings, Progress
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe
 from training.provenance import PATH_FIELDS
 from training.renamed_fields import RENAMED_FIELDS

@@ -33,7 +33,7 @@ from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
 from training.loop.train import train
 from training.loop.types import Batch, DataPosition, Evaluation, LoopSettings, Phase, Progress
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
 SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from training.ablations.model import change_config, make_config
 from training.checkpoint import create_model
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
 
 

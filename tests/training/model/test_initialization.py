@@ -8,7 +8,7 @@ from tests.toy import TINY
 from training.checkpoint import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.initialization import initialize_local, rotation
 from training.model.rotary_encoder import ModernBertConfig, rotary_table, rotate
 from training.pretrain import PretrainRecipe, pretrain

@@ -7,7 +7,7 @@ import transformers
 
 from training.checkpoint import create_model
 from training.model.architectures import ARCHITECTURES
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.replaced_token_detection import BertForReplacedTokenDetection, sample
 
 CONFIG = EncoderConfig(

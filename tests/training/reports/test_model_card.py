@@ -26,7 +26,7 @@ from training.checkpoint import create_model, read_config
 from training.checkpoint_writer import save_checkpoint
 from training.evaluate import torch_run
 from training.finetune import FinetuneRecipe, finetune
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.provenance import checkpoint_name
 from training.reports.model_card import CARD_FILE, base_model, code, model_card

@@ -20,7 +20,7 @@ from training.model.architectures import (
     roberta,
 )
 from training.model.architectures.base import Architecture
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
     item.model_type: item

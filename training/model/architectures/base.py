@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tasks.schema import FieldError
 from training.ablations.model import AblationConfig, make_config
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 
 BERT_LAYER = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from training.model.architectures.base import BERT_EMBEDDINGS, BERT_LAYER, Architecture, shown
+from training.model.config import EncoderConfig
 from training.model.disentangled_encoder import DisentangledConfig
-from training.model.encoder import EncoderConfig
 
 
 class _DebertaV2(Architecture):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.model.architectures.base import Architecture
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.rotary_encoder import ModernBertConfig
 
 _HEAD = {"bert.pooler": "head.dense", "bert.pooler.norm": "head.norm"}

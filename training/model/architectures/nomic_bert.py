@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from training.model.architectures.base import Architecture, shown
-from training.model.encoder import EncoderConfig
+from training.model.config import EncoderConfig
 from training.model.nomic_encoder import NomicBertConfig
 
 _HUB_KEYS = {
