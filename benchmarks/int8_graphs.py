@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 import torch
 
-from benchmarks.optimum_graphs import is_known_to_optimum, optimum_graphs, quiet
+from benchmarks.optimum_graphs import is_known_to_optimum, optimum_graphs
 from export.autotune.search import autotune
 from export.autotune.timing import race, run_all
 from export.autotune.workload import Workload, typical_lengths
@@ -35,6 +35,7 @@ from export.calibrate import calibrate
 from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
+from export.optimum_export.quiet import quiet
 from export.session import ort_run
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
@@ -47,7 +48,7 @@ from tasks.manifest import Execution
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import build_tokenizer
 from training.bounds import COUNT, check_numbers
-from training.checkpoint import create_model
+from training.checkpoint import create_model, load_model
 from training.command import command, parse
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertModel
@@ -220,8 +221,8 @@ def main() -> None:
     """Run the benchmark."""
     settings = parse(Int8Settings, "benchmarks.int8_graphs", __doc__)
     if settings.checkpoint:
-        source = read_source(settings.checkpoint, task="embedding")
-        model, task = source.load_model(), source.task
+        task = read_source(settings.checkpoint, task="embedding").task
+        model = load_model(settings.checkpoint, task.name)
     else:
         model, task = random_network(settings.shape, settings.vocab_size, settings.family)
     load = workload(settings, task)

@@ -5,16 +5,13 @@ Plain, and at optimisation level O3, in fp32 or quantised as its documentation a
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from export.optimum_export.quiet import quiet
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertForSequenceClassification, BertForTokenClassification, BertModel, task_of
 
@@ -28,22 +25,6 @@ _CLASSES = {
     "masked-lm": ("BertForMaskedLM", "ORTModelForMaskedLM"),
 }
 """Classes of transformers and Optimum, by task."""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress Python warnings, and log records below ERROR, in the whole process.
-
-    Libraries warn while they trace, fuse and quantise.
-    """
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def is_known_to_optimum(model_type: str) -> bool:

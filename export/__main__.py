@@ -5,7 +5,8 @@
     python -m export tune models/bge/1    # autotune again, on the machine that will serve it
 
 CHECKPOINT is an encoder in Hugging Face's layout, of a family in docs/reference/encoders.md: a directory, or a
-repository of the Hugging Face hub. The graph is compared with PyTorch, and rejected if it differs.
+repository of the Hugging Face hub. Optimum exports other families. The graph is compared with PyTorch, and rejected if
+it differs.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from export.builder import CONTRIB, GraphBuilder
 from export.disentangled_layers import DisentangledLayers
 from export.linear import LinearLayers
 from export.network import MASKED, PROJECTION, RELATIVE_BIAS, Network, reads_only_cls
+from export.optimum_export.network import ExportedNetwork
 from export.rotary_layers import PostNormLayers, PreNormLayers
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
@@ -38,11 +39,17 @@ _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh
 _GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
 
 
-def build_graph(network: Network, precision: GraphPrecision, variant: GraphVariant) -> Graph:
-    """Write the graph of a network.
+AnyNetwork = Network | ExportedNetwork
+"""Network to write here, or whose graph Optimum wrote."""
+
+
+def build_graph(network: AnyNetwork, precision: GraphPrecision, variant: GraphVariant) -> Graph:
+    """Write the graph of a network, or return the one that Optimum wrote.
 
     Inputs are `input_ids`, `attention_mask` and `token_type_ids`, int32 [batch, length]; the outputs are the task's.
     """
+    if isinstance(network, ExportedNetwork):
+        return network.graph(precision.matmul)
     return _Writer(network, precision, variant).write()
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from export.agreement import TITLES, describe
 from export.autotune.search import FINALISTS, PRECISION
-from export.records import configuration_of, convert_manifest
-from export.targets import default_configuration, target_of
+from export.records import configuration_of, convert_manifest, default_of
 from export.variant import GraphPrecision, format_value
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
@@ -95,7 +94,7 @@ def describe_speed(manifest: Manifest) -> str:
 
 def _chosen(manifest: Manifest) -> str:
     """Return the chosen configuration, described like the values of finalists."""
-    return configuration_of(manifest).describe(default_configuration(target_of(manifest.execution)))
+    return configuration_of(manifest).describe(default_of(manifest))
 
 
 def _speeds(trials: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
@@ -119,7 +118,7 @@ def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
 
 def _describe_default(manifest: Manifest, names: Container[str]) -> str:
     """Return the default values of the fields that were tried."""
-    values = default_configuration(target_of(manifest.execution)).values()
+    values = default_of(manifest).values()
     return "; ".join(
         f"{name.replace('_', ' ')}: {format_value(value)}" for name, value in values.items() if name in names
     )

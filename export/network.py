@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -240,6 +241,8 @@ class Network:
     task: AnyTask
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Range of each layer's input, by the layer's name; needed by static and SmoothQuant int8."""
+    pads: ClassVar[bool] = True
+    """Padding changes no output of an unpadded position."""
     smoothing_factors: Mapping[str, np.ndarray] = field(default_factory=dict)
     """SmoothQuant int8: factor of each input channel of a layer, [in]. The layer's int8 matrix compensates for it."""
 

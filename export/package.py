@@ -16,6 +16,7 @@ from export import card, html_report
 from export.autotune.search import Trial
 from export.html_report import REPORT_FILE
 from export.interop import INTEROP_FILES, write_interop_files
+from export.optimum_export.model import ExportedConfig
 from export.quality_gate import Decision
 from export.records import graph_record
 from export.source import Source
@@ -90,7 +91,7 @@ def _foreign_files(model_dir: Path) -> list[str]:
     return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
 
 
-def check_record(source: Source, config: EncoderConfig, data: Sequence[Path]) -> None:
+def check_record(source: Source, config: EncoderConfig | ExportedConfig, data: Sequence[Path]) -> None:
     """Check, before the work, that the provenance can be written as JSON.
 
     Args:
@@ -114,7 +115,7 @@ def check_record(source: Source, config: EncoderConfig, data: Sequence[Path]) ->
 def write_package(
     directory: Path,
     source: Source,
-    config: EncoderConfig,
+    config: EncoderConfig | ExportedConfig,
     result: ExportResult,
     *,
     name: str,
@@ -201,13 +202,13 @@ def runtime_version(configuration: Configuration) -> dict[str, str]:
     return {PACKAGES[configuration.execution.provider]: onnxruntime.__version__}
 
 
-def _provenance(source: Source, config: EncoderConfig, result: ExportResult) -> dict[str, Any]:
+def _provenance(source: Source, config: EncoderConfig | ExportedConfig, result: ExportResult) -> dict[str, Any]:
     versions = {library: library_version(library) for library in _LIBRARIES}
     return {
         "checkpoint": {**source.origin, "sha256": folder_digest(source.folder), "config": asdict(config)},
         "training": _without_paths(source.card.provenance) if source.card else {},
         "data": dict(result.data),
-        "graph": graph_record(result.decision.precision, result.configuration, result.trials),
+        "graph": graph_record(result.decision.network, result.decision.precision, result.configuration, result.trials),
         "machine": describe_machine(),
         "versions": versions | runtime_version(result.configuration),
     }

@@ -50,12 +50,17 @@ def check_parity(
     """
     differences = dict.fromkeys(task.output_names, 0.0)
     for arrays in random_batches(task):
-        expected, actual = reference(arrays), run(arrays)
         mask = arrays["attention_mask"].astype(bool)
+        rows, length = mask.shape
+        expected = reference(arrays)
+        try:
+            actual = run(arrays)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ParityError(f"graph rejected: it fails in a batch of {rows} x {length} tokens: {reason}") from error
         for name in task.output_names:
             difference = _difference(name, expected[name], actual.get(name), mask if task.token_outputs else ...)
             if not difference <= atol * max(1.0, np.abs(expected[name]).max() / _LARGE):
-                rows, length = mask.shape
                 raise ParityError(
                     f"graph rejected: `{name}` differs from PyTorch by `{difference:.2e}` (--atol `{atol:.0e}`) "
                     f"in a batch of {rows} x {length} tokens"

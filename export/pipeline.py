@@ -15,8 +15,9 @@ from export.autotune.search import PRECISION, Trial, autotune, compare_precision
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
 from export.evaluation_set import EvaluationSet, ExportData
-from export.graph import build_graph
-from export.network import Network, Weights
+from export.families import ExportableModel, create_network
+from export.graph import AnyNetwork, build_graph
+from export.network import Network
 from export.package import ExportResult, check_destination, check_record, write_package
 from export.parity import batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
@@ -115,13 +116,14 @@ def export_checkpoint(
     check_provider(TARGETS[config.target].execution)
     data.check()
     source = read_source(resolve_checkpoint(checkpoint), task=task, settings=settings)
+    source.family.check(config.precision, config.target, mixed=config.mixed)
     model = source.load_model()
     check_record(source, model.config, data.files)
     if notes := read_notes(model_dir):
         reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
     reporter.say(_describe(source, model))
-    if source.remark:
-        reporter.say(source.remark)
+    for remark in filter(None, (source.family.remark, source.remark)):
+        reporter.say(remark)
     source, found = _read_data(source, model, config, data, reporter)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
@@ -151,15 +153,18 @@ class _Data:
 
 
 def _write_graph(
-    source: Source, model: BertModel, directory: Path, config: ExportConfig, data: _Data, reporter: Reporter
+    source: Source, model: ExportableModel, directory: Path, config: ExportConfig, data: _Data, reporter: Reporter
 ) -> ExportResult:
     """Choose precision and configuration, write the graph, and check it."""
     task, target, limits = source.task, TARGETS[config.target], config.limits
     evaluation_set, calibration = data.evaluation_set, data.calibration
     truncate = _truncates(source, evaluation_set, config, reporter)
     reference = require_finite(torch_run(model, task), task.output_names)
+    network = create_network(model, task)
+    if not network.pads:
+        target = target.without_padding()
+        reporter.say("padding changes the outputs, as in transformers: evaluated and served one text at a time")
     evaluator = Evaluator(evaluation_set, reference, target, reporter)
-    network = Network(model.config, Weights.from_model(model), task)
     decision, workload = Decision(network), data.files.workload(task, evaluation_set)
     if config.precision != "fp32":
         calibrated, smoothquant = _calibrate(network, model, calibration, reporter)
@@ -177,7 +182,7 @@ def _write_graph(
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)
         _check_parity(task, reference, graph, default, limits, SILENT)
-    configuration, trials = _autotune(decision, workload, config, reporter)
+    configuration, trials = _autotune(decision, workload, target, config, reporter)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
     try:
         decision, differences = write(configuration)
@@ -194,7 +199,7 @@ def _write_graph(
 
 def _write_and_check(
     decision: Decision,
-    network: Network,
+    network: AnyNetwork,
     directory: Path,
     configuration: Configuration,
     *,
@@ -216,19 +221,21 @@ def _write_and_check(
 
 
 def _read_data(
-    source: Source, model: BertModel, config: ExportConfig, data: ExportData, reporter: Reporter
+    source: Source, model: ExportableModel, config: ExportConfig, data: ExportData, reporter: Reporter
 ) -> tuple[Source, _Data]:
     """Return the source, with thresholds if it needs some, and the data with defaults."""
     if missing := data.missing_defaults(source.card, source.task):
         reporter.say(f"training data not found: {', '.join(missing)}; give --dev and --train")
     data = data.with_defaults(source.card, source.task)
     calibration: list[Features] = []
-    if config.precision == "int8":
+    if config.precision == "int8" and source.family.calibrates:
         evaluation_set, calibration, remark = data.with_calibration(source.task)
         if remark:
             reporter.say(remark)
     else:
         evaluation_set = data.evaluation_set(source.task)
+        if config.precision == "int8":
+            reporter.say("dynamic int8 is not calibrated (--train is not read), and outputs depend on the batch")
     source, evaluation_set = choose_thresholds(source, model, data, evaluation_set, reporter)
     reporter.say(f"evaluated on {evaluation_set.name}{_too_few(evaluation_set, config)}")
     return source, _Data(data, evaluation_set, calibration)
@@ -262,11 +269,13 @@ def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConf
 
 
 def _calibrate(
-    network: Network, model: BertModel, features: Sequence[Features], reporter: Reporter
-) -> tuple[Network, Callable[[], Network] | None]:
+    network: AnyNetwork, model: ExportableModel, features: Sequence[Features], reporter: Reporter
+) -> tuple[AnyNetwork, Callable[[], Network] | None]:
     """Return the network with ranges, and a function that applies SmoothQuant; None without sequences."""
     if not features:
         return network, None
+    assert isinstance(network, Network)
+    assert isinstance(model, BertModel)
     with reporter.bar("calibrating", unit="sequence", total=len(features)) as bar:
         ranges = calibrate(model, network.task, features, network.layers, progress=bar.update)
     network = replace(network, ranges=ranges)
@@ -282,9 +291,8 @@ def _time(
 
 
 def _autotune(
-    decision: Decision, workload: Workload, config: ExportConfig, reporter: Reporter
+    decision: Decision, workload: Workload, target: Target, config: ExportConfig, reporter: Reporter
 ) -> tuple[Configuration, list[Trial]]:
-    target = TARGETS[config.target]
     if not config.tune:
         return default_configuration(target), []
     reporter.say("speed of graph variants and settings on this machine (100%: the fastest of its line)")
@@ -317,7 +325,7 @@ def _check_parity(
     return differences
 
 
-def _describe(source: Source, model: BertModel) -> str:
+def _describe(source: Source, model: ExportableModel) -> str:
     config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
     activation = getattr(source.task.settings, "activation", "")
     return (

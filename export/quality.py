@@ -17,8 +17,7 @@ from export.agreement import (
     prediction_agreement,
 )
 from export.evaluation_set import EvaluationSet
-from export.graph import build_graph
-from export.network import Network
+from export.graph import AnyNetwork, build_graph
 from export.reporter import SILENT, Reporter
 from export.session import on_all_cores, ort_run
 from export.targets import TARGETS, Target
@@ -33,6 +32,8 @@ REFERENCE = "PyTorch"
 _CHUNK = 32
 """Number of examples whose outputs are in memory at the same time; outputs of masked-lm are large."""
 _NUM_WORST = 5
+_BATCH_TOKENS = 256
+"""Largest batch of graphs, in padded tokens; those of PyTorch may be larger."""
 _MAX_CACHE_BYTES = 2**28
 _NUM_RANKING_EXAMPLES = 64
 """Number of examples for ranking layers by sensitivity."""
@@ -73,9 +74,10 @@ class Quality:
 class ReferenceOutputs:
     """PyTorch's outputs for an evaluation set, cached up to a size limit."""
 
-    def __init__(self, evaluation_set: EvaluationSet, run: RunModel) -> None:
+    def __init__(self, evaluation_set: EvaluationSet, run: RunModel, *, max_batch_tokens: int = 4096) -> None:
         self.evaluation_set = evaluation_set
         self.run = run
+        self.max_batch_tokens = max_batch_tokens
         self._cache: dict[int, Windows] = {}
         self._num_bytes = 0
 
@@ -83,7 +85,7 @@ class ReferenceOutputs:
         """Return the outputs for a range of examples: for each example, the outputs of its sequences."""
         if cached := self._cache.get(indices.start):
             return cached
-        outputs = _run_examples(self.evaluation_set, indices, self.run)
+        outputs = _run_examples(self.evaluation_set, indices, self.run, self.max_batch_tokens)
         self._num_bytes += sum(array.nbytes for items in outputs for one in items for array in one.values())
         if self._num_bytes <= _MAX_CACHE_BYTES:
             self._cache[indices.start] = outputs
@@ -94,7 +96,7 @@ def measure_quality(
     reference: ReferenceOutputs,
     runs: Mapping[str, RunModel],
     *,
-    max_batch_tokens: int = 256,
+    max_batch_tokens: int = _BATCH_TOKENS,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Quality]:
     """Run networks on the same examples and compare them with PyTorch.
@@ -120,9 +122,7 @@ def measure_quality(
     return {name: comparison.result(comparisons[REFERENCE]) for name, comparison in comparisons.items()}
 
 
-def _run_examples(
-    evaluation_set: EvaluationSet, indices: range, run: RunModel, max_batch_tokens: int = 4096
-) -> Windows:
+def _run_examples(evaluation_set: EvaluationSet, indices: range, run: RunModel, max_batch_tokens: int) -> Windows:
     windows = [evaluation_set.windows[index] for index in indices]
     features = [item for items in windows for item in items]
     flat = iter(run_features(evaluation_set.task, features, run, max_batch_tokens=max_batch_tokens))
@@ -223,28 +223,34 @@ class Evaluator:
         reporter: Reporter = SILENT,
     ) -> None:
         self.target, self.reporter = target, reporter
-        self.reference = ReferenceOutputs(evaluation_set, reference)
+        self.reference = self._reference(evaluation_set, reference)
 
     @property
     def evaluation_set(self) -> EvaluationSet:
         """Examples to measure on."""
         return self.reference.evaluation_set
 
-    def measure(self, network: Network, *precisions: GraphPrecision) -> dict[str, Quality]:
+    def _reference(self, evaluation_set: EvaluationSet, run: RunModel) -> ReferenceOutputs:
+        return ReferenceOutputs(evaluation_set, run, **({} if self.target.pads else {"max_batch_tokens": 1}))
+
+    def measure(self, network: AnyNetwork, *precisions: GraphPrecision) -> dict[str, Quality]:
         """Return the qualities of PyTorch and of graphs in some precisions, by name."""
         runs = {precision.name: self._run(network, precision) for precision in precisions}
         with self.reporter.bar("evaluating", unit="example", total=len(self.evaluation_set.examples)) as bar:
-            return measure_quality(self.reference, runs, progress=bar.update)
+            return measure_quality(
+                self.reference, runs, max_batch_tokens=_BATCH_TOKENS if self.target.pads else 1, progress=bar.update
+            )
 
     def measure_run(self, name: str, run: RunModel, *, max_batch_tokens: int) -> dict[str, Quality]:
         """Return the qualities of PyTorch and of one run, by name."""
         with self.reporter.bar("final check", unit="example", total=len(self.evaluation_set.examples)) as bar:
             return measure_quality(self.reference, {name: run}, max_batch_tokens=max_batch_tokens, progress=bar.update)
 
-    def most_sensitive_layers(self, network: Network, matmul: MatMulPrecision) -> list[str]:
+    def most_sensitive_layers(self, network: AnyNetwork, matmul: MatMulPrecision) -> list[str]:
         """Rank the layers by the loss of mean cosine when only that layer is int8, largest loss first."""
-        layers = network.quantizable_layers
-        sample = ReferenceOutputs(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.reference.run)
+        if not (layers := network.quantizable_layers):
+            return []
+        sample = self._reference(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.reference.run)
         loss: dict[str, float] = {}
         with self.reporter.bar("ranking layers", unit="layer", total=len(layers)) as bar:
             for layer in layers:
@@ -254,6 +260,6 @@ class Evaluator:
                 bar.update(1)
         return sorted(layers, key=lambda layer: -loss[layer])
 
-    def _run(self, network: Network, precision: GraphPrecision) -> RunModel:
+    def _run(self, network: AnyNetwork, precision: GraphPrecision) -> RunModel:
         graph = build_graph(network, precision, self.target.variant)
         return ort_run(graph, execution=on_all_cores(self.target.execution))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from export.agreement import SAME_NEAREST, SAME_PREDICTION
+from export.graph import AnyNetwork
 from export.network import Network
 from export.quality import REFERENCE, Evaluator, Quality
 from export.targets import Target
@@ -150,7 +151,7 @@ def _rounded_down(value: float, digits: int) -> float:
 class Decision:
     """A precision, the network to write in it, and the qualities measured on the way."""
 
-    network: Network
+    network: AnyNetwork
     precision: GraphPrecision = field(default_factory=GraphPrecision)
     qualities: Mapping[str, Quality] = field(default_factory=dict)
     """Qualities by name; PyTorch comes first."""
@@ -181,7 +182,7 @@ Timer = Callable[[Sequence[Decision]], Mapping[str, float]]
 
 
 def choose(
-    network: Network,
+    network: AnyNetwork,
     precision: Precision,
     *,
     evaluator: Evaluator,
@@ -222,7 +223,7 @@ def choose(
     best = _with_all(max(tried, key=_closeness), tried)
     layers = evaluator.most_sensitive_layers(best.network, best.precision.matmul)
     if limits.quality == "high":
-        few = [replace(best.precision, fp32_layers=tuple(layers[:count])) for count in _FEW_LAYERS]
+        few = [replace(best.precision, fp32_layers=tuple(layers[:count])) for count in _FEW_LAYERS] if layers else []
         tried += _measure(best, few, evaluator, limits)
         if passing := [item for item in tried if not item.shortfall(limits)]:
             return _closest(passing, tried, timer)
@@ -287,7 +288,7 @@ def check_final_graph(
     return decision
 
 
-def _candidates(network: Network, precision: Precision, target: Target) -> list[GraphPrecision]:
+def _candidates(network: AnyNetwork, precision: Precision, target: Target) -> list[GraphPrecision]:
     kinds = [kind for kind in target.matmul_precisions[precision] if network.ranges or kind != "static int8"]
     if not kinds:
         raise ValueError(f"--target {target.name} supports static int8 only; give --train or --texts to calibrate on")
@@ -310,7 +311,10 @@ def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluato
 
     Returns:
         The decision with the fewest fp32 layers that was found, or the last one tried if none meets the limits.
+        Without layers to choose from, the decision itself.
     """
+    if not layers:
+        return decision
 
     def with_layers(before: Decision, count: int) -> Decision:
         precision = replace(before.precision, fp32_layers=tuple(layers[:count]))
@@ -361,8 +365,8 @@ def _rejection(
     worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in best.quality.worst[:_NUM_NAMED])
     remedies = "; or ".join(_passing(best, tried, fewest, limits, num_layers=len(layers)))
     return (
-        f"graph rejected: with {best.precision.name} {best.shortfall(limits)}; largest differences: {worst}; "
-        f"most sensitive layers: {', '.join(layers[:_NUM_NAMED])} ({remedies})"
+        f"graph rejected: with {best.precision.name} {best.shortfall(limits)}; largest differences: {worst}"
+        f"{'; most sensitive layers: ' * bool(layers)}{', '.join(layers[:_NUM_NAMED])} ({remedies})"
     )
 
 
@@ -370,7 +374,7 @@ def _passing(
     best: Decision, tried: Sequence[Decision], fewest: Decision, limits: QualityLimits, *, num_layers: int
 ) -> Iterator[str]:
     """Yield what would pass: data, flags or precisions."""
-    if not best.network.ranges:
+    if num_layers and not best.network.ranges:
         yield "give --train or --texts to calibrate static and SmoothQuant int8 on"
     if not fewest.shortfall(limits):
         count = len(fewest.precision.fp32_layers)

@@ -6,6 +6,9 @@
   "variant": {"attention": "fused-QKV MatMul", ...},
   "trials": [{"name": "attention", "value": "MatMul", "ratio": 0.97, ...}, ...]
 }
+
+Graphs that Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text must be a
+batch of its own because padding changes the outputs.
 """
 
 from __future__ import annotations
@@ -16,18 +19,39 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from export.autotune.search import FINALISTS, PRECISION, Trial
+from export.graph import AnyNetwork
+from export.optimum_export.network import ExportedNetwork
+from export.targets import default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.manifest import Manifest
 
+OPTIMUM = "optimum"
+"""Value of "exporter" in a graph's record; graphs that Bertline wrote have none."""
 
-def graph_record(precision: GraphPrecision, configuration: Configuration, trials: Sequence[Trial]) -> dict[str, Any]:
+
+def graph_record(
+    network: AnyNetwork, precision: GraphPrecision, configuration: Configuration, trials: Sequence[Trial]
+) -> dict[str, Any]:
     """Return the record of a graph for its manifest."""
+    is_exported = isinstance(network, ExportedNetwork)
     return {
         "name": precision.name,
         "precision": asdict(precision),
-        "variant": asdict(configuration.variant),
+        "variant": {} if is_exported else asdict(configuration.variant),
         "trials": [asdict(trial) for trial in trials],
+        **({"exporter": OPTIMUM, "pads": network.pads} if is_exported else {}),
     }
+
+
+def is_exported(manifest: Manifest) -> bool:
+    """Return whether Optimum wrote a model directory's graph."""
+    return manifest.provenance["graph"].get("exporter") == OPTIMUM
+
+
+def default_of(manifest: Manifest) -> Configuration:
+    """Return the default configuration of a model directory's target."""
+    target, pads = target_of(manifest.execution), manifest.provenance["graph"].get("pads", True)
+    return default_configuration(target if pads else target.without_padding())
 
 
 def precision_of(manifest: Manifest) -> GraphPrecision:

@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
 from export.activation import read_activation
+from export.families import ExportableModel, Family, read_family
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings, Pooling
@@ -21,25 +22,14 @@ from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
-from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import (
-    CONFIG_FILE,
-    LabelCountError,
-    architecture_of,
-    labels_of,
-    load_model,
-    load_tokenizer,
-    read_config,
-    read_shape,
-)
-from training.model.architectures.base import Architecture
-from training.model.heads import MODELS, BertModel
+from training.checkpoint import CONFIG_FILE, LabelCountError, labels_of, load_tokenizer, read_config
+from training.model.heads import MODELS
 from training.provenance import checkpoint_record
 from training.sentence_transformers import (
     checkpoint_directory,
     cross_encoder_settings,
     folder_settings,
-    load_embedder,
+    read_dense,
 )
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
@@ -88,6 +78,7 @@ class Source:
     """The given directory."""
     directory: Path
     """Folder of the encoder's weights; a subfolder in some sentence-transformers layouts."""
+    family: Family
     task: AnyTask
     card: TaskCard | None
     """None for checkpoints that Bertline did not train."""
@@ -99,25 +90,28 @@ class Source:
         """Name of the checkpoint."""
         return self.origin["name"]
 
-    def load_model(self) -> BertModel:
+    def load_model(self) -> ExportableModel:
         """Load the network with the task's head.
 
         Raises:
             ValueError: naming the weights that are missing or do not fit.
         """
         labels = tuple(getattr(self.task.settings, "labels", ()))
-        if isinstance(self.task.settings, EmbeddingSettings):
-            return load_embedder(self.folder, self.task.settings)
         try:
-            return load_model(self.directory, self.task.name, num_labels=len(labels) or None)
+            model = self.family.load_model(self.task, len(labels) or None)
         except LabelCountError as error:
             raise ValueError(f"{error} ({self._label_source(labels)})") from error
+        settings = self.task.settings
+        if isinstance(settings, EmbeddingSettings) and settings.layers:
+            size = len(settings.poolings) * model.config.hidden_size
+            model.dense = read_dense(self.folder, settings.layers, size)
+        return model
 
     def _label_source(self, labels: tuple[str, ...]) -> str:
         """Return the file or flag that the labels come from."""
         sources = {
             f"labels of `{self.directory / TASK_FILE}`": getattr(self.card and self.card.settings, "labels", ()),
-            f"id2label of `{self.directory / 'config.json'}`": labels_of(read_config(self.directory)),
+            f"id2label of `{self.directory / 'config.json'}`": labels_of(read_config(self.directory, any_family=True)),
         }
         source = next((source for source, known in sources.items() if tuple(known) == labels), None)
         return f"{source}: `{', '.join(labels)[:60]}`; override them with --labels" if source else "--labels"
@@ -136,17 +130,17 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     """
     checkpoint = Path(checkpoint)
     directory = checkpoint_directory(checkpoint)
-    config, card = read_config(directory), read_task_card(directory)
-    _refuse_ablations(directory)
-    task = task or (card.task if card else _infer_task(directory, config))
+    config, card = read_config(directory, any_family=True), read_task_card(directory)
+    family = read_family(directory, config)
+    task = task or (card.task if card else _infer_task(directory, config, family))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
-    _refuse_other_heads(directory, config, card, task)
-    tokenizer = load_tokenizer(directory)
+    _refuse_other_heads(directory, config, card, family, task)
+    tokenizer = load_tokenizer(directory, family.vocab_size)
     if card and card.task == task:
         values = settings_to_dict(card.settings)
     else:
-        values = _foreign_settings(directory, config, card, task)
+        values = _foreign_settings(directory, config, card, family, task)
         if task == "embedding":
             values |= folder_settings(checkpoint, tokenizer)
         elif task in ("classification", "regression"):
@@ -157,12 +151,13 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))
-    _check_sizes(directory, known_task)
+    _check_sizes(directory, family, known_task)
     _check_prompts(checkpoint, known_task)
     return Source(
         origin=checkpoint_record(checkpoint),
         folder=checkpoint,
         directory=directory,
+        family=family,
         task=known_task,
         card=card,
         remark="" if "pooling" in values else _pooling_remark(known_task),
@@ -179,20 +174,8 @@ def _pooling_remark(task: AnyTask) -> str:
     )
 
 
-def _refuse_ablations(directory: Path) -> None:
-    """Raise for ablations of BERT, as the graph would compute something else with their weights."""
-    shape = read_shape(directory)
-    if direction_of(shape) != "both":
-        remedy = "pretrain it with --direction both"
-    elif isinstance(shape, AblationConfig):
-        remedy = "fine-tune it without --layers, --combine and --bilstm"
-    else:
-        return
-    raise ValueError(f"cannot export an ablation of BERT: `{directory}`; {remedy}")
-
-
-def _infer_task(directory: Path, config: Mapping[str, Any]) -> str:
-    architecture, known = _architecture(config), _tasks_by_class(_family(directory, config))
+def _infer_task(directory: Path, config: Mapping[str, Any], family: Family) -> str:
+    architecture, known = _architecture(config), _tasks_by_class(family)
     if architecture not in known:
         raise ValueError(
             f"unknown architecture `{architecture}` in `{directory / 'config.json'}`; "
@@ -202,20 +185,15 @@ def _infer_task(directory: Path, config: Mapping[str, Any]) -> str:
     return "regression" if task == "classification" and _is_regression(config) else task
 
 
-def _family(directory: Path, config: Mapping[str, Any]) -> Architecture:
-    return architecture_of(config, directory / CONFIG_FILE)
-
-
-def _own_heads(family: Architecture) -> dict[str, str]:
+def _own_heads(family: Family) -> dict[str, str]:
     """Return the tasks that need their own head, and the family's class with that head."""
-    return {task: family.class_name(MODELS[task].architecture) for task in get_args(LabelledTask)}
+    return {task: family.class_name(task) for task in get_args(LabelledTask)}
 
 
-def _tasks_by_class(family: Architecture) -> dict[str, str]:
+def _tasks_by_class(family: Family) -> dict[str, str]:
     """Return the task of each class of a family; classification, not regression, for the class that they share."""
-    bare = [family.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
     heads = {name: task for task, name in reversed(_own_heads(family).items())}
-    return {**dict.fromkeys([*bare, f"{family.class_prefix}ForPreTraining"], "embedding"), **heads}
+    return {**dict.fromkeys(family.bare, "embedding"), **heads}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -252,11 +230,12 @@ def _check_activation(
         )
 
 
-def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> None:
+def _refuse_other_heads(
+    directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
+) -> None:
     """Raise for heads of another task, even if their weights would fit."""
-    family = _family(directory, config)
     heads = _own_heads(family)
-    named = [_architecture(config), *([family.class_name(MODELS[card.task].architecture)] if card else [])]
+    named = [_architecture(config), *([family.class_name(card.task)] if card else [])]
     others = [name for name in named if name in heads.values() and name != heads.get(task)]
     if task in heads and others:
         raise ValueError(
@@ -269,9 +248,11 @@ def _refuse_other_heads(directory: Path, config: Mapping[str, Any], card: TaskCa
         )
 
 
-def _foreign_settings(directory: Path, config: Mapping[str, Any], card: TaskCard | None, task: str) -> dict[str, Any]:
+def _foreign_settings(
+    directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
+) -> dict[str, Any]:
     """Return settings for a checkpoint without a task card, or trained for another task."""
-    limits = [read_shape(directory).num_positions, *_tokenizer_limit(directory)]
+    limits = [family.num_positions, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
     if task == "spans":
@@ -309,11 +290,10 @@ def _check_prompts(directory: Path, task: AnyTask) -> None:
             )
 
 
-def _check_sizes(directory: Path, task: AnyTask) -> None:
+def _check_sizes(directory: Path, family: Family, task: AnyTask) -> None:
     """Raise if the network lacks embeddings for positions or token types that the task uses."""
-    shape = read_shape(directory)
-    if task.settings.max_seq_length > shape.num_positions:
+    if task.settings.max_seq_length > family.num_positions:
         raise ValueError(
-            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {shape.num_positions} positions of "
+            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {family.num_positions} positions of "
             f"`{directory}`"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 from export.variant import (
@@ -48,6 +48,15 @@ class Target:
         """
         if reason := self.unsupported.get(precision):
             raise ValueError(f"--target {self.name} does not support --precision {precision}: {reason}")
+
+    @property
+    def pads(self) -> bool:
+        """True if batches have several texts, and so padding."""
+        return max(self.batch_tokens) > 1
+
+    def without_padding(self) -> Target:
+        """Return the target for a network whose outputs depend on padding: each text is a batch of its own."""
+        return replace(self, batch_tokens=(1,), default_batch_tokens=1)
 
     @property
     def execution(self) -> Execution:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from export.evaluation_set import MIN_SPLIT_TEXTS, EvaluationSet, ExportData
+from export.families import ExportableModel
 from export.reporter import Reporter
 from export.source import Source
 from tasks.batching import predict
 from tasks.classification import Classification, ClassificationSettings, best_thresholds
 from training.data.examples import sample_indices
 from training.evaluate import torch_run
-from training.model.heads import BertModel
 
 _NUM_SHOWN = 8
 """Number of thresholds that the line for the user lists."""
 
 
 def choose_thresholds(
-    source: Source, model: BertModel, data: ExportData, evaluation_set: EvaluationSet, reporter: Reporter
+    source: Source, model: ExportableModel, data: ExportData, evaluation_set: EvaluationSet, reporter: Reporter
 ) -> tuple[Source, EvaluationSet]:
     """Choose the threshold with the best F1 of each label on labelled data, as fine-tuning does.
 

@@ -34,8 +34,11 @@ ABLATION = "bert-ablation"
 """`model_type` of networks that differ from BERT for an ablation, so that transformers does not load them as BERT."""
 
 
-def read_config(directory: str | Path) -> dict[str, Any]:
+def read_config(directory: str | Path, *, any_family: bool = False) -> dict[str, Any]:
     """Read `config.json` of a checkpoint.
+
+    Args:
+        any_family: True to accept families that this code does not compute.
 
     Raises:
         ValueError: if it is missing, broken, or describes a network that this code does not compute.
@@ -44,7 +47,8 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(_not_a_checkpoint(Path(directory)))
     values = read_json(path)
-    architecture_of(values, path)
+    if not any_family:
+        architecture_of(values, path)
     if values.get("is_decoder") and "direction" not in values:
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
     if quantization := values.get("quantization_config"):
@@ -85,13 +89,34 @@ def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
     Raises:
         ValueError: if the family is not supported.
     """
+    if not is_known_family(values):
+        raise unsupported_encoder(values, path, "`python -m export` takes some others, with Optimum")
+    return ARCHITECTURES[_family_name(values)].of(values)
+
+
+def is_known_family(values: Mapping[str, Any]) -> bool:
+    """Return whether this code computes networks of the family of `config.json`."""
+    name = _family_name(values)
+    return isinstance(name, str) and name in ARCHITECTURES
+
+
+def _family_name(values: Mapping[str, Any]) -> Any:
     name = values.get("model_type", "bert")
-    if name == ABLATION:
-        name = values.get("ablation_of", "bert")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"unsupported encoder: `{path}` has model_type `{name}` (supported: {known})")
-    return ARCHITECTURES[name].of(values)
+    return values.get("ablation_of", "bert") if name == ABLATION else name
+
+
+def unsupported_encoder(values: Mapping[str, Any], path: Path, hint: str) -> ValueError:
+    """Return the error for a family that cannot be used.
+
+    Args:
+        values: values of `config.json`.
+        path: path of `config.json`.
+        hint: what the user can do, or the reason.
+    """
+    known = ", ".join(ARCHITECTURES)
+    return ValueError(
+        f"unsupported encoder: `{path}` has model_type `{_family_name(values)}` (supported: {known}); {hint}"
+    )
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
@@ -265,13 +290,16 @@ _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "
 """Parts that do not change a task's outputs, so that a checkpoint may lack them."""
 
 
-def load_tokenizer(directory: str | Path) -> Tokenizer:
+def load_tokenizer(directory: str | Path, num_tokens: int | None = None) -> Tokenizer:
     """Load the tokenizer of a checkpoint; a SentencePiece model is converted.
+
+    Args:
+        num_tokens: number of tokens of the network; None for that of a family that this code computes.
 
     Raises:
         ValueError: if it is missing or broken, or has more tokens than the network.
     """
-    num_tokens = read_shape(directory).vocab_size
+    num_tokens = num_tokens or read_shape(directory).vocab_size
     tokenizer = read_tokenizer(directory)
     if tokenizer.vocab_size > num_tokens:
         raise ValueError(

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
+from torch import nn
 
 from tasks import AnyTask, create_task
 from tasks.batching import RunModel, predict
@@ -33,7 +34,6 @@ from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.hub import recorded_name, resolve_checkpoint
-from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
 from training.objectives.base import find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline
@@ -61,7 +61,7 @@ class EvaluateRecipe:
     """Write predictions here, one JSON object a line."""
 
 
-def torch_run(model: BertModel, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
+def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
     """Return a function from padded arrays to the outputs of a network, with the names of its ONNX graph."""
     network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
     network.eval().to(device)

@@ -13,11 +13,21 @@ import numpy as np
 
 from export.autotune.search import Trial, autotune
 from export.autotune.workload import Workload
-from export.graph import build_graph
+from export.graph import AnyNetwork, build_graph
 from export.network import Network, Range, Weights
+from export.optimum_export.model import ExportedConfig
+from export.optimum_export.network import ExportedNetwork
+from export.optimum_export.network import read_graph as read_exported_graph
 from export.package import digests, pages, runtime_version, write_manifest
 from export.parity import random_batches
-from export.records import configuration_of, convert_manifest, graph_record, precision_of, with_tuples
+from export.records import (
+    configuration_of,
+    convert_manifest,
+    graph_record,
+    is_exported,
+    precision_of,
+    with_tuples,
+)
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
 from export.storage import save_graph
@@ -55,7 +65,7 @@ def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter:
         All trials in order.
 
     Raises:
-        ValueError: if it is not a model directory, its graph was not written by `export.graph`, its execution provider
+        ValueError: if it is not a model directory, its graph was not written by the export, its execution provider
             is missing, or its provider options were edited.
     """
     directory = read_model_directory(model_dir)
@@ -65,6 +75,8 @@ def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter:
     with atomic_directory(directory.path, replace=True) as new:
         _copy_other_files(directory.path, new)
         directory, network, precision = _read_and_verify(directory)
+        if not network.pads:
+            target = target.without_padding()
         configuration, trials = autotune(
             network, precision, workload, target=target, num_cores=available_cpus(), reporter=reporter
         )
@@ -72,7 +84,7 @@ def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter:
         before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
         after = ort_run(new / MODEL_FILE, execution=on_all_cores(configuration.execution))
         check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
-        graph = graph_record(precision, configuration, trials)
+        graph = graph_record(network, precision, configuration, trials)
         write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)
     return trials
 
@@ -104,7 +116,7 @@ def _copy_other_files(old: Path, new: Path) -> None:
         raise ValueError(f"cannot copy `{name}`: {reason}") from error
 
 
-def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, Network, GraphPrecision]:
+def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, AnyNetwork, GraphPrecision]:
     """Read the network from a graph and check that its graph and pages can be written again, before timing anything.
 
     Returns:
@@ -121,7 +133,7 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, Network
         graphs = directory.model_path, build_graph(network, precision, configuration.variant)
         old, rebuilt = (ort_run(graph, execution=on_all_cores(configuration.execution)) for graph in graphs)
         check_same(network.task, old, rebuilt, MAX_CHANGE["fp32"])
-        graph = graph_record(precision, configuration, [])
+        graph = graph_record(network, precision, configuration, [])
         pages(_updated(manifest, manifest.files, graph, configuration), num_bytes=0)
     except (OSError, MemoryError):
         raise
@@ -133,7 +145,7 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, Network
     return directory, network, precision
 
 
-def read_graph(directory: ModelDirectory) -> tuple[Network, GraphPrecision]:
+def read_graph(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
     """Return the network and precision that a graph was written from.
 
     Raises:
@@ -141,10 +153,15 @@ def read_graph(directory: ModelDirectory) -> tuple[Network, GraphPrecision]:
         Exception: of any class, if this version of `export.graph` did not write the graph.
     """
     manifest, task = convert_manifest(directory.manifest), directory.load_task()
-    weights, precision = Weights.from_graph(directory.model_path), precision_of(manifest)
-    network = Network(create_config(with_tuples(manifest.provenance["checkpoint"]["config"])), weights, task)
+    precision, values = precision_of(manifest), manifest.provenance["checkpoint"]["config"]
     if not precision.matmul.endswith(manifest.precision):
         raise ValueError(f"precision {manifest.precision} with {precision.matmul}")
+    if is_exported(manifest):
+        graphs = {precision.matmul: read_exported_graph(directory.model_path)}
+        pads = manifest.provenance["graph"]["pads"]
+        return ExportedNetwork(ExportedConfig(**values), task, graphs, pads), precision
+    weights = Weights.from_graph(directory.model_path)
+    network = Network(create_config(with_tuples(values)), weights, task)
     if task.settings.max_seq_length > (positions := weights.num_positions):
         raise ValueError(f"max_seq_length {task.settings.max_seq_length} with {positions} positions")
     return replace(network, ranges=_ranges(network), smoothing_factors=_smoothing_factors(network)), precision

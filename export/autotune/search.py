@@ -17,7 +17,8 @@ from typing import Any
 
 from export.autotune.timing import Timer, timed
 from export.autotune.workload import Workload
-from export.network import Network
+from export.graph import AnyNetwork
+from export.optimum_export.network import ExportedNetwork
 from export.reporter import SILENT, Reporter
 from export.session import is_available
 from export.targets import TARGETS, Target, default_configuration
@@ -54,7 +55,7 @@ class Trial:
 
 
 def autotune(
-    network: Network,
+    network: AnyNetwork,
     precision: GraphPrecision,
     workload: Workload,
     *,
@@ -79,6 +80,8 @@ def autotune(
     timer, default = Timer(network, precision, workload, target, num_cores), default_configuration(target)
     best, trials = default, list[Trial]()
     for name, values in _alternatives(target, precision, num_cores).items():
+        if isinstance(network, ExportedNetwork) and name in vars(default.variant):
+            continue  # its graph has no variants
         configurations = {value: best.with_value(name, value) for value in values}
         trials += (raced := _race(timer, name, _passes(timer, configurations), reporter, min_s=FIELD_S))
         best = configurations[_fastest(raced)]
@@ -100,7 +103,7 @@ def autotune(
 
 
 def compare_precisions(
-    graphs: Sequence[tuple[Network, GraphPrecision]],
+    graphs: Sequence[tuple[AnyNetwork, GraphPrecision]],
     workload: Workload,
     *,
     target: Target = TARGETS["cpu"],

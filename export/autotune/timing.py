@@ -12,8 +12,7 @@ from statistics import fmean, geometric_mean, median
 from typing import Any, TypeVar
 
 from export.autotune.workload import Arrays, Workload
-from export.graph import build_graph
-from export.network import Network
+from export.graph import AnyNetwork, build_graph
 from export.session import ort_run
 from export.targets import Target, default_configuration
 from export.variant import Configuration, GraphPrecision
@@ -113,12 +112,12 @@ class Timer:
     """Times configurations of a network on a workload, scaled so that one pass takes about `PASS_S`."""
 
     def __init__(
-        self, network: Network, precision: GraphPrecision, workload: Workload, target: Target, num_cores: int
+        self, network: AnyNetwork, precision: GraphPrecision, workload: Workload, target: Target, num_cores: int
     ) -> None:
         self.network, self.precision, self.num_cores = network, precision, num_cores
         self.workload = workload
         self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
-        self._networks: dict[GraphPrecision, Network] = {}
+        self._networks: dict[GraphPrecision, AnyNetwork] = {}
         self._batches: dict[int, list[Arrays]] = {}
         long_enough = PASS_S / self.seconds(default_configuration(target))
         num_callers = 1 if target.single_batch else num_cores
@@ -128,7 +127,7 @@ class Timer:
         self.pass_s = self.seconds(default_configuration(target))
         """Duration of one pass in the default configuration, in seconds."""
 
-    def add(self, network: Network, precision: GraphPrecision) -> None:
+    def add(self, network: AnyNetwork, precision: GraphPrecision) -> None:
         """Build the graphs of one precision from another network, such as one with smoothing factors."""
         self._networks[precision] = network
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.embedding import EmbeddingSettings, Pooling, activation_of
-from training.model.heads import BertModel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -61,9 +61,15 @@ def embed(hidden_BLD: Tensor, attention_mask_BL: Tensor, settings: EmbeddingSett
 class SentenceEmbedder(nn.Module):
     """An encoder with the output `sentence_embedding` [B, D]."""
 
-    def __init__(self, model: BertModel, settings: EmbeddingSettings) -> None:
+    def __init__(self, model: nn.Module, settings: EmbeddingSettings) -> None:
+        """Wrap a network.
+
+        Args:
+            model: a `BertModel`, or another network with its attributes `bert` and `dense`.
+            settings: pooling and layers after it.
+        """
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.settings = settings
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:

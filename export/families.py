@@ -1,0 +1,108 @@
+"""Families of encoders as the export sees them: those that Bertline computes, and others, through Optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from export.network import Network, Weights
+from export.optimum_export.exporter import export_network
+from export.optimum_export.family import TransformersFamily, read_transformers_family
+from export.optimum_export.model import TransformersModel
+from export.optimum_export.network import ExportedNetwork
+from tasks import AnyTask
+from tasks.manifest import Precision
+from training.ablations.model import AblationConfig, direction_of
+from training.checkpoint import CONFIG_FILE, architecture_of, is_known_family, load_model, read_shape
+from training.model.architectures.base import Architecture
+from training.model.encoder import EncoderConfig
+from training.model.heads import MODELS, BertModel
+
+ExportableModel = BertModel | TransformersModel
+"""Network in PyTorch."""
+
+
+@dataclass(frozen=True)
+class KnownFamily:
+    """Family that `training.model` computes and `export.graph` writes."""
+
+    directory: Path
+    """Folder of the weights."""
+    architecture: Architecture
+    shape: EncoderConfig
+
+    remark = ""
+    """Note for the user."""
+    calibrates = True
+    """True if int8 graphs can use calibrated ranges."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of rows of the word embeddings."""
+        return self.shape.vocab_size
+
+    @property
+    def num_positions(self) -> int:
+        """Longest sequence, in tokens."""
+        return self.shape.num_positions
+
+    @property
+    def bare(self) -> Sequence[str]:
+        """Classes that are exported as embeddings."""
+        names = [self.architecture.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
+        return [*names, f"{self.architecture.class_prefix}ForPreTraining"]
+
+    def class_name(self, task: str) -> str:
+        """Return the family's class for a task."""
+        return self.architecture.class_name(MODELS[task].architecture)
+
+    def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
+        """Accept everything that the target does."""
+
+    def load_model(self, task: AnyTask, num_labels: int | None) -> BertModel:
+        """Load the network of a task."""
+        return load_model(self.directory, task.name, num_labels=num_labels)
+
+
+Family = KnownFamily | TransformersFamily
+
+
+def read_family(directory: Path, values: Mapping[str, Any]) -> Family:
+    """Read the family of a checkpoint.
+
+    Args:
+        directory: folder of the weights.
+        values: values of `config.json`.
+
+    Raises:
+        ValueError: naming the file and the key of a network that cannot be exported.
+    """
+    if not is_known_family(values):
+        return read_transformers_family(directory, values)
+    shape = read_shape(directory)
+    _refuse_ablations(directory, shape)
+    return KnownFamily(directory, architecture_of(values, directory / CONFIG_FILE), shape)
+
+
+def _refuse_ablations(directory: Path, shape: EncoderConfig) -> None:
+    """Raise for ablations of BERT, as the graph would compute something else with their weights."""
+    if direction_of(shape) != "both":
+        remedy = "pretrain it with --direction both"
+    elif isinstance(shape, AblationConfig):
+        remedy = "fine-tune it without --layers, --combine and --bilstm"
+    else:
+        return
+    raise ValueError(f"cannot export an ablation of BERT: `{directory}`; {remedy}")
+
+
+def create_network(model: ExportableModel, task: AnyTask) -> Network | ExportedNetwork:
+    """Return what graphs of a network are made from.
+
+    Raises:
+        ValueError: if Optimum cannot export it.
+    """
+    if isinstance(model, TransformersModel):
+        return export_network(model, task)
+    return Network(model.config, Weights.from_model(model), task)

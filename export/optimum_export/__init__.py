@@ -1,0 +1,1 @@
+"""Families that Bertline does not write itself: transformers' networks, exported with Optimum."""
