@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from export import ExportConfig, export_checkpoint, ort_run
+from export.__main__ import ExportArguments
 from export.autotune.model_directory import read_graph
 from export.graph import build_graph
 from export.interop import INTEROP_FILES
@@ -22,6 +23,7 @@ from tasks.embedding import EmbeddingSettings
 from tasks.manifest import Manifest
 from tasks.registry import settings_to_dict
 from tests.export.conftest import UNTUNED
+from training.command import parse
 from training.evaluate import torch_run
 
 FLAGS = {
@@ -186,6 +188,18 @@ def test_the_order_of_a_list_is_kept(folder):
     directory = folder(("mean", "cls"), new=True)
 
     check_vectors(directory, reference(directory, ("mean", "cls"), (), TEXTS))
+
+
+def test_several_poolings_by_flag(checkpoints):
+    """A checkpoint without modules.json gets the poolings of the flag, in its order."""
+    words = ["a", "models/b/1", "--pooling", "mean", "cls", "--max-seq-length", "24"]
+    settings = parse(ExportArguments, "export", "", words).settings
+
+    source = read_source(checkpoints["plain"], settings=settings)
+
+    assert settings == {"pooling": ("mean", "cls"), "max_seq_length": 24}
+    found = np.stack(predict(source.task, TEXTS, torch_run(source.load_model(), source.task)))
+    np.testing.assert_allclose(found, reference(checkpoints["plain"], ("mean", "cls"), (), TEXTS), atol=1e-5)
 
 
 MODULES = {
