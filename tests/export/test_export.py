@@ -26,6 +26,7 @@ from export.targets import default_configuration
 from tasks.classification import ClassificationSettings
 from tasks.files import sha256
 from tasks.model_directory import read_model_directory
+from tests.commands import call
 from tests.export.conftest import SETTINGS
 from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
@@ -591,9 +592,9 @@ def test_columns_of_training_do_not_apply_to_texts(tmp_path, checkpoints, monkey
     assert read_model_directory(tmp_path / "news/1").manifest.scores["evaluated_on"] == "1 texts"
 
 
-def test_mistakes_print_one_line(tmp_path):
+def test_mistakes_print_one_line(tmp_path, monkeypatch, capfd):
     """A mistake prints one line on standard error, and the exit code is 1."""
-    result = run_command(tmp_path / "nowhere", tmp_path / "plain/1")
+    result = call(main, [str(tmp_path / "nowhere"), str(tmp_path / "plain/1")], monkeypatch, capfd)
 
     assert result.returncode == 1
     assert result.stderr.startswith("error: no checkpoint at `")

@@ -30,15 +30,13 @@ def settings(task):
     return {key: tuple(value) if isinstance(value, list) else value for key, value in SETTINGS.get(task, {}).items()}
 
 
-@pytest.mark.parametrize("task", sorted(MODELS))
-@pytest.mark.parametrize("kind", sorted(CONFIGS))
-def test_graphs_equal_transformers(kind, task, tmp_path):
-    """Each variant gives the outputs of transformers, to 1e-4, in batches of any shape."""
+def compare_with_transformers(kind, task, variants, tmp_path):
+    """Check that the graph variants give the outputs of transformers, to 1e-4, in batches of any shape."""
     reference = create(kind, task, tmp_path)
     source = read_source(tmp_path, task=task, settings=settings(task))
     model = source.load_model().eval()
     network = Network(model.config, Weights.from_model(model), source.task)
-    runs = [ort_run(build_graph(network, GraphPrecision(), variant)) for variant in VARIANTS]
+    runs = [ort_run(build_graph(network, GraphPrecision(), variant)) for variant in variants]
 
     for rows, length in SHAPES:
         ids, mask, types = batch(kind, rows, length)
@@ -51,3 +49,21 @@ def test_graphs_equal_transformers(kind, task, tmp_path):
             found = torch.from_numpy(run(arrays)[name])
             kept = mask.bool() if source.task.token_outputs else slice(None)
             torch.testing.assert_close(found[kept], values[kept], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("task", sorted(MODELS))
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_graphs_equal_transformers(kind, task, tmp_path):
+    """Each family has the outputs of transformers: vectors in all variants, and other tasks in one each, in turn."""
+    number = sorted(CONFIGS).index(kind) + sorted(MODELS).index(task)
+    variants = VARIANTS if task == "embedding" else [VARIANTS[number % len(VARIANTS)]]
+
+    compare_with_transformers(kind, task, variants, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(MODELS))
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_all_variants_equal_transformers(kind, task, tmp_path):
+    """Each family has the outputs of transformers for each task in each variant."""
+    compare_with_transformers(kind, task, VARIANTS, tmp_path)

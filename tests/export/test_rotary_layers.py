@@ -73,10 +73,15 @@ def outputs(network, precision, variant, arrays):
     return found[arrays["attention_mask"].astype(bool)] if network.task.token_outputs else found
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(
-    "precision", [*PRECISIONS, GraphPrecision(matmul="SmoothQuant int8")], ids=lambda precision: precision.name
-)
+PAIRS = [
+    pytest.param(case, precision, marks=[pytest.mark.slow] if (row + column) % 2 else [])
+    for row, case in enumerate(CASES)
+    for column, precision in enumerate([*PRECISIONS, GraphPrecision(matmul="SmoothQuant int8")])
+]
+"""Every other pair is slow, so that each case and each precision is in many of the fast ones."""
+
+
+@pytest.mark.parametrize(("case", "precision"), PAIRS, ids=lambda value: getattr(value, "name", str(value)))
 def test_all_variants_compute_the_same(case, precision, networks):
     """All variants agree with fp32, as far as the precision allows."""
     plain, smoothed = networks[case]

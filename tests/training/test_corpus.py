@@ -102,17 +102,13 @@ def test_replace_starts_again_from_other_text(text_file, tokenizer_dir, tmp_path
     Corpus(tmp_path / "out").verify()
 
 
-def test_repeated_text_is_counted_with_a_warning(text_file, tokenizer_dir, tmp_path):
+def test_repeated_text_is_counted_with_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
     """The command counts repeated text in corpus.json and warns about it."""
-    (tmp_path / "twice.txt").write_text("\n".join([make_text(30, seed=5)] * 2))
-    arguments = f"--data {tmp_path}/twice.txt --tokenizer {tokenizer_dir} --out {tmp_path}/out".split()
-    ran = subprocess.run(
-        [sys.executable, "-m", "training.corpus", *arguments], check=True, capture_output=True, text=True
-    )
+    said = run_main("\n".join([make_text(30, seed=5)] * 2), tokenizer_dir, tmp_path, monkeypatch, capsys)
 
     assert Corpus(tmp_path / "out").info["duplicate_token_fraction"] == {"documents": 0.5, "sentences": 0.5}
-    assert "50.0% of tokens in repeated sentences, 50.0% in repeated documents" in ran.stdout
-    assert "warning: much of the text occurs more than once" in ran.stderr
+    assert "50.0% of tokens in repeated sentences, 50.0% in repeated documents" in said.out
+    assert "warning: much of the text occurs more than once" in said.err
 
 
 def test_unsuitable_text_gets_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):

@@ -2,18 +2,17 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.commands import call
 from tests.toy import write_classification, write_spans
 from training.checkpoint import load_model
 from training.finetune import finetune
-from training.grid import GridRecipe, grid, look_up, with_learning_rates
+from training.grid import GridRecipe, grid, look_up, main, with_learning_rates
 from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
@@ -321,17 +320,13 @@ def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_pa
         recipe(checkpoint, data, tmp_path / "run", **changes)
 
 
-def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data, tmp_path):
+def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data, tmp_path, monkeypatch, capfd):
     """The command prints the number of runs first, and then a mistake in one line."""
     files = ["--checkpoint", checkpoint, "--train", data["train"][0], "--dev", "missing.jsonl", "--run-dir", tmp_path]
     lists = ["--learning-rates", "5e-5", "3e-5", "2e-5", "--batch-sizes", "16", "32", "--epochs", "2", "3", "4"]
     arguments = [*files, *lists, "--seeds", "7", "--no-from-scratch"]
-    result = subprocess.run(
-        [sys.executable, "-m", "training.grid", "classification", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    result = call(main, ["classification", *map(str, arguments)], monkeypatch, capfd)
 
     assert result.stdout.startswith("18 runs (settings x seeds: 18 x 1), 54 epochs in all\n")
     assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)

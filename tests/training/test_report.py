@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -16,10 +15,12 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePredictio
 from tasks.regression import RegressionExample
 from tasks.spans import Span, SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
+from tests.commands import call
 from tests.toy import TINY, make_text, write_classification, write_spans
+from training.evaluate import main as evaluate
 from training.finetune import FinetuneRecipe, finetune
 from training.pretrain import PretrainRecipe, pretrain
-from training.report import ReportRecipe, compare_with_defaults, facts, render, training_seconds, write_report
+from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table
 from training.reports.samples import corpus_passages, sample_predictions
 
@@ -110,7 +111,7 @@ def test_a_finetuned_run(finetuned, task, baseline, says):
 
 
 @pytest.mark.parametrize("direction", ["left-to-right", pytest.param("concatenated", marks=pytest.mark.slow)])
-def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone):
+def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone, monkeypatch, capfd):
     """The page of a language model says why it has no samples, and `training.evaluate` refuses the model."""
     recipe = PretrainRecipe(
         corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, next_sentences=False, direction=direction, **TINY
@@ -120,8 +121,7 @@ def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alo
     page = Page(render(recipe.run_dir))
 
     assert f"language model ({direction}) and fills in no masked words" in page.text
-    command = [sys.executable, "-m", "training.evaluate", str(checkpoint), "--data", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = call(evaluate, [str(checkpoint), "--data", str(tmp_path)], monkeypatch, capfd)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert "fine-tune it" in result.stderr
@@ -330,10 +330,9 @@ def test_a_damaged_run_is_named(checkpoint, tmp_path):
         render(run)
 
 
-def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path):
+def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path, monkeypatch, capfd):
     """The command refuses a folder without a run in one line, without a traceback."""
-    command = [sys.executable, "-m", "training.report", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = call(main, [str(tmp_path)], monkeypatch, capfd)
 
     assert result.returncode == 1
     assert result.stderr.startswith("error: not a run")
