@@ -158,7 +158,7 @@ def has_removed_chars(tokenizer, text):
     return any(tokenizer.backend.normalizer.normalize_str(f"a{char}a") == "aa" for char in text)
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(SPLIT)), text=TEXTS)
 def test_any_text_in_pieces_equals_the_whole(short_pieces, pairs, name, text):
     """Pieces give the same ids and offsets for any text."""
@@ -167,7 +167,7 @@ def test_any_text_in_pieces_equals_the_whole(short_pieces, pairs, name, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT)
-@settings(max_examples=3000, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=1500, suppress_health_check=list(HealthCheck), deadline=None)
 @given(text=TEXTS)
 def test_many_texts_in_pieces_equal_the_whole(short_pieces, pairs, name, text):
     """Pieces give the same ids and offsets for thousands of texts."""
