@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 from export.source import read_source
 from tasks.tokenizer import Tokenizer
 from tests import toy_sentencepiece
-from tests.families import ROBERTA
+from tests.families import ROBERTA, SMALL
 from tests.toy_sentencepiece import FILES, TRAINING, train, write
 from tests.toy_tokenizers import TEXT
 from training.checkpoint import load_model, load_tokenizer
@@ -195,11 +195,12 @@ def test_copied_tokenizer_is_the_converted_one(name, tmp_path):
     assert Tokenizer.load(tmp_path / "copy").digest == read_tokenizer(source).digest
 
 
-def test_saved_and_exported_checkpoints_have_the_converted_tokenizer(tmp_path):
+@pytest.mark.parametrize(("name", "config"), [("XLMRoberta", ROBERTA), ("DebertaV2", SMALL)], ids=["xlm-r", "deberta"])
+def test_saved_and_exported_checkpoints_have_the_converted_tokenizer(name, config, tmp_path):
     """Fine-tuning writes the converted tokenizer beside its weights, and export reads the same one."""
-    config = transformers.AutoConfig.for_model("xlm-roberta", vocab_size=160, **ROBERTA)
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "start")
-    (tmp_path / "start/sentencepiece.bpe.model").write_bytes(train("XLMRoberta"))
+    network = transformers.AutoConfig.for_model(toy_sentencepiece.MODEL_TYPES[name], vocab_size=160, **config)
+    transformers.AutoModel.from_config(network).save_pretrained(tmp_path / "start")
+    (tmp_path / "start" / FILES[name]).write_bytes(train(name))
     task = read_source(tmp_path / "start", task="embedding").task
     card = TaskCard(task="embedding", settings=task.settings)
 
