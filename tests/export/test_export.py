@@ -339,13 +339,8 @@ def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, c
 
 @pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
 @pytest.mark.parametrize("matmul", ["static int8", "dynamic int8"])
-def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts, monkeypatch):
+def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts):
     """Matmuls run on integers, and the manifest records the quality."""
-
-    def slow_smoothquant(decisions, **keywords):
-        return {item.precision.name: 1.0 + item.precision.matmul.startswith("SmoothQuant") for item in decisions}
-
-    monkeypatch.setattr("export.pipeline._time", slow_smoothquant)
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     checkpoint = checkpoints["plain" if task == "embedding" else task]
     data = ExportData(texts=tmp_path / "texts.txt") if matmul == "static int8" else ExportData()
