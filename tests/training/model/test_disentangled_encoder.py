@@ -13,8 +13,9 @@ from tests.training.model.test_architectures import change_weights
 from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
-from training.model.architectures import create_config
+from training.model.architectures import ARCHITECTURES, create_config
 from training.model.disentangled_encoder import DisentangledConfig, log_buckets, relative_rows
+from training.model.encoder import create_encoder
 from training.model.flops import flops_per_token
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
 from training.task_card import TaskCard
@@ -206,6 +207,37 @@ def test_flops_are_those_pytorch_counts():
 
     expected = flops_per_token(config, length=48, predicted=0) * ids.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
+
+
+V3_BASE = {
+    **{"model_type": "deberta-v2", "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_size": 768},
+    **{"hidden_dropout_prob": 0.1, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-7},
+    **{"max_position_embeddings": 512, "relative_attention": True, "position_buckets": 256, "vocab_size": 128100},
+    **{"norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p", "num_hidden_layers": 12},
+    **{"max_relative_positions": -1, "position_biased_input": False, "num_attention_heads": 12, "type_vocab_size": 0},
+}
+"""Keys of `config.json` of microsoft/deberta-v3-base."""
+V2_XLARGE = {
+    **{"hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144},
+    **{"attention_head_size": 64, "conv_kernel_size": 3, "conv_act": "gelu", "pooler_hidden_size": 1536},
+    **{"pooler_dropout": 0, "pooler_hidden_act": "gelu", "padding_idx": 0, "pad_token_id": 0},
+}
+"""Keys in which microsoft/deberta-v2-xlarge differs."""
+
+
+@pytest.mark.parametrize("changes", [{}, V2_XLARGE, {"vocab_size": 251000}], ids=["v3-base", "v2-xlarge", "mDeBERTa"])
+def test_networks_of_public_checkpoints(changes):
+    """Configs of public checkpoints give the encoder of transformers: as many parameters, in tensors of equal size."""
+    values = V3_BASE | changes
+
+    with torch.device("meta"):
+        ours = create_encoder(ARCHITECTURES["deberta-v2"].read_config(values), with_pooler=False)
+        theirs = transformers.DebertaV2Model(transformers.AutoConfig.for_model(**values))
+
+    joined = [value.numel() for name, value in theirs.named_parameters() if "attention.self" not in name]
+    expected = sorted(joined), sum(value.numel() for value in theirs.parameters())
+    others = [value.numel() for name, value in ours.named_parameters() if ".qkv." not in name]
+    assert (sorted(others), sum(value.numel() for value in ours.parameters())) == expected
 
 
 def test_config_survives_a_manifest():
