@@ -416,8 +416,7 @@ class _Writer:
         ]
 
     def masked_lm_head(self, x: str) -> list[ValueInfoProto]:
-        activation = self.config.pooler_act if self.config.has_prediction_head else self.config.hidden_act
-        x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x, activation))
+        x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x, self.config.masked_lm_act))
         logits = self.graph.as_float32(self.decode(x))
         return [self.output("logits", logits, "batch", "length", self.config.vocab_size)]
 

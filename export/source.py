@@ -22,6 +22,7 @@ from tasks.json_files import read_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
+from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from training.checkpoint import CONFIG_FILE, LabelCountError, labels_of, load_tokenizer, read_config
 from training.model.heads import MODELS
 from training.provenance import checkpoint_record
@@ -252,6 +253,8 @@ def _foreign_settings(
     directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
 ) -> dict[str, Any]:
     """Return settings for a checkpoint without a task card, or trained for another task."""
+    if task not in ("spans", "tagging", "masked-lm"):
+        _check_truncation_side(directory)
     limits = [family.num_positions, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
@@ -268,9 +271,23 @@ def _foreign_settings(
     return values
 
 
+def _check_truncation_side(directory: Path) -> None:
+    """Raise for a tokenizer that cuts off the beginning of long texts, since all of ours cut off the end."""
+    config_path, path = directory / TOKENIZER_CONFIG_FILE, directory / TOKENIZER_FILE
+    config = read_json(config_path) if config_path.is_file() else {}
+    side, found_in = config.get("truncation_side"), config_path
+    if side is None and path.is_file():
+        truncation = load_backend(directory)[0].truncation or {}
+        side, found_in = truncation.get("direction", "right"), path
+    if side not in (None, "right"):
+        raise ValueError(
+            f"unsupported truncation_side `{side}` in `{found_in}`; set it to `right`, or give short texts"
+        )
+
+
 def _tokenizer_limit(directory: Path) -> list[int]:
     """Return `model_max_length` if present; Hugging Face writes 10^30 for no limit."""
-    path = directory / "tokenizer_config.json"
+    path = directory / TOKENIZER_CONFIG_FILE
     limit = read_json(path).get("model_max_length") if path.is_file() else None
     is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
     if not is_number or not -math.inf < (limit or 0) < math.inf:

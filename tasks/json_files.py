@@ -19,9 +19,19 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
     try:
         data = read_regular(path, max_bytes)
         refuse_utf16(data, "it")
-        return json.loads(data.decode())
+        value = json.loads(data.decode())
+        if rb"\ud" in data.lower():
+            _refuse_surrogates(value)
+        return value
     except (ValueError, RecursionError) as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
+
+
+def _refuse_surrogates(value: Any) -> None:
+    """Raise ValueError for text with half of a surrogate pair, which is no text in UTF-8."""
+    found = json.dumps(value, ensure_ascii=False)
+    if half := next((letter for letter in found if "\ud800" <= letter <= "\udfff"), ""):
+        raise ValueError(f"half of a character, `\\u{ord(half):04x}`, in a text")
 
 
 def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:

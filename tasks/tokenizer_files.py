@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,46 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
 
 
 def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Path) -> None:
-    """Refuse a `tokenizer.json` that normalizes text differently from its config, which transformers obeys."""
-    config, normalizer = _read_config(config_path), backend.normalizer
+    """Refuse a `tokenizer.json` that divides text differently from the files beside it, which transformers obeys."""
+    config = _read_config(config_path)
+    _check_added_names(backend, path, config)
+    if read_flag(config, "split_special_tokens", config_path):
+        raise ValueError(f"unsupported split_special_tokens `true` in `{config_path}`; remove it")
+    splitter = backend.pre_tokenizer
+    if "add_prefix_space" in config and isinstance(splitter, tokenizers.pre_tokenizers.ByteLevel):
+        add_space = read_flag(config, "add_prefix_space", config_path)
+        if add_space != splitter.add_prefix_space:
+            raise _contradiction("add_prefix_space", add_space, path, config_path)
+    _check_normalizer(backend.normalizer, path, config, config_path)
+
+
+def _contradiction(key: str, value: Any, path: Path, config_path: Path) -> ValueError:
+    return ValueError(
+        f"`{config_path}` has {key} `{str(value).lower()}`, and `{path}` the opposite; "
+        "correct the file that differs from training"
+    )
+
+
+def _check_added_names(backend: tokenizers.Tokenizer, path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a tokenizer without the tokens that the files beside it add, as text would not be divided at them."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for key in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
+        given = config.get(key) or []
+        tokens = list(given.values()) if isinstance(given, dict) else given
+        names = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+        if missing := next((name for name in names if name not in known), None):
+            raise ValueError(
+                f"`{path.with_name(TOKENIZER_CONFIG_FILE)}` adds `{missing}` ({key}), which is no added token of "
+                f"`{path}`; {SAVE_FAST}"
+            )
+    added = path.with_name(ADDED_TOKENS_FILE)
+    if "added_tokens_decoder" in config:  # counts instead
+        return
+    if missing := next((name for name in (read_json(added) if added.is_file() else {}) if name not in known), None):
+        raise ValueError(f"`{added}` adds `{missing}`, which is no added token of `{path}`; {SAVE_FAST}")
+
+
+def _check_normalizer(normalizer: Any, path: Path, config: Mapping[str, Any], config_path: Path) -> None:
     if config.get("tokenizer_class") == "PreTrainedTokenizerFast":  # ignores these keys
         return
     for key, name in _NORMALIZER_FIELDS.items():
@@ -148,10 +186,7 @@ def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Pat
             if key == "strip_accents":  # null stands for the value of `lowercase`
                 pair = [normalizer.lowercase if value is None else value for value in pair]
             if pair[0] != pair[1]:
-                raise ValueError(
-                    f"`{config_path}` has {key} `{str(config[key]).lower()}`, and `{path}` the opposite; "
-                    "correct the file that differs from training"
-                )
+                raise _contradiction(key, config[key], path, config_path)
 
 
 def _check_classes(directory: Path, known: Collection[str], family: str) -> None:

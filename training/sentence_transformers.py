@@ -6,6 +6,7 @@ Normalize. Layouts of the versions 2 to 6 are read. A value that changes vectors
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +193,14 @@ def _modules(directory: Path) -> list[_Module]:
         raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`")
     if other := next((name for name, _ in types if not name.startswith(_LIBRARY)), None):
         raise ValueError(f"unsupported module in `{path}`: `{other}` is code of its own, not of sentence-transformers")
+    if outside := next((folder for _, folder in types if not _is_inside(folder, directory)), None):
+        raise ValueError(f"`{path}` names `{outside}`, which is outside its folder; move the module into it")
     return [_Module(name.rpartition(".")[2], folder) for name, folder in types]
+
+
+def _is_inside(folder: Path, directory: Path) -> bool:
+    """Return whether the path of a module stays in the directory of `modules.json`; links are not followed."""
+    return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(directory))
 
 
 def _layers(module: _Module, directory: Path) -> list[str]:
@@ -232,6 +240,8 @@ def _read_linear(path: Path, size: int) -> nn.Linear:
     matrix = weights["linear.weight"]
     if list(matrix.shape) != shapes or (has_bias and list(weights["linear.bias"].shape) != shapes[:1]):
         raise ValueError(f"weights in `{path}` have shape `{list(matrix.shape)}`; `{CONFIG_FILE}` says `{shapes}`")
+    if not len(matrix):
+        raise ValueError(f"`{path / CONFIG_FILE}`: out_features must be at least 1: `0`")
     if shapes[1] != size:
         raise ValueError(f"`{path / CONFIG_FILE}`: in_features must be `{size}`, as the vector before: `{shapes[1]}`")
     if not all(value.isfinite().all() for value in weights.values()):
@@ -289,7 +299,7 @@ def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapp
             f"`{path}` sets do_lower_case, but its tokenizer does not; set it to false, and lowercase texts before"
         )
     length = config.get("max_seq_length")
-    return {"max_seq_length": length} if length else {}
+    return {} if length is None else {"max_seq_length": length}
 
 
 def _model_settings(directory: Path) -> dict[str, Any]:

@@ -61,6 +61,16 @@ def test_graphs_equal_transformers(kind, task, tmp_path):
     compare_with_transformers(kind, task, variants, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("roberta", {"hidden_act": "relu"}), ("mpnet", {"pad_token_id": 3, "hidden_act": "silu"})]
+)
+def test_constants_of_families(kind, changes, tmp_path, monkeypatch):
+    """The head of masked LM has GELU, and MPNet skips id 1, whatever the config says."""
+    monkeypatch.setitem(CONFIGS, kind, {**CONFIGS[kind], **changes})
+
+    compare_with_transformers(kind, "masked-lm", VARIANTS[:2], tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(MODELS))
 @pytest.mark.parametrize("kind", sorted(CONFIGS))

@@ -14,6 +14,7 @@ import sys
 
 import onnx
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -92,6 +93,16 @@ def only_vocabulary(directory, change=lambda text: text):
     path.write_text(change(path.read_text()))
 
 
+def truncates_left(directory):
+    path = directory / "tokenizer_config.json"
+    path.write_text(
+        json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "truncation_side"})
+    )
+    backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    backend.enable_truncation(16, direction="left")
+    backend.save(str(directory / "tokenizer.json"))
+
+
 CHECKPOINTS = {
     "gone": (shutil.rmtree, "there is no such directory"),
     "broken JSON": (content("config.json", b'{"a":'), r"broken JSON in `.*config\.json`"),
@@ -141,6 +152,15 @@ CHECKPOINTS = {
         "model_max_length must be a number: `nan`",
     ),
     "another case": (of_tokenizer(do_lower_case=False), r"has do_lower_case `false`, and `.*json` the opposite"),
+    "beginnings cut off": (
+        of_tokenizer(truncation_side="left"),
+        r"truncation_side `left` in `.*tokenizer_config\.json`",
+    ),
+    "beginnings cut off by the tokenizer": (truncates_left, r"truncation_side `left` in `.*tokenizer\.json`"),
+    "half a character": (
+        content("config.json", b'{"id2label": {"0": "\\ud83e"}}'),
+        r"broken JSON in `.*config\.json`: half",
+    ),
     "one label twice": (config(id2label={"0": "a", "1": "a", "2": "b"}), "each once"),
     "too large a vocabulary": (
         lambda directory: only_vocabulary(directory, lambda text: text + "more\n"),

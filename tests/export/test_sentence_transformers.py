@@ -402,6 +402,12 @@ BROKEN = {
         b'{"processing_kwargs": {"text": {"padding": "left"}}}',
         "unsupported processing_kwargs",
     ),
+    "no length": ("sentence_bert_config.json", b'{"max_seq_length": 0}', "max_seq_length must be at least 8 .*: `0`"),
+    "half a character": (
+        "config_sentence_transformers.json",
+        b'{"prompts": {"query": "\\ud83e"}}',
+        r"broken JSON in `.*config_sentence_transformers\.json`: half of a character, `\\ud83e`",
+    ),
     "retrieval": ("sentence_bert_config.json", b'{"transformer_task": "retrieval"}', "unsupported transformer_task"),
 }
 
@@ -415,6 +421,27 @@ def test_broken_folders_are_refused(folder, name, content, message):
         (directory / name).write_bytes(content)
 
     with pytest.raises(ValueError, match=message):
+        read_source(directory).load_model()
+
+
+@pytest.mark.parametrize("path", ["../0_Transformer", "..", "1_Pooling/../../other"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_modules_outside_the_folder_are_refused(folder, number, path):
+    """A module that is not inside the folder is refused, as a downloaded folder must not read other files."""
+    directory = folder(("mean",), [])
+    listed = json.loads((directory / "modules.json").read_text())
+    listed[number]["path"] = path
+    write_json(directory / "modules.json", listed)
+
+    with pytest.raises(ValueError, match=r"modules\.json` names `.*`, which is outside its folder"):
+        read_source(directory)
+
+
+def test_a_dense_module_without_outputs_is_refused(folder):
+    """A vector of no numbers is an error."""
+    directory = folder(("mean",), [dense(0)])
+
+    with pytest.raises(ValueError, match="out_features must be at least 1: `0`"):
         read_source(directory).load_model()
 
 

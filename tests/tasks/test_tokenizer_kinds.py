@@ -127,6 +127,50 @@ def test_wrong_names_of_special_tokens(config, message, tmp_path):
         Tokenizer.load(save(wordpiece(), tmp_path, config))
 
 
+NEW = {"content": "<new>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "added"),
+    [
+        *(({"add_prefix_space": flag}, None) for flag in (False, True)),
+        *(({"split_special_tokens": flag}, None) for flag in (False, True)),
+        *(({"added_tokens_decoder": {str(number): NEW}}, None) for number in (9, 999)),
+        *(({key: ["<new>"]}, None) for key in ("additional_special_tokens", "extra_special_tokens")),
+        ({"extra_special_tokens": {"extra_token": "<new>"}}, None),
+        ({"added_tokens_decoder": {}}, {"<new>": 999}),
+        ({}, {"<new>": 999}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "unigram"])
+def test_files_beside_the_tokenizer_must_agree(kind, config, added, tmp_path):
+    """Text has the tokens of transformers, or the file that changes them is named."""
+    save(made(kind), tmp_path, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
+    if added:
+        (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    text = "The<new> old <mask>[MASK]cat"
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    except AttributeError:  # transformers 4 has names for extra tokens, transformers 5 a list
+        theirs = []
+
+    if theirs == made(kind).encode(text).ids:
+        assert Tokenizer.load(tmp_path).backend.encode(text).ids == theirs
+    else:
+        with pytest.raises(ValueError, match=rf"({'|'.join([*config, 'added_tokens'])})"):
+            Tokenizer.load(tmp_path)
+
+
+def test_added_tokens_of_the_tokenizer_may_be_named_again(tmp_path):
+    """Tokens that tokenizer.json has, too, change nothing."""
+    backend = wordpiece()
+    backend.add_tokens(["<new>"])
+    number = backend.token_to_id("<new>")
+    save(backend, tmp_path, {"added_tokens_decoder": {str(number): NEW}, "extra_special_tokens": ["<new>"]})
+
+    assert Tokenizer.load(tmp_path).backend.encode("The <new>").ids == backend.encode("The <new>").ids
+
+
 def test_tokenizer_without_masks_cannot_fill_masks(tmp_path):
     """A tokenizer without a mask token serves other tasks; masked-lm is refused."""
     backend = tokenizers.Tokenizer.from_str(wordpiece().to_str().replace("[MASK]", "[mask]"))

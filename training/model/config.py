@@ -50,6 +50,8 @@ class EncoderConfig:
     """Buckets of distances with a learned bias on attention scores (MPNet); 0 for none."""
     pooler_act: str = "tanh"
     """Activation of the pooler."""
+    prediction_act: str = ""
+    """Activation of the head of masked LM; empty for `hidden_act`, or `pooler_act` with `has_prediction_head`."""
     shares_layers: bool = False
     """All layers have the same weights (ALBERT)."""
 
@@ -98,6 +100,11 @@ class EncoderConfig:
     def has_prediction_head(self) -> bool:
         """True if all heads begin with a dense layer, activation and LayerNorm."""
         return False
+
+    @property
+    def masked_lm_act(self) -> str:
+        """Activation of the head of masked LM."""
+        return self.prediction_act or (self.pooler_act if self.has_prediction_head else self.hidden_act)
 
     @property
     def pools_mean(self) -> bool:

@@ -52,7 +52,9 @@ class BertModel(nn.Module):
             return
         std = self.config.initializer_range
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.dim() > 1:
+            if parameter.dim() > 1 and not std:
+                parameter.zero_()
+            elif parameter.dim() > 1:
                 nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
             else:
                 parameter.fill_(1.0 if name == "weight" else 0.0)
@@ -69,7 +71,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         size = config.width_of_embeddings
         self.dense = nn.Linear(config.hidden_size, size, bias=config.classifier_bias)
-        self.activation = POOLER_ACTIVATIONS[config.pooler_act if config.has_prediction_head else config.hidden_act]
+        self.activation = POOLER_ACTIVATIONS[config.masked_lm_act]
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.decoder_bias else None
 

@@ -43,6 +43,43 @@ def test_network_equals_that_of_transformers(kind, task, tmp_path):
     assert read_shape(tmp_path / "ours") == read_shape(tmp_path / "theirs")
 
 
+ACTIVATION_KEYS = {"distilbert": "activation", "modernbert": "hidden_activation", "nomic_bert": "activation_function"}
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_the_activation_of_the_masked_lm_head(kind, tmp_path, monkeypatch):
+    """Some heads of masked LM have the activation of the layers, and some always GELU."""
+    key, value = ACTIVATION_KEYS.get(kind, "hidden_act"), "geglu" if kind == "nomic_bert" else "relu"
+    monkeypatch.setitem(CONFIGS, kind, {**CONFIGS[kind], key: value})
+    reference, inputs = create(kind, "masked-lm", tmp_path), batch(kind)
+
+    with torch.no_grad():
+        ours = load_model(tmp_path, "masked-lm").eval()(*inputs)
+
+    assert_equal(ours, reference_outputs(reference, "masked-lm", *inputs), inputs[1], "masked-lm")
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "roberta"])
+@pytest.mark.parametrize("padding_id", [0, 1, 3])
+def test_the_padding_token_that_positions_skip(kind, padding_id, tmp_path, monkeypatch):
+    """RoBERTa's positions skip the padding token of the config, MPNet's always id 1."""
+    monkeypatch.setitem(CONFIGS, kind, {**CONFIGS[kind], "pad_token_id": padding_id, "max_position_embeddings": 50})
+    reference, inputs = create(kind, "embedding", tmp_path), batch(kind)
+
+    with torch.no_grad():
+        ours = load_model(tmp_path, "embedding").eval()(*inputs)
+
+    assert_equal(ours, reference_outputs(reference, "embedding", *inputs), inputs[1], "embedding")
+
+
+def test_new_weights_without_variance(tmp_path, monkeypatch):
+    """New weights are zero if the config says that they have no variance."""
+    monkeypatch.setitem(CONFIGS, "bert", {**CONFIGS["bert"], "initializer_range": 0})
+    create("bert", "embedding", tmp_path)
+
+    assert not load_model(tmp_path, "classification", new_head=True).classifier.weight.any()
+
+
 @pytest.mark.parametrize("length", [1, 2, 40])
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 def test_lengths(kind, length, tmp_path):

@@ -34,6 +34,7 @@ def checkpoint(request, tmp_path):
 def keys_of_fields(architecture, values):
     """Return the keys of all fields that a file of the family can set."""
     optional = {"embedding_size", "skips_padding_positions", "relative_attention_num_buckets", "pooler_act"}
+    optional |= {"prediction_act"}
     optional |= {"shares_layers", "model_type"}  # set by the family unless it has defaults for them
     optional |= {"direction", "state_layers", "state_combination", "bilstm_size"}  # not in files of others
     names = {item.name for item in fields(architecture.config_type)} - architecture.fixed.keys()

@@ -42,6 +42,7 @@ _OPTIONS = {
     "skips_padding_positions": False,
     "relative_attention_num_buckets": 0,
     "pooler_act": "tanh",
+    "prediction_act": "",
     "shares_layers": False,
 }
 """Fields that BERT does not have, and their values in BERT."""

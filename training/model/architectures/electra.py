@@ -10,7 +10,7 @@ ARCHITECTURE = Architecture(
     class_prefix="Electra",
     prefix="electra.",
     defaults={"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4},
-    fixed={"pooler_act": "gelu"},
+    fixed={"pooler_act": "gelu", "prediction_act": "gelu"},
     supported={
         "position_embedding_type": ("absolute",),
         "add_cross_attention": (False,),
