@@ -84,7 +84,7 @@ def _cosines(vectors: np.ndarray) -> np.ndarray:
 def likeliest(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
     """Return the likeliest label of each sequence, or of each of its tokens, without decoding; empty for numbers.
 
-    With any number of labels: for each of them whether it is selected.
+    For multi-label models: for each label whether it is selected.
 
     Args:
         outputs: of each sequence of an example.

@@ -47,9 +47,9 @@ class SettingsChanges(TypedDict, total=False):
     normalize: bool
     """embedding: scale each vector to length 1."""
     problem_type: Literal["single_label_classification", "multi_label_classification"]
-    """classification: whether a text has one label, or any number, each with a sigmoid of its own."""
+    """classification: one label for a text (softmax), or any number of labels (a sigmoid for each)."""
     thresholds: tuple[float, ...]
-    """classification with any number of labels: smallest score that selects each label, in the order of the logits."""
+    """multi-label classification: smallest score that selects each label, in the order of the logits."""
     activation: Literal["identity", "sigmoid"]
     """regression: function of the network's output; `sigmoid` for most cross-encoders."""
     labels: tuple[str, ...]
@@ -210,7 +210,7 @@ def _is_regression(config: Mapping[str, Any]) -> bool:
 def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Activation:
     """Return the activation function of a network with one output.
 
-    In Hugging Face's words, one output with the problem of several labels is the sigmoid of one label.
+    One output with problem type `multi_label_classification` is a sigmoid, as in transformers.
     """
     is_label = config.get("problem_type") == MULTI_LABEL
     return read_activation(checkpoint, directory, config) or ("sigmoid" if is_label else "identity")
@@ -219,14 +219,14 @@ def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) ->
 def _check_activation(
     checkpoint: Path, directory: Path, config: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Raise for a function of several labels that gives other scores than the settings do.
+    """Raise if a classifier's files name a function that gives other scores than the settings do.
 
-    The identity and no function leave the scores to the problem type; a sigmoid belongs to any number of labels.
+    The identity and no function leave the scores to the problem type; a sigmoid belongs to multi-label models.
     """
     named = read_activation(checkpoint, directory, config, remedy="remove it")
     if named == "sigmoid" and settings.get("problem_type") != MULTI_LABEL:
         raise ValueError(
-            f"`{directory}` names a sigmoid as activation function, which belongs to any number of labels for a text; "
+            f"`{directory}` names a sigmoid as activation function, as multi-label models have; "
             f"give --problem-type {MULTI_LABEL}"
         )
 

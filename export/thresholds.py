@@ -1,4 +1,4 @@
-"""Choose the thresholds of a classifier with any number of labels whose checkpoint has none."""
+"""Choose the thresholds of a multi-label classifier whose checkpoint has none."""
 
 from __future__ import annotations
 

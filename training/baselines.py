@@ -23,7 +23,7 @@ from training.data.pretraining import Masking
 
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
-    """Predict the most frequent label of train; with any number of labels, the set with the best micro F1 on train."""
+    """Predict the most frequent label of train; in multi-label data, the set with the best micro F1 on train."""
     if train[0].labels is not None:
         return _commonest_labels(train, dev)
     counts = Counter(example.label or "" for example in train)

@@ -128,8 +128,8 @@ class FinetuneRecipe(LoopSettings):
     """Spans with unanswerable questions: lead in logits that "no answer" needs over the best span; `auto` for the value
     with the best F1 on dev."""
     thresholds: tuple[Annotated[float, FRACTION], ...] | Literal["auto"] = "auto"
-    """Classification with any number of labels: smallest score that selects a label, one number for all labels or one
-    for each, in the order of their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
+    """Multi-label classification: smallest score that selects a label, one number for all labels or one for each, in
+    the order of their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

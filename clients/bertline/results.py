@@ -214,6 +214,6 @@ class Model:
 
     @property
     def multi_label(self) -> bool:
-        """True for a classification with any number of labels for a text."""
+        """True for multi-label classification: a text has any number of labels."""
         settings = self.manifest.get("settings")
         return isinstance(settings, dict) and settings.get("problem_type") == "multi_label_classification"

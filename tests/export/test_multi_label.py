@@ -1,4 +1,4 @@
-"""Export of classifiers with any number of labels: foreign checkpoints, the quality gate, and the model directory."""
+"""Export of multi-label classifiers: foreign checkpoints, the quality gate, and the model directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 @pytest.fixture
 def foreign(tmp_path, save_checkpoint):
-    """Return a checkpoint of transformers with any number of labels."""
+    """Return a multi-label checkpoint of transformers."""
     id2label = dict(enumerate(LABELS))
     label2id = {label: index for index, label in id2label.items()}
     config = {"id2label": id2label, "label2id": label2id, "problem_type": MULTI_LABEL}

@@ -1,4 +1,4 @@
-"""Classification with any number of labels for a text: scores, thresholds, metrics and settings."""
+"""Multi-label classification: scores, thresholds, metrics and settings."""
 
 import json
 

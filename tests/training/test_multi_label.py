@@ -1,4 +1,4 @@
-"""Classification with any number of labels for a text: data, loss, thresholds, checkpoints."""
+"""Multi-label classification: data, loss, thresholds, checkpoints."""
 
 import json
 
@@ -221,7 +221,7 @@ def test_thresholds_are_for_several_labels(checkpoint, tmp_path, alone):
     train = write_classification(tmp_path / "one.jsonl", 40, 0)
     places = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run"}
 
-    with pytest.raises(ValueError, match="--thresholds are for texts with any number of labels"):
+    with pytest.raises(ValueError, match="--thresholds are for multi-label data"):
         finetune(FinetuneRecipe(task="classification", thresholds=(0.5,), **places, **LEARN), alone)
 
 

@@ -24,11 +24,10 @@ class Columns:
     label: str = "label"
     """Class, number (regression), or number of the right choice, from 0 (multiple choice)."""
     label_separator: str = ""
-    """Classification with any number of labels: what stands between the labels in the column `label`, such as `|`.
-    Without it, lists in JSON lines and Parquet hold several labels."""
+    """Multi-label classification: separator of the labels in the column `label`, such as `|`. Without it, lists in
+    JSON lines and Parquet hold several labels."""
     label_columns: tuple[str, ...] = ()
-    """Classification with any number of labels: columns of 0 and 1, instead of the column `label`. Their names are the
-    labels."""
+    """Multi-label classification: columns of 0 and 1, instead of the column `label`. Their names are the labels."""
     tokens: str = "tokens"
     """Tagging: list of words. In CoNLL, a column number from 0, or a UD name such as `form`."""
     tags: str = "tags"

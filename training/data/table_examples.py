@@ -25,7 +25,7 @@ from training.text.documents import read_lines
 
 
 def read_classification(path: Path, columns: Columns) -> Examples:
-    """Read texts or pairs with a label each, or with any number of labels (see `training.data.label_cells`)."""
+    """Read texts or pairs with a label each, or multi-label data (see `training.data.label_cells`)."""
     examples = Examples()
     for location, row in table_rows(path, columns):
         text, pair = text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)

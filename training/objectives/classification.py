@@ -38,11 +38,11 @@ MANY_LABELS = 50
 MIN_EXAMPLES = 10
 """Number of examples of a label below which its threshold and its score are chance."""
 SEPARATORS = "|;,"
-"""Marks between several labels in one cell."""
+"""Usual separators of labels in one cell."""
 
 
 class ClassificationObjective(TaskObjective):
-    """Cross entropy of the label; with any number of labels, the mean of their binary cross entropies."""
+    """Cross entropy of the label; in multi-label data, the mean of the labels' binary cross entropies."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
     table_columns = (("text", "label"),)
@@ -59,7 +59,7 @@ class ClassificationObjective(TaskObjective):
                 max_seq_length=options.max_seq_length, labels=labels, problem_type=MULTI_LABEL, thresholds=thresholds
             )
         if given:
-            raise ValueError("--thresholds are for texts with any number of labels, and these have one each")
+            raise ValueError("--thresholds are for multi-label data, and these texts have one label each; leave it out")
         return ClassificationSettings(max_seq_length=options.max_seq_length, labels=labels)
 
     def label_names(self, example: ClassificationExample) -> Sequence[str]:
@@ -71,7 +71,7 @@ class ClassificationObjective(TaskObjective):
         for location, example in examples.located():
             if several and example.labels is None:
                 return (
-                    f"{location}: a single label, but the model predicts any number of labels; write lists, or give "
+                    f"{location}: a single label, but the model is a multi-label one; write lists, or give "
                     "--columns.label-separator or --columns.label-columns"
                 )
             if not several and example.labels is not None:

@@ -96,7 +96,7 @@ def usage_of(task: str, settings: object = None, mask: str = MASK) -> Usage:
     """Return the usage of a task, or a plain one for a task without an entry.
 
     Args:
-        settings: settings of the model; those of several labels change the call.
+        settings: settings of the model; those of a multi-label model change the call.
         mask: mask token of the tokenizer.
     """
     usage = USAGES.get(task, Usage(sentence=f"An encoder for {task}"))

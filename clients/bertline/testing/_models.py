@@ -35,7 +35,7 @@ class FakeModel:
     labels: Sequence[str] = ()
     """Labels of classification and tagging. Empty: default labels."""
     multi_label: bool = False
-    """Classification with any number of labels for a text: those with a score of at least 0.5."""
+    """Multi-label classification: labels with a score of at least 0.5 are selected."""
     dim: int = 8
     """Dimension of the vectors."""
     max_seq_length: int = 512

@@ -360,7 +360,7 @@ MULTI_LABEL = {"labels": ["no", "maybe", "yes"], "problem_type": "multi_label_cl
 
 @pytest.fixture(scope="module")
 def multi_label(tmp_path_factory):
-    """Yield a server of a model with any number of labels, its thresholds, and the logits of a text by numpy."""
+    """Yield a server of a multi-label model, its thresholds, and the logits of a text by numpy."""
     models, thresholds = tmp_path_factory.mktemp("multi"), [0.9, 0.1, 0.5]
     settings = settings_from_dict("classification", {"max_seq_length": 32, "thresholds": thresholds, **MULTI_LABEL})
     reference = write_model(models, "sets", task="classification", seed=1, settings=settings)
