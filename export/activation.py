@@ -14,10 +14,10 @@ from typing import Any
 from tasks.json_files import read_json
 from tasks.regression import Activation
 from training.checkpoint import CONFIG_FILE
+from training.sentence_transformers import MODEL_CONFIG_FILE
 
-LIBRARY_CONFIG_FILE = "config_sentence_transformers.json"
 _ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
-"""Class in `torch.nn` -> setting."""
+"""Last part of the class's name -> setting."""
 _CLASSES: dict[Activation, str] = {
     "identity": "torch.nn.modules.linear.Identity",
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
@@ -25,9 +25,9 @@ _CLASSES: dict[Activation, str] = {
 
 
 def with_activation(config: Mapping[str, Any], activation: Activation) -> dict[str, Any]:
-    """Return values of `config.json` that name a function for sentence-transformers, and for pipelines of transformers.
+    """Return the values of `config.json`, with the function named for sentence-transformers and transformers.
 
-    A pipeline applies a sigmoid to one output, unless `problem_type` is regression.
+    A pipeline of transformers applies a sigmoid to one output, unless `problem_type` is regression.
     """
     name, problem = _CLASSES[activation], config.get("problem_type")
     before = config.get("sentence_transformers")
@@ -62,7 +62,7 @@ def read_activation(
 
 
 def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each function that is named, with its place in the files."""
+    """Yield each function that the files name, after its place."""
     path = directory / CONFIG_FILE
     library = config.get("sentence_transformers") or {}
     if not isinstance(library, Mapping):
@@ -71,7 +71,7 @@ def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iter
         f"`{path}` (sentence_transformers.activation_fn)": library.get("activation_fn"),
         f"`{path}` (sbert_ce_default_activation_function)": config.get("sbert_ce_default_activation_function"),
     }
-    for own in dict.fromkeys([checkpoint / LIBRARY_CONFIG_FILE, directory / LIBRARY_CONFIG_FILE]):
+    for own in dict.fromkeys([checkpoint / MODEL_CONFIG_FILE, directory / MODEL_CONFIG_FILE]):
         if own.is_file():
             places[f"`{own}` (activation_fn)"] = read_json(own).get("activation_fn")
     return ((place, name) for place, name in places.items() if name is not None)

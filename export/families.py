@@ -1,4 +1,4 @@
-"""Families of encoders as the export sees them: those that Bertline computes, and others, through Optimum."""
+"""Families of encoders that can be exported: those that Bertline computes, and others, through Optimum."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KnownFamily:
         return self.shape.num_positions
 
     @property
-    def bare(self) -> Sequence[str]:
+    def embedding_classes(self) -> Sequence[str]:
         """Classes that are exported as embeddings."""
         names = [self.architecture.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
         return [*names, f"{self.architecture.class_prefix}ForPreTraining"]
@@ -59,7 +59,7 @@ class KnownFamily:
         return self.architecture.class_name(MODELS[task].architecture)
 
     def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
-        """Accept everything that the target does."""
+        """Accept any precision and target."""
 
     def load_model(self, task: AnyTask, num_labels: int | None) -> BertModel:
         """Load the network of a task."""
@@ -87,7 +87,7 @@ def read_family(directory: Path, values: Mapping[str, Any]) -> Family:
 
 
 def _refuse_ablations(directory: Path, shape: EncoderConfig) -> None:
-    """Raise for ablations of BERT, as the graph would compute something else with their weights."""
+    """Raise for ablations of BERT, whose weights mean something else in our graphs."""
     if direction_of(shape) != "both":
         remedy = "pretrain it with --direction both"
     elif isinstance(shape, AblationConfig):
@@ -98,7 +98,7 @@ def _refuse_ablations(directory: Path, shape: EncoderConfig) -> None:
 
 
 def create_network(model: ExportableModel, task: AnyTask) -> Network | ExportedNetwork:
-    """Return what graphs of a network are made from.
+    """Return the network from which graphs are made.
 
     Raises:
         ValueError: if Optimum cannot export it.

@@ -112,7 +112,7 @@ class Source:
         """Return the file or flag that the labels come from."""
         sources = {
             f"labels of `{self.directory / TASK_FILE}`": getattr(self.card and self.card.settings, "labels", ()),
-            f"id2label of `{self.directory / 'config.json'}`": labels_of(read_config(self.directory, any_family=True)),
+            f"id2label of `{self.directory / CONFIG_FILE}`": labels_of(read_config(self.directory, any_family=True)),
         }
         source = next((source for source, known in sources.items() if tuple(known) == labels), None)
         return f"{source}: `{', '.join(labels)[:60]}`; override them with --labels" if source else "--labels"
@@ -179,7 +179,7 @@ def _infer_task(directory: Path, config: Mapping[str, Any], family: Family) -> s
     architecture, known = _architecture(config), _tasks_by_class(family)
     if architecture not in known:
         raise ValueError(
-            f"unknown architecture `{architecture}` in `{directory / 'config.json'}`; "
+            f"unknown architecture `{architecture}` in `{directory / CONFIG_FILE}`; "
             f"give --task (one of: {', '.join(TASKS)})"
         )
     task = known[architecture]
@@ -194,7 +194,7 @@ def _own_heads(family: Family) -> dict[str, str]:
 def _tasks_by_class(family: Family) -> dict[str, str]:
     """Return the task of each class of a family; classification, not regression, for the class that they share."""
     heads = {name: task for task, name in reversed(_own_heads(family).items())}
-    return {**dict.fromkeys(family.bare, "embedding"), **heads}
+    return {**dict.fromkeys(family.embedding_classes, "embedding"), **heads}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -84,23 +84,24 @@ def _not_a_checkpoint(directory: Path) -> str:
 
 
 def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
-    """Return the family of `config.json`; BERT if it names none.
+    """Return the architecture of the family that `config.json` names; BERT's if it names none.
 
     Raises:
         ValueError: if the family is not supported.
     """
     if not is_known_family(values):
         raise unsupported_encoder(values, path, "`python -m export` takes some others, with Optimum")
-    return ARCHITECTURES[_family_name(values)].of(values)
+    return ARCHITECTURES[_model_type(values)].for_config(values)
 
 
 def is_known_family(values: Mapping[str, Any]) -> bool:
     """Return whether this code computes networks of the family of `config.json`."""
-    name = _family_name(values)
+    name = _model_type(values)
     return isinstance(name, str) and name in ARCHITECTURES
 
 
-def _family_name(values: Mapping[str, Any]) -> Any:
+def _model_type(values: Mapping[str, Any]) -> Any:
+    """Return the `model_type` of the family; for an ablation, that of the family that it changes."""
     name = values.get("model_type", "bert")
     return values.get("ablation_of", "bert") if name == ABLATION else name
 
@@ -115,12 +116,12 @@ def unsupported_encoder(values: Mapping[str, Any], path: Path, hint: str) -> Val
     """
     known = ", ".join(ARCHITECTURES)
     return ValueError(
-        f"unsupported encoder: `{path}` has model_type `{_family_name(values)}` (supported: {known}); {hint}"
+        f"unsupported encoder: `{path}` has model_type `{_model_type(values)}` (supported: {known}); {hint}"
     )
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
-    """Read the shape of a checkpoint's network.
+    """Read the config of a checkpoint's network.
 
     Raises:
         ValueError: as `read_config`, or names the file and the wrong key.

@@ -43,13 +43,13 @@ def save_checkpoint(
 def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
     """Write the files of a checkpoint into an existing directory."""
     labels = getattr(card.settings, "labels", ())
-    family = ARCHITECTURES[model.config.model_type].of(vars(model.config))
-    config = {"architectures": [family.class_name(model.architecture)], **family.write_config(model.config)}
+    architecture = ARCHITECTURES[model.config.model_type].for_config(vars(model.config))
+    config = {"architectures": [architecture.class_name(model.architecture)], **architecture.write_config(model.config)}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}
     config |= {"torch_dtype": dtype}
     if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
-        config |= {"model_type": ABLATION, "ablation_of": family.model_type}
+        config |= {"model_type": ABLATION, "ablation_of": architecture.model_type}
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
@@ -60,7 +60,7 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         config["label2id"] = {label: index for index, label in enumerate(labels)}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("dense.")}
-    save_weights(family.to_hugging_face(weights, task_of(model)), directory / WEIGHTS_FILE)
+    save_weights(architecture.to_hugging_face(weights, task_of(model)), directory / WEIGHTS_FILE)
     if isinstance(card.settings, EmbeddingSettings):
         write_modules(directory, card.settings, model.dense, model.config.hidden_size)
     copy_tokenizer(tokenizer_from, directory)

@@ -1,8 +1,8 @@
 """Download checkpoints of the Hugging Face hub into its cache.
 
 Only the files that are read here are downloaded, the weights last: safetensors if there are any, else .bin. Every new
-file is compared with the digest that the hub states. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE hold, as in
-every program with `huggingface_hub`.
+file is compared with the digest that the hub states. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are respected,
+as in every program with `huggingface_hub`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from huggingface_hub import constants, errors
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json, read_json_value
 from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
-from training.sentence_transformers import LENGTH_FILES
+from training.checkpoint import ADAPTER_FILE, CONFIG_FILE
+from training.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
 from training.task_card import TASK_FILE
 from training.weights import WEIGHTS_FILES, has_weights
 
-CONFIG_FILE, MODULES_FILE = "config.json", "modules.json"
-ROOT_FILES = (MODULES_FILE, "config_sentence_transformers.json")
+ROOT_FILES = (MODULES_FILE, MODEL_CONFIG_FILE)
 """Files of a sentence-transformers folder beside its modules."""
 FOLDER_FILES = (
     *(CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE),
-    "adapter_config.json",
+    ADAPTER_FILE,
 )
-"""Files that say what the weights in their folder are."""
+"""Files of each folder that describe its weights."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 ATTEMPTS = 3
 """Attempts at a file whose connection breaks; each goes on where the last one stopped."""
@@ -84,7 +84,7 @@ def find_cached(name: str, revision: str | None = None) -> Path | None:
 
 
 def _cached_offline(name: str, revision: str, cached: Path | None) -> Path:
-    """Return the cached directory, with a note if other programs may have left out files."""
+    """Return the cached directory; print a note if another program may have left out files."""
     if not cached or not any(has_weights(cached / folder) for folder in _module_folders(cached)):
         raise ValueError(
             f"no checkpoint at `{name}`: there is no such directory, and no whole copy of revision `{revision}` in "
@@ -206,7 +206,7 @@ def _check_contents(listing: _Listing, files: Sequence[str], folder: str) -> Non
     """Raise if the folder of the network has no config or no weights."""
     needed = set(files)
     if not needed & set(_join(folder, CONFIG_FILE)):
-        if needed & set(_join(folder, "adapter_config.json")):
+        if needed & set(_join(folder, ADAPTER_FILE)):
             raise ValueError(
                 f"`{listing.name}` holds an adapter alone; merge it into its model, and save that "
                 "(peft: merge_and_unload)"
@@ -221,7 +221,7 @@ def _check_contents(listing: _Listing, files: Sequence[str], folder: str) -> Non
 
 
 def _parts(listing: _Listing, index: str) -> list[str]:
-    """Return the files that an index of weights names, as far as they exist; reading the weights names the others."""
+    """Return the files that an index of weights names and that exist; reading the weights reports the others."""
     names = read_json(_snapshot(listing) / index).get("weight_map")
     folder = index.rpartition("/")[0]
     parts = _join(folder, *sorted({str(name) for name in names.values()})) if isinstance(names, dict) else []
@@ -350,7 +350,7 @@ def _translate(error: Exception, name: str, revision: str) -> Exception:
 
 
 def _refusal(error: errors.HfHubHTTPError, name: str, revision: str) -> str:
-    """Say why the hub refuses, and what to do."""
+    """Return why the hub refuses, and what to do."""
     hub, status = constants.ENDPOINT, _status(error)
     has_token = bool(huggingface_hub.get_token())
     if isinstance(error, errors.GatedRepoError):

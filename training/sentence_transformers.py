@@ -17,13 +17,12 @@ from torch import nn
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
 from tasks.json_files import read_flag, read_json, read_json_value
 from tasks.tokenizer import Tokenizer
-from training.checkpoint import load_model
+from training.checkpoint import CONFIG_FILE, load_model
 from training.model.heads import BertModel
 from training.weights import checkpoint_digest, read_weights
 
 MODULES_FILE = "modules.json"
 MODEL_CONFIG_FILE = "config_sentence_transformers.json"
-CONFIG_FILE = "config.json"
 _LIBRARY = "sentence_transformers."
 LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -52,7 +51,7 @@ POOLING_FLAGS: dict[str, Pooling] = {
 }
 """Flags of older versions, in the order of the parts of a vector."""
 _MEAN_FLAG = "pooling_mode_mean_tokens"
-ACTIVATIONS: dict[Activation, str] = {
+ACTIVATION_CLASSES: dict[Activation, str] = {
     "identity": "torch.nn.modules.linear.Identity",
     "tanh": "torch.nn.modules.activation.Tanh",
     "relu": "torch.nn.modules.activation.ReLU",
@@ -60,7 +59,7 @@ ACTIVATIONS: dict[Activation, str] = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "silu": "torch.nn.modules.activation.SiLU",
 }
-"""Activation functions of Dense -> names in its config."""
+"""Activation function of a Dense module -> class that its config names."""
 _DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
 _VECTOR = "sentence_embedding"
 
@@ -223,9 +222,9 @@ def _activation(config: Mapping[str, Any], path: Path) -> Activation:
         raise ValueError(f"unsupported use_residual `{config['use_residual']}` in `{path}`; expected `false`")
     name = config.get("activation_function", _DEFAULT_ACTIVATION)
     short = str(name).rpartition(".")[2]
-    known = {full.rpartition(".")[2]: activation for activation, full in ACTIVATIONS.items()}
-    if short not in known or name not in (f"torch.nn.{short}", *ACTIVATIONS.values()):
-        names = ", ".join(ACTIVATIONS.values())
+    known = {full.rpartition(".")[2]: activation for activation, full in ACTIVATION_CLASSES.items()}
+    if short not in known or name not in (f"torch.nn.{short}", *ACTIVATION_CLASSES.values()):
+        names = ", ".join(ACTIVATION_CLASSES.values())
         raise ValueError(f"unsupported activation_function `{name}` in `{path}` (one of: {names})")
     return known[short]
 

@@ -14,9 +14,9 @@ from typing import Any
 from torch import nn
 
 from tasks.embedding import NORMALIZE, EmbeddingSettings, Pooling, activation_of
+from training.checkpoint import CONFIG_FILE
 from training.sentence_transformers import (
-    ACTIVATIONS,
-    CONFIG_FILE,
+    ACTIVATION_CLASSES,
     LENGTH_FILES,
     MODEL_CONFIG_FILE,
     MODULES_FILE,
@@ -41,7 +41,7 @@ def write_modules(directory: Path, settings: EmbeddingSettings, dense: nn.Module
         kinds.append("Dense" if activation_of(layer) else "Normalize")
         folders.append(f"{len(folders)}_{kinds[-1]}")
         if activation := activation_of(layer):
-            _write_dense(directory / folders[-1], dense[str(index)], ACTIVATIONS[activation])
+            _write_dense(directory / folders[-1], dense[str(index)], ACTIVATION_CLASSES[activation])
     modules = [
         {"idx": index, "name": str(index), "path": folder, "type": f"{_TYPES}.{kind}"}
         for index, (folder, kind) in enumerate(zip(folders, kinds, strict=True))

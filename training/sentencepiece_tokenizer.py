@@ -50,11 +50,11 @@ _Normalizers = Callable[[Mapping[str, bool], list[normalizers.Normalizer]], list
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """Tokenizer of a family: which ids, special tokens, normalizers and template surround the pieces."""
+    """Tokenizer of a family: ids of pieces, special tokens, normalizers and template."""
 
     file: str
     pieces: Callable[[_Pieces], _Pieces]
-    """Return the vocabulary of the pieces of a file."""
+    """Return the vocabulary for the pieces of a file."""
     tokens: Mapping[str, AddedToken | str]
     """Role -> special token, unless the checkpoint names another."""
     template: tuple[str, str]
@@ -81,7 +81,7 @@ def _camembert_pieces(pieces: _Pieces) -> _Pieces:
 
 
 def _albert_pieces(pieces: _Pieces) -> _Pieces:
-    """Keep the comma behind a digit by itself: `9,` is never used."""
+    """Make pieces such as `9,` unlikely, so that a comma behind a digit is a token of its own."""
     return [
         (piece, score - _UNUSED_PENALTY if piece[-1:] == "," and piece[-2:-1].isdigit() else score)
         for piece, score in pieces
@@ -182,7 +182,7 @@ _FAMILIES = {
         normalizers=_deberta_normalizers,
     ),
 }
-"""Tokenizer class of transformers, without `Tokenizer` and `Fast` -> family."""
+"""Tokenizer class in transformers, without `Tokenizer` and `Fast` -> tokenizer of the family."""
 _CLASS_OF_MODEL_TYPE = {
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
@@ -228,7 +228,7 @@ def find_sentencepiece(directory: Path) -> Path | None:
     found = next((directory / name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None)
     if found is None or (directory / TOKENIZER_FILE).is_file():
         return None
-    name = _family_name(directory)
+    name = _tokenizer_class(directory)
     if name in _FAMILIES and (directory / _FAMILIES[name].file).is_file():
         return directory / _FAMILIES[name].file
     if any((directory / other).is_file() for other in (VOCAB_FILE, BPE_FILES[0])):
@@ -246,7 +246,7 @@ def convert_sentencepiece(path: Path) -> tokenizers.Tokenizer:
     Raises:
         ValueError: naming the file that is broken, or the setting that is not computed here.
     """
-    family, config_path = _FAMILIES[_family_name(path.parent)], path.with_name(TOKENIZER_CONFIG_FILE)
+    family, config_path = _FAMILIES[_tokenizer_class(path.parent)], path.with_name(TOKENIZER_CONFIG_FILE)
     config = _read(config_path)
     _check_settings(config, family, config_path)
     flags = {key: read_flag(config, key, config_path, default=default) for key, default in family.flags.items()}
@@ -256,8 +256,8 @@ def convert_sentencepiece(path: Path) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(backend.to_str())  # a file would round the scores, and change the digest
 
 
-def _family_name(directory: Path) -> str:
-    """Return the tokenizer class, which the files name or the model type implies; empty for an unknown one."""
+def _tokenizer_class(directory: Path) -> str:
+    """Return the tokenizer class, a key of `_FAMILIES`, that files name or imply; empty if they do not."""
     for file in (TOKENIZER_CONFIG_FILE, CONFIG_FILE):
         if name := read_tokenizer_class(directory / file):
             return short_class_name(name)
@@ -269,7 +269,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_settings(config: Mapping[str, Any], family: _Family, path: Path) -> None:
-    """Refuse settings that may change ids and are not computed here."""
+    """Raise for settings that may change ids and are not computed here."""
     known = {*family.flags, *family.tokens, ADDITIONAL, DECODER, *_WITHOUT_EFFECT}
     for key, value in config.items():
         if key not in known and value is not None and not (key in _ONLY and value == _ONLY[key]):
@@ -280,7 +280,11 @@ def _check_settings(config: Mapping[str, Any], family: _Family, path: Path) -> N
 
 
 def _read_model(path: Path) -> Any:
-    """Return a SentencePiece model as a `ModelProto`, once everything in it is known."""
+    """Return a SentencePiece model as a `ModelProto`.
+
+    Raises:
+        ValueError: if it is broken, or has an option that is not converted.
+    """
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 

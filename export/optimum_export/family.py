@@ -1,4 +1,4 @@
-"""Read a checkpoint of a family that Bertline does not write itself, as far as transformers knows it.
+"""Read a checkpoint of a family that Bertline does not compute, but transformers does.
 
 Weights are read by `training.weights`, so that pickles run no code, and code in a checkpoint is never run.
 """
@@ -36,7 +36,7 @@ _MAPPINGS = {
     "multiple-choice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
     "pretraining": "MODEL_FOR_PRETRAINING_MAPPING_NAMES",
 }
-"""Table in transformers of the classes by family, by task."""
+"""Task -> table in transformers with the class of each family."""
 _DEFAULT_POSITIONS = 512
 """Longest sequence of a network whose config states none."""
 _JIEBA = "RoFormerTokenizer"
@@ -76,14 +76,17 @@ class TransformersFamily:
 
     @cached_property
     def num_positions(self) -> int:
-        """Longest sequence, in tokens. In RoBERTa and its like, positions begin behind that of padding."""
+        """Longest sequence, in tokens.
+
+        Positions that skip padding, as in RoBERTa, begin behind that of the padding token.
+        """
         stated = int(getattr(self.network_config, "max_position_embeddings", 0)) or _DEFAULT_POSITIONS
         module = vars(sys.modules[_network_class(self.class_name("embedding")).__module__]).values()
         skips_padding = any(hasattr(item, "create_position_ids_from_inputs_embeds") for item in module)
         return stated - (self.network_config.pad_token_id + 1) * skips_padding
 
     @property
-    def bare(self) -> Sequence[str]:
+    def embedding_classes(self) -> Sequence[str]:
         """Classes that are exported as embeddings."""
         return [self.class_name(task) for task in ("embedding", "pretraining", "masked-lm")]
 
@@ -238,7 +241,7 @@ def read_transformers_family(directory: Path, values: Mapping[str, Any]) -> Tran
 
 
 def _refusal(values: Mapping[str, Any]) -> str:
-    """Return why transformers does not know a checkpoint as an encoder; empty if it does."""
+    """Return why a checkpoint is no encoder that transformers knows; empty if it is one."""
     with quiet():
         import transformers
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES

@@ -20,4 +20,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
+"""Activation functions of feed-forward networks."""
 POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {**ACTIVATIONS, "tanh": torch.tanh}
+"""Activation functions of poolers, heads and convolutions."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.embedding import EmbeddingSettings, Pooling, activation_of
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+DENSE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "tanh": torch.tanh,
     "relu": F.relu,
@@ -19,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
 }
-"""Activation functions of linear layers after pooling."""
+"""Activation functions of Dense layers, by their names in `EmbeddingSettings.layers`."""
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:
@@ -52,7 +52,7 @@ def embed(hidden_BLD: Tensor, attention_mask_BL: Tensor, settings: EmbeddingSett
     x_BD = torch.cat([pool(hidden_BLD, attention_mask_BL, item) for item in settings.poolings], dim=-1)
     for index, layer in enumerate(settings.layers):
         if activation := activation_of(layer):
-            x_BD = ACTIVATIONS[activation](dense[str(index)](x_BD))
+            x_BD = DENSE_ACTIVATIONS[activation](dense[str(index)](x_BD))
         else:
             x_BD = F.normalize(x_BD, dim=-1)
     return x_BD

@@ -1,4 +1,4 @@
-"""Translation of one family's config and weights between Hugging Face's names and ours."""
+"""Translation of a family's config and weight names between Hugging Face's and ours."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ BERT_EMBEDDINGS = {
     "bert.embeddings.token_type": "embeddings.token_type_embeddings",
     "bert.embeddings.norm": "embeddings.LayerNorm",
 }
-"""Modules of the embeddings, without the family's prefix."""
+"""Modules of the embeddings in BERT and in families that took its code: ours -> Hugging Face's, without prefix."""
 DENSE_CLASSIFIER = {"bert.pooler": "classifier.dense", "classifier": "classifier.out_proj"}
-"""Head of classification in RoBERTa and others: what BERT calls its pooler is part of the classifier."""
+"""Head of classification in RoBERTa and others: the layer that is BERT's pooler belongs to the classifier."""
 _KINDS = ("weight", "bias")
 _ABLATION_PARTS = ("bert.states.",)
 """Starts of weight names that only `training.ablations.model` has. They are the same in files."""
@@ -67,7 +67,7 @@ def roberta_heads(prefix: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One family of encoders in Hugging Face's layout."""
+    """Config keys and weight names of one family of encoders in Hugging Face's layout."""
 
     model_type: str
     """`model_type` in `config.json`."""
@@ -76,7 +76,7 @@ class Architecture:
     prefix: str
     """Start of the encoder's weight names: `roberta.`."""
     config_type: type[EncoderConfig] = AblationConfig
-    """Description of its networks."""
+    """Type of the configs of its networks."""
     config_keys: Mapping[str, str] = field(default_factory=dict)
     """Fields of `EncoderConfig` that have another key in `config.json`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Architecture:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are the same in all networks of the family, whatever `config.json` says."""
     supported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Keys of `config.json` that change the network, and their values that this code computes."""
+    """Keys of `config.json` that change the network -> values that this code computes."""
     encoder: Mapping[str, str]
     """Modules of the encoder outside its layers: ours -> theirs, without `prefix`."""
     layers: str
@@ -95,11 +95,11 @@ class Architecture:
     """Modules of the heads: ours -> theirs."""
     task_heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Modules of heads that have other names in some tasks."""
-    bare: Sequence[str] = ("embeddings.", "encoder.", "pooler.")
-    """Starts of weight names in checkpoints of the bare encoder, which lack `prefix`."""
+    bare_prefixes: Sequence[str] = ("embeddings.", "encoder.", "pooler.")
+    """Starts of weight names in checkpoints of the encoder without a head, which lack `prefix`."""
 
     def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
-        """Return the network that `config.json` describes.
+        """Return the config of the network that `config.json` describes.
 
         Raises:
             ValueError: naming the key whose value is wrong or not supported.
@@ -110,7 +110,11 @@ class Architecture:
             raise ValueError(error.message(lambda name: self.key_of(name, values))) from None
 
     def key_of(self, name: str, values: Mapping[str, Any]) -> str:
-        """Return the key in `config.json` for a field of the network's description."""
+        """Return the key in `config.json` for a field of `EncoderConfig`.
+
+        Args:
+            values: values of `config.json`, which may have one of several keys.
+        """
         return self.config_keys.get(name, name)
 
     def _read(self, values: Mapping[str, Any]) -> EncoderConfig:
@@ -136,7 +140,7 @@ class Architecture:
         return config
 
     def create_config(self, values: Mapping[str, Any]) -> EncoderConfig:
-        """Return the description of a network with these fields.
+        """Return the config with these fields.
 
         Raises:
             TypeError, ValueError: naming the field that is unknown or whose value is impossible.
@@ -152,10 +156,11 @@ class Architecture:
             if name not in _OPTIONS or value != _OPTIONS[name]
         }
 
-    def of(self, values: Mapping[str, Any]) -> Architecture:
-        """Return the architecture for the values of `config.json` or the fields of a config.
+    def for_config(self, values: Mapping[str, Any]) -> Architecture:
+        """Return the architecture with the weight names that a config asks for.
 
-        It is another one where the config decides on the names of weights.
+        Args:
+            values: values of `config.json`, or fields of an `EncoderConfig`.
         """
         return self
 
@@ -164,7 +169,11 @@ class Architecture:
         return bool(values.get("tie_word_embeddings", True))
 
     def class_name(self, architecture: str) -> str:
-        """Return the name in transformers of one of the classes in `training.model.heads`."""
+        """Return the name of a class in transformers.
+
+        Args:
+            architecture: `architecture` of a class in `training.model.heads`.
+        """
         name = architecture.removeprefix("Bert")
         is_bert = self.class_prefix == "Bert"
         return f"{self.class_prefix}{'ForMaskedLM' if name == 'ForPreTraining' and not is_bert else name}"
@@ -175,7 +184,7 @@ class Architecture:
         Args:
             weights: named as by Hugging Face, with or without `prefix`.
             num_layers: layers of the network.
-            task: task whose heads are read; they have several names in some families.
+            task: task whose heads are read, as their names depend on it in some families.
         """
         named = {self._full_name(name): value for name, value in weights.items()}
         renamed = {name: value for name, value in named.items() if name.startswith(_ABLATION_PARTS)}
@@ -244,4 +253,4 @@ class Architecture:
     def _full_name(self, name: str) -> str:
         """Replace TensorFlow's names of LayerNorm parameters; add the prefix that bare encoders lack."""
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        return f"{self.prefix}{name}" if name.startswith(tuple(self.bare)) else name
+        return f"{self.prefix}{name}" if name.startswith(tuple(self.bare_prefixes)) else name

@@ -19,7 +19,7 @@ class _DebertaV2(Architecture):
     def _read(self, values: Mapping[str, Any]) -> EncoderConfig:
         heads = values.get("num_attention_heads", self.defaults["num_attention_heads"])
         hidden = values.get("hidden_size", self.defaults["hidden_size"])
-        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:  # otherwise refused below
+        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:  # other values are refused below
             for key, only in (("attention_head_size", hidden // heads), ("pooler_hidden_size", hidden)):
                 if values.get(key, only) not in (only, None):
                     raise ValueError(f"{key} {shown(values[key])} is not supported (only {shown(only)})")
@@ -30,16 +30,16 @@ class _DebertaV2(Architecture):
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         values = super().write_config(config) | {"pooler_hidden_act": config.pooler_act}
         values["pos_att_type"] = list(filter(None, values["pos_att_type"].split("|")))
-        # transformers ties a wrong layer of the other head to the word embeddings, unless it is told not to
+        # otherwise transformers ties a wrong layer of `lm_predictions` to the word embeddings
         return values if values["legacy"] else {**values, "tie_word_embeddings": False}
 
     def ties_word_embeddings(self, values: Mapping[str, Any]) -> bool:
         return values.get("legacy") is False or super().ties_word_embeddings(values)
 
-    def of(self, values: Mapping[str, Any]) -> Architecture:
+    def for_config(self, values: Mapping[str, Any]) -> Architecture:
         if values.get("legacy") is not False:
             return self
-        return replace(self, heads={**self.heads, **_OTHER_HEAD})
+        return replace(self, heads={**self.heads, **_HEAD_WITHOUT_LEGACY})
 
 
 def _position_terms(given: Any) -> str:
@@ -58,7 +58,7 @@ def _relative_norm(given: Any) -> Any:
     return "|".join(sorted(parts)) or "none"
 
 
-_OTHER_HEAD = {
+_HEAD_WITHOUT_LEGACY = {
     "mlm.dense": "lm_predictions.lm_head.dense",
     "mlm.norm": "lm_predictions.lm_head.LayerNorm",
     "mlm.bias": "lm_predictions.lm_head.bias",
@@ -105,5 +105,5 @@ ARCHITECTURE = _DebertaV2(
         "qa_outputs": "qa_outputs",
     },
     task_heads={key: {"bert.pooler": "pooler.dense"} for key in ("classification", "regression", "multiple-choice")},
-    bare=("embeddings.", "encoder."),
+    bare_prefixes=("embeddings.", "encoder."),
 )

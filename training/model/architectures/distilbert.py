@@ -39,5 +39,5 @@ ARCHITECTURE = Architecture(
         "classifier": "classifier",
         "qa_outputs": "qa_outputs",
     },
-    bare=("embeddings.", "transformer."),
+    bare_prefixes=("embeddings.", "transformer."),
 )

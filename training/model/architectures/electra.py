@@ -33,5 +33,5 @@ ARCHITECTURE = Architecture(
         "regression": DENSE_CLASSIFIER,
         "multiple-choice": {"bert.pooler": "sequence_summary.summary"},
     },
-    bare=("embeddings.", "embeddings_project.", "encoder."),
+    bare_prefixes=("embeddings.", "embeddings_project.", "encoder."),
 )

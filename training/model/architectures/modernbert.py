@@ -123,5 +123,5 @@ ARCHITECTURE = _ModernBert(
         "spans": {**_HEAD, "qa_outputs": "classifier"},
         **dict.fromkeys(("classification", "regression", "multiple-choice", "tagging"), _CLASSIFIER),
     },
-    bare=("embeddings.", "layers.", "final_norm."),
+    bare_prefixes=("embeddings.", "layers.", "final_norm."),
 )

@@ -218,5 +218,5 @@ ARCHITECTURE = _NomicBert(
         "qa_outputs": "qa_outputs",
     },
     task_heads=dict.fromkeys(("classification", "regression", "multiple-choice"), _POOLED),
-    bare=("embeddings.", "emb_ln.", "encoder.", "pooler."),
+    bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "pooler."),
 )
