@@ -44,7 +44,7 @@ _POST_PROCESSORS = {"BertProcessing", "RobertaProcessing", "ByteLevel", "Templat
 
 
 class SpaceSplitter:
-    """Splits texts before spaces, for one tokenizer."""
+    """Splitter of long texts, for one tokenizer: before spaces."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Prepare the splitter.
@@ -84,7 +84,7 @@ class SpaceSplitter:
         return len(text)
 
     def _can_split_before(self, text: str, position: int) -> bool:
-        """Return whether the text from a space on has tokens of its own."""
+        """Return whether the text has the same tokens if it is split before the space at a position."""
         return (
             self._can_end_with(text[position - 1])
             and self._can_begin_with(text[position : position + 2])
@@ -121,7 +121,7 @@ class SpaceSplitter:
         return self._words(f"a{pair}") == self._words("a") + self._words(pair)
 
     def _is_inside_text(self, text: str) -> bool:
-        """Return whether a text that is normalized ends with a visible character, and not with an added token."""
+        """Return whether a text, once normalized, ends with a visible character, and not with an added token."""
         if any("\ud800" <= char <= "\udfff" for char in text):  # the backend refuses them, later
             return False
         last = self._normalize(text)[-1:]

@@ -146,7 +146,7 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         return [[fit_text(self.tokenizer, item, max_length)] for item in tokens]
 
     def _find_empty(self, prompt: str, tokens: Sequence[Tokens], invalid: list[InvalidExample]) -> None:
-        """Add texts without tokens of their own after the prompt."""
+        """Add the texts that have no tokens besides those of the prompt to `invalid`."""
         (alone,) = self.tokenizer.tokenize([prompt], ids_only=True)
         known = {item.index for item in invalid}
         for index, item in enumerate(tokens):
@@ -166,7 +166,11 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         return self.tokenizer.tokenize([prompt], ids_only=True)[0].ids if prompt else _NO_IDS
 
     def _windows(self, ids: np.ndarray, prompt_ids: np.ndarray) -> list[Features]:
-        """Return the windows of a text, each with the tokens of the prompt, with which the ids begin."""
+        """Return the windows of a text, each with the tokens of the prompt first.
+
+        Args:
+            ids: tokens of prompt and text.
+        """
         num_prompt = _num_common(prompt_ids, ids)
         prompt, text = ids[:num_prompt], ids[num_prompt:]
         capacity = self.tokenizer.single.capacity(self.settings.max_seq_length) - num_prompt
@@ -190,7 +194,7 @@ _NO_IDS = np.zeros(0, np.int64)
 
 
 def _num_common(first: np.ndarray, second: np.ndarray) -> int:
-    """Return the number of tokens with which both sequences begin."""
+    """Return the number of first tokens that both sequences have in common."""
     length = min(len(first), len(second))
     differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length

@@ -1,7 +1,7 @@
 """Template of a tokenizer: the special tokens around a text and around a pair of texts, and the token types.
 
 `[CLS] a [SEP] b [SEP]` with types 0 and 1 in BERT, `<s> a </s></s> b </s>` with type 0 in RoBERTa. The template comes
-from the tokenizer's own post-processor, whatever its kind.
+from the tokenizer's own post-processor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 
 _SAMPLES = ("a", "1", "一", "م", "a a")
-"""Texts, of which any tokenizer turns at least two into different tokens."""
+"""Texts; every tokenizer turns at least two of them into different tokens."""
 _ZEROS = np.zeros(4096, np.int64)
 """Token types of sequences without other types: one shared, read-only array."""
 _ZEROS.setflags(write=False)

@@ -1,7 +1,7 @@
 """Special tokens of a tokenizer by role: padding, unknown words, masks.
 
-A checkpoint names them in `tokenizer_config.json` or `special_tokens_map.json`; a model directory has only
-`tokenizer.json`, whose usual names are enough.
+A checkpoint names them in `tokenizer_config.json` or `special_tokens_map.json`. A model directory has only
+`tokenizer.json`, where they are found by their usual names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ USUAL_NAMES = {
     "unk_token": ("[UNK]", "<unk>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
-"""Role -> names of such tokens, for tokenizers whose files name none."""
+"""Role -> usual names of the token, for tokenizers whose files name none."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def find_special_tokens(
     """Find the special tokens of a tokenizer.
 
     Args:
-        names: as of `tokenizer_files.read_special_names`; roles without one are found by their usual names.
+        names: role -> token, from `tokenizer_files.read_special_names`; other roles are found by their usual names.
         source: name of the file, for errors.
 
     Raises:

@@ -99,14 +99,17 @@ MISTAKES = {
         edit_config(quantization_config={"load_in_8bit": True}),
         r"config.json` has a quantization_config",
     ),
-    "GPTQ weights": (edit_weights(as_gptq), r"model.safetensors`: `.*qweight` is quantized; take the checkpoint in 16"),
+    "GPTQ weights": (
+        edit_weights(as_gptq),
+        r"model.safetensors`: `.*qweight` is quantized; use the checkpoint with 16",
+    ),
     "8-bit weights": (
         edit_weights(as_bitsandbytes),
-        r"model.safetensors`: `.*weight` is quantized; take the checkpoint",
+        r"model.safetensors`: `.*weight` is quantized; use the checkpoint",
     ),
     "fp8 weights": (
         edit_weights(lambda name, value: {name: value.to(torch.float8_e4m3fn)}),
-        r"model.safetensors`: `.*weight` is quantized; take the checkpoint",
+        r"model.safetensors`: `.*weight` is quantized; use the checkpoint",
     ),
     "adapter": (with_adapter, r"adapter_config.json` is an adapter over the weights beside it; merge it"),
     "adapter alone": (adapter_alone, r"holds an adapter alone; merge it"),

@@ -38,7 +38,7 @@ def read_config(directory: str | Path, *, any_family: bool = False) -> dict[str,
     """Read `config.json` of a checkpoint.
 
     Args:
-        any_family: True to accept families that this code does not compute.
+        any_family: True to accept families that `training.model` does not compute.
 
     Raises:
         ValueError: if it is missing, broken, or describes a network that this code does not compute.
@@ -53,9 +53,7 @@ def read_config(directory: str | Path, *, any_family: bool = False) -> dict[str,
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
     if quantization := values.get("quantization_config"):
         method = f" ({quantization.get('quant_method', 'no method')})" if isinstance(quantization, dict) else ""
-        raise ValueError(
-            f"`{path}` has a quantization_config{method}; take the checkpoint that was quantized, in floats"
-        )
+        raise ValueError(f"`{path}` has a quantization_config{method}; use the checkpoint from before quantisation")
     if (adapter := path.with_name(ADAPTER_FILE)).is_file():
         raise ValueError(
             f"`{adapter}` is an adapter over the weights beside it; merge it into them (peft: merge_and_unload), or "

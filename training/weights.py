@@ -34,7 +34,7 @@ def has_weights(directory: Path) -> bool:
 def checkpoint_digest(*directories: str | Path) -> str:
     """Return the SHA-256 of the weights in one or several directories, hexadecimal.
 
-    Of a single file, it is that of the file; of several, that of the list of their digests.
+    For one file, this is its digest; for several, the digest of the list of their digests.
 
     Raises:
         ValueError: if there are none.
@@ -45,7 +45,7 @@ def checkpoint_digest(*directories: str | Path) -> str:
 
 
 def _weights_files(directory: Path) -> list[Path]:
-    """Return the file of the weights; of weights in several files, these and their index."""
+    """Return the file of the weights; for weights in several files, their index and these."""
     path = _weights_path(directory)
     return [path, *_parts(path)] if path.suffix == ".json" else [path]
 
@@ -68,7 +68,7 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
     floats = {name: value for name, value in weights.items() if value.is_floating_point()}
     if quantized := next((name for name, value in weights.items() if _is_quantized(name, value)), None):
         raise ValueError(
-            f"cannot read weights `{path}`: `{quantized}` is quantized; take the checkpoint in 16 bits or more"
+            f"cannot read weights `{path}`: `{quantized}` is quantized; use the checkpoint with 16 bits or more"
         )
     return {name: value.float() for name, value in floats.items()}
 

@@ -60,8 +60,8 @@ class TransformersFamily:
     def remark(self) -> str:
         """Note for the user."""
         return (
-            f"`{self.model_type}` is not a family whose graphs Bertline writes itself: exported with Optimum, in fp32 "
-            "or dynamic int8, which is slower than a graph of Bertline's"
+            f"Bertline has no graph of its own for `{self.model_type}`: Optimum exports it, in fp32 or dynamic int8, "
+            "which is slower"
         )
 
     @property

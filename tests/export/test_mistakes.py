@@ -141,7 +141,7 @@ CHECKPOINTS = {
     "no epsilon": (config(layer_norm_eps=0), "layer_norm_eps must be at least 1e-30 and at most 1: `0`"),
     "epsilon": (config(layer_norm_eps=True), "`layer_norm_eps` must be a finite number: `True`"),
     "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
-    "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; take the checkpoint in 16 bits or more"),
+    "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; use the checkpoint with 16 bits or more"),
     "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
     "meta": (pickle_of(lambda name, value: (name, value.to("meta"))), "expected tensors by name"),
     "numbered": (pickle_of(lambda name, value: (len(name), value)), "expected tensors by name"),

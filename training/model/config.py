@@ -1,7 +1,7 @@
-"""Description of an encoder: its sizes, and the options in which families differ.
+"""Config of an encoder: its sizes, and the options in which families differ.
 
-`training.model.encoder` computes it, `export.graph` writes it as a graph, and `training.model.architectures` reads it
-from `config.json`. Families with further options have a subclass beside their layers.
+`training.model.encoder` computes the network, `export.graph` writes it as a graph, and `training.model.architectures`
+reads its config from `config.json`. Families with further options have a subclass beside their layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = Bounds(least=1, most=10_000_000)
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Description of the network. Fields are named as in Hugging Face's `config.json` of BERT.
+    """Config of an encoder. Fields are named as in Hugging Face's `config.json` of BERT.
 
     Raises:
         FieldError: naming the field whose value is impossible.
@@ -76,7 +76,7 @@ class EncoderConfig:
 
     @property
     def num_positions(self) -> int:
-        """Tokens of the longest sequence."""
+        """Longest sequence, in tokens."""
         return self.max_position_embeddings - (self.pad_token_id + 1) * self.skips_padding_positions
 
     @property
@@ -84,7 +84,7 @@ class EncoderConfig:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
 
-    # Blocks that families with layers of their own have otherwise
+    # Options that families with layers of their own override
 
     @property
     def has_position_embeddings(self) -> bool:
@@ -147,7 +147,7 @@ class EncoderConfig:
         return self.hidden_size
 
     def position_flops(self, length: int) -> int:
-        """Return the FLOPs of a token for relative positions and neighbours, forward, in sequences of this length."""
+        """Return the forward FLOPs of a token for relative positions and convolutions, in sequences of this length."""
         return 0
 
     def with_dropout(self, dropout: float) -> EncoderConfig:

@@ -1,13 +1,12 @@
 """Encoder with disentangled attention: scores depend on contents, and on contents and relative positions.
 
 DeBERTa v2 and v3 (He et al. 2020, arXiv 2006.03654, section 3; He et al. 2021, arXiv 2111.09543), as transformers
-computes them. The score of query i and key j has up to three terms, and the product with a row of a table replaces the
-position embeddings of other families:
+computes them. The score of query i and key j has up to three terms; the last two replace position embeddings:
 
     q_i k_j  +  q_i K[i - j]  (content to position, c2p)  +  k_j Q[i - j]  (position to content, p2c)
 
-K and Q are projections of one table of relative embeddings that all layers share. Large distances share its rows. The
-rest of a layer is BERT's, and weights are named as in `training.model.encoder` where the parts correspond.
+K and Q are projections of one table of relative embeddings, which all layers share. Large distances share rows of it.
+The rest of a layer is BERT's, and weights are named as in `training.model.encoder` where the parts correspond.
 
 Shape suffixes as there, and R for rows of the table of relative embeddings.
 """
@@ -31,13 +30,14 @@ from training.model.encoder import Dropout, Embeddings, Encoder, Layer, attend, 
 PositionTerms = Literal["", "c2p", "p2c", "c2p|p2c"]
 """Terms of attention scores that depend on positions."""
 RelativeNorm = Literal["none", "layer_norm"]
+"""Normalisation of the table of relative embeddings."""
 _OPTIONAL = Bounds(least=-1, most=SIZE.most)
 """Bounds of numbers that are not used below 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisentangledConfig(EncoderConfig):
-    """Shape of such a network. Further fields are named as in Hugging Face's `config.json` of DeBERTa v2."""
+    """Config of DeBERTa v2 and v3. Further fields are named as in Hugging Face's `config.json` of DeBERTa v2."""
 
     model_type: str = "deberta-v2"
     type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
@@ -46,7 +46,7 @@ class DisentangledConfig(EncoderConfig):
     pos_att_type: PositionTerms = ""
     """Terms of the scores beside the product of contents."""
     position_buckets: Annotated[int, _OPTIONAL] = -1
-    """Rows of the table of relative embeddings for each direction; below 1, each distance has one."""
+    """Rows of the table of relative embeddings for each direction; below 1, one for each distance."""
     max_relative_positions: Annotated[int, _OPTIONAL] = -1
     """Largest distance plus one; below 1, `max_position_embeddings`."""
     norm_rel_ebd: RelativeNorm = "none"
@@ -64,7 +64,7 @@ class DisentangledConfig(EncoderConfig):
     pooler_dropout: Annotated[float, BELOW_ONE] = 0.0
     """Dropout of [CLS] below the pooler."""
     legacy: bool = True
-    """The head of masked LM is BERT's; otherwise it has other names in files, and the encoder's size."""
+    """The head of masked LM has BERT's names in files; if false, those of `lm_predictions`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,7 +194,7 @@ class DisentangledEmbeddings(Embeddings):
         self.relative_norm = nn.LayerNorm(size, eps=config.layer_norm_eps) if has_norm else None
 
     def relative_table(self) -> Tensor:
-        """Return the relative embeddings, normalised if the network does that, [R, D]."""
+        """Return the table of relative embeddings [R, D], normalised as `norm_rel_ebd` says."""
         assert self.relative is not None
         return self.relative.weight if self.relative_norm is None else self.relative_norm(self.relative.weight)
 
@@ -227,7 +227,7 @@ class Convolution(nn.Conv1d):
 
 
 class DisentangledLayer(Layer):
-    """BERT's layer with disentangled attention. The first one has the convolution, if there is any."""
+    """BERT's layer with disentangled attention; the first layer also has the convolution, if there is one."""
 
     def __init__(self, config: DisentangledConfig, number: int) -> None:
         super().__init__(config)
@@ -279,7 +279,7 @@ class DisentangledLayer(Layer):
         )
 
     def _project(self, table_RD: Tensor, own: nn.Linear | None, part: int) -> Tensor:
-        """Project by own weights, or by a part of query, key and value."""
+        """Project by weights of its own, or by those of query (part 0) or key (part 1)."""
         if own is not None:
             found_RD = own(table_RD)
         else:
@@ -289,7 +289,7 @@ class DisentangledLayer(Layer):
 
 
 class DisentangledEncoder(Encoder):
-    """Encoder of a `DisentangledConfig`."""
+    """Encoder of DeBERTa v2 and v3."""
 
     embeddings: DisentangledEmbeddings
 

@@ -38,9 +38,9 @@ class Dropout(nn.Dropout):
 
 
 class Embeddings(nn.Module):
-    """Normalised sum of word, position and token type embeddings, as far as there are such.
+    """Normalised sum of word, position and token type embeddings, as far as the config has them.
 
-    They are projected to the hidden size if theirs differs.
+    Embeddings of another size are projected to the hidden size.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -146,8 +146,8 @@ def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:
 def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> Tensor:
     """Return the bucket of the distance between each two tokens, [L, L] int64: queries by keys.
 
-    The upper half of the buckets is for keys after the query. Of each half, the lower half is for single distances, and
-    the rest grows logarithmically up to `max_distance`.
+    The upper half of the buckets is for keys after the query. In each half, the first buckets hold one distance each;
+    those of the others grow logarithmically up to `max_distance`.
 
     Source: `relative_position_bucket` of MPNet in transformers, as in T5 (Raffel et al. 2019, arXiv 1910.10683).
     """
@@ -162,7 +162,7 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> 
 
 
 class Encoder(nn.Module):
-    """Encoder below every head."""
+    """Embeddings, layers and pooler, below every head."""
 
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()

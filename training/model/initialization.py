@@ -50,7 +50,10 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     if head_size % 2:
         raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
     assert model.mlm.bias is not None
-    _attend_by_rotation(model) if isinstance(config, ModernBertConfig) else _attend_by_sinusoids(model)
+    if isinstance(config, ModernBertConfig):
+        _attend_by_rotation(model)
+    else:
+        _attend_by_sinusoids(model)
     for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
         assert isinstance(layer, Layer | RotaryLayer)
         nn.init.orthogonal_(layer.qkv.weight[2 * config.hidden_size :])

@@ -2,8 +2,8 @@
 
 Nomic BERT (Nussbaum et al. 2024, arXiv 2402.01613): BERT with the positions and feed-forward networks of
 `training.model.rotary_encoder`, and no biases in its layers. Texts that are longer than those of training may rotate
-by smaller angles ("dynamic NTK" scaling). Nomic's code takes the length of the padded batch for that; here each text
-has its own, so that its output does not depend on its neighbours.
+by smaller angles ("dynamic NTK" scaling). In Nomic's code the angles depend on the length of the padded batch; here
+they depend on that of the text, so that its output is the same in every batch.
 
 Shape suffixes as in `training.model.encoder`, and F for half a head's size.
 """
@@ -25,7 +25,7 @@ from training.model.rotary_encoder import THETA, RotaryConfig, rotary_attention,
 
 @dataclass(frozen=True, kw_only=True)
 class NomicBertConfig(RotaryConfig):
-    """Shape of a Nomic BERT."""
+    """Config of Nomic BERT."""
 
     model_type: str = "nomic_bert"
     hidden_act: str = "silu"
@@ -33,8 +33,9 @@ class NomicBertConfig(RotaryConfig):
     rope_theta: Annotated[float, THETA] = 1000.0
     """Base of the wavelengths of rotary positions."""
     rotary_scaling_factor: Annotated[float, Bounds(least=0, most=1e6)] = 0.0
-    """Factor by which `rope_theta` grows in texts that are longer than `max_trained_positions`; 0 for not at all."""
+    """Growth of `rope_theta` in texts that are longer than `max_trained_positions`; 0 for none."""
     max_trained_positions: Annotated[int, SIZE] = 2048
+    """Length of the longest training texts, in tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +95,7 @@ class NomicLayer(nn.Module):
 
 
 class NomicEncoder(Encoder):
-    """Encoder of a `NomicBertConfig`."""
+    """Encoder of Nomic BERT."""
 
     def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=with_pooler)
@@ -111,7 +112,7 @@ class NomicEncoder(Encoder):
         return x_BLD
 
     def rotation(self, attention_mask_BL: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine for a batch: [L, F], or [B, 1, L, F] if they depend on the length of the text."""
+        """Return cosine and sine for a batch, [L, F]; [B, 1, L, F] if they depend on the lengths of the texts."""
         config = self.config
         if not config.scales_positions:
             return rotary_table(length, rotary_frequencies(config.head_size, config.rope_theta))

@@ -44,7 +44,7 @@ def edit(directory, **changes):
         ({"rope_theta": 5.0}, "rope_theta `5.0` is not supported"),
         ({"layer_types": [*["full_attention"] * 3, *["sliding_attention"] * 2]}, "only every n-th layer"),
         ({"layer_types": ["sliding_attention", *["full_attention"] * 4]}, "only every n-th layer"),
-        ({"layer_types": ["full_attention"] * 4}, "layer_types names 4 layers, num_hidden_layers `5`"),
+        ({"layer_types": ["full_attention"] * 4}, "layer_types has 4 entries, and num_hidden_layers is `5`"),
         ({"head_dim": 16}, "head_dim `16` is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor `0.5` is not supported"),
         ({"classifier_pooling": "max"}, "unknown classifier_pooling: `max`"),

@@ -13,7 +13,7 @@ from training.model.rotary_encoder import ModernBertConfig
 _HEAD = {"bert.pooler": "head.dense", "bert.pooler.norm": "head.norm"}
 _CLASSIFIER = {**_HEAD, "classifier": "classifier"}
 _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-"""Kinds of layers in transformers 5, and the key of their rotary base in transformers 4."""
+"""Kind of layer in transformers 5 -> key of its rotary base in transformers 4."""
 
 
 class _ModernBert(Architecture):
@@ -30,7 +30,7 @@ class _ModernBert(Architecture):
         return super()._read(values)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """Return the values of `config.json`; transformers has a dropout for each place, and we have one."""
+        """Return the values of `config.json`, with our one dropout in each place where transformers has one."""
         dropouts = dict.fromkeys(("embedding_dropout", "classifier_dropout"), config.hidden_dropout_prob)
         return {**super().write_config(config), **dropouts, "classifier_activation": config.pooler_act}
 
@@ -56,10 +56,16 @@ def _with_keys_of_version_4(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _period(types: Any, num_layers: int) -> int:
-    """Return n if every n-th layer from the first attends to all tokens, and the others are local."""
+    """Return n if every n-th layer, from the first, attends to all tokens, and the others are local.
+
+    Raises:
+        ValueError: if there is no such n.
+    """
     if not isinstance(types, list) or len(types) != num_layers:
         num_types = len(types) if isinstance(types, list) else 0
-        raise ValueError(f"layer_types names {num_types} layers, num_hidden_layers `{num_layers}`")
+        raise ValueError(
+            f"layer_types has {num_types} entries, and num_hidden_layers is `{num_layers}`; they must agree"
+        )
     everywhere, nearby = _THETAS
     period = next((number for number in range(1, len(types)) if types[number] == everywhere), len(types))
     if types != [nearby if number % period else everywhere for number in range(len(types))]:

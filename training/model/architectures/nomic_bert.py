@@ -26,7 +26,7 @@ _HUB_KEYS = {
     "layer_norm_eps": "layer_norm_epsilon",
     "rope_theta": "rotary_emb_base",
 }
-"""Keys of transformers 5, and those of the hub's code, which takes them from GPT-2."""
+"""Key of transformers 5 -> key of the hub's code, which takes them from GPT-2."""
 _HUB_DEFAULTS = {
     "n_embd": 768,
     "n_layer": 12,
@@ -41,9 +41,9 @@ _HUB_DEFAULTS = {
     "mlp_fc1_bias": True,
     "mlp_fc2_bias": True,
 }
-"""Values that the hub's code takes for keys that a file lacks."""
+"""Defaults of the hub's code for keys that a file lacks."""
 _GATES = {"swiglu": "silu", "geglu": "gelu"}
-"""`activation_function` of the hub's code, and the activation of the gate."""
+"""`activation_function` of the hub's code -> activation of the gate."""
 
 _POOLED = {"bert.pooler": "nomic_bert.pooler.dense", "classifier": "classifier"}
 """Head over [CLS]; other tasks have no pooler."""
@@ -140,14 +140,14 @@ def _with_keys_of_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_in_transformers(key: str, value: Any) -> Any:
-    """Return what transformers 5 says for a value of the hub's code."""
+    """Convert a value of the hub's code to that of transformers 5."""
     if key == "activation_function" and isinstance(value, str):
         return _GATES.get(value, value)
     return _round_up(value, 256) if key == "n_inner" else value  # as the hub's code does
 
 
 def _join(found: dict[str, Any], name: str, value: Any, given: str) -> None:
-    """Set a key, which must have no other value.
+    """Set a key; raise if it has another value.
 
     Args:
         given: key and value in the file, for the message.
