@@ -17,51 +17,11 @@ Graph variants for BERT map to these layers as follows: MultiHeadAttention gets 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from export.builder import CONTRIB, GraphBuilder
-from export.linear import LinearLayers
-from export.network import RELATIVE_BUCKETS, Weights, relative_name
-from export.variant import GraphVariant
+from export.builder import CONTRIB
+from export.network import RELATIVE_BUCKETS, relative_name
+from export.writer import Writer
 from training.model.disentangled_encoder import DisentangledConfig
-
-
-class Writer(Protocol):
-    """Parts of the graph writer that these layers share with BERT's."""
-
-    weights: Weights
-    graph: GraphBuilder
-    linear: LinearLayers
-    variant: GraphVariant
-    mask: str
-    reads_only_cls: bool
-
-    def separate_qkv(self, qkv: str, queries: str, x: str) -> tuple[str, str, str]:
-        """Return query, key and value, each from a matrix product of its own."""
-
-    def split_last(self, qkv: str) -> tuple[str, ...]:
-        """Split the last axis into query, key and value."""
-
-    def merge_heads(self, context: str) -> str:
-        """Join the last two axes, heads and size."""
-
-    def after_attention(self, name: str, context: str, queries: str) -> str:
-        """Return the output of a layer from its attended values and its input."""
-
-    def activation(self, name: str, x: str) -> str:
-        """Return the activation function of that name."""
-
-    def add_and_norm(self, norm: str, x: str, residual: str) -> str:
-        """Return the normalised sum."""
-
-    def first_token(self, x: str) -> str:
-        """Return the state of [CLS] with its axis."""
-
-    def length(self) -> str:
-        """Return the length of the sequences, [1] int64."""
-
-    def weight(self, name: str) -> str:
-        """Add a weight."""
 
 
 @dataclass(frozen=True)

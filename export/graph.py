@@ -31,8 +31,8 @@ from export.variant import GraphPrecision, GraphVariant
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, activation_of
 from tasks.features import INPUT_NAMES
 from training.model.disentangled_encoder import DisentangledConfig
+from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
-from training.model.rotary_encoder import ModernBertConfig
 
 _SIMPLE = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 _STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}

@@ -23,8 +23,9 @@ from training.model.disentangled_encoder import (
 )
 from training.model.encoder import distance_buckets
 from training.model.heads import BertModel
+from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
-from training.model.rotary_encoder import ModernBertConfig, rotary_frequencies, rotary_table
+from training.model.rotary import rotary_frequencies, rotary_table
 
 MASKED = {np.float32: -1e30, np.float16: -1e4}
 """Added to the attention scores of padding: softmax turns it into 0, and sums of two of it stay finite."""

@@ -1,7 +1,7 @@
 """Layers with rotary positions and gated feed-forward networks in a graph.
 
-`PreNormLayers` are those of `training.model.rotary_encoder`, `PostNormLayers` those of `training.model.nomic_encoder`.
-Graph variants for BERT map to these layers as follows:
+`PreNormLayers` are those of `training.model.modernbert_encoder`, and `PostNormLayers` those of
+`training.model.nomic_encoder`. Graph variants for BERT map to these layers as follows:
 
 - MultiHeadAttention gets rotated queries and keys; `Attention`, which contains the product for query, key and value,
   becomes `fused-QKV MultiHeadAttention`.
@@ -11,58 +11,15 @@ Graph variants for BERT map to these layers as follows:
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from onnx import TensorProto
 
-from export.builder import CONTRIB, GraphBuilder
-from export.linear import LinearLayers
-from export.network import MASKED, Weights, rotary_name
-from export.variant import GraphVariant
+from export.builder import CONTRIB
+from export.network import MASKED, rotary_name
+from export.writer import Writer
+from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
-from training.model.rotary_encoder import ModernBertConfig, RotaryConfig
-
-
-class Writer(Protocol):
-    """Parts of the graph writer that these layers share with BERT's."""
-
-    weights: Weights
-    graph: GraphBuilder
-    linear: LinearLayers
-    variant: GraphVariant
-    mask: str
-    reads_only_cls: bool
-
-    def separate_qkv(self, qkv: str, queries: str, x: str) -> tuple[str, str, str]:
-        """Return query, key and value, each from a matrix product of its own."""
-
-    def split_last(self, qkv: str) -> tuple[str, ...]:
-        """Split the last axis into query, key and value."""
-
-    def attend(self, q: str, k: str, v: str, mask: str) -> str:
-        """Return the weighted means of values, [..., heads, queries, size]."""
-
-    def merge_heads(self, context: str) -> str:
-        """Join the last two axes, heads and size."""
-
-    def activation(self, name: str, x: str) -> str:
-        """Return the activation function of that name."""
-
-    def add_and_norm(self, norm: str, x: str, residual: str) -> str:
-        """Return LayerNorm of the sum."""
-
-    def layer_norm(self, norm: str, x: str) -> str:
-        """Return LayerNorm with the weights of that name."""
-
-    def norm_weights(self, norm: str) -> tuple[str, ...]:
-        """Return the scale of a LayerNorm, and its bias if it has one."""
-
-    def first_token(self, x: str) -> str:
-        """Return the state of [CLS] with its axis."""
-
-    def length(self) -> str:
-        """Return the length of the sequences, [1] int64."""
+from training.model.rotary import RotaryConfig
 
 
 class RotaryLayers:

@@ -43,7 +43,7 @@ from training.loop.types import Evaluation, LoopSettings, Phase
 from training.model.config import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
-from training.model.rotary_encoder import ModernBertConfig
+from training.model.modernbert_encoder import ModernBertConfig
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine

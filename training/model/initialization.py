@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from training.model.encoder import Layer
 from training.model.heads import BertForPreTraining
-from training.model.rotary_encoder import ModernBertConfig, RotaryLayer, rotary_table, rotate
+from training.model.modernbert_encoder import ModernBertConfig, ModernBertLayer
+from training.model.rotary import rotary_table, rotate
 
 AMPLITUDE = 0.1
 """Amplitude of the sinusoids. Word embeddings have a deviation of 0.02, so positions dominate after LayerNorm."""
@@ -55,7 +56,7 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     else:
         _attend_by_sinusoids(model)
     for layer in model.bert.layers[:: config.num_hidden_layers]:  # the first layer of each stack
-        assert isinstance(layer, Layer | RotaryLayer)
+        assert isinstance(layer, Layer | ModernBertLayer)
         nn.init.orthogonal_(layer.qkv.weight[2 * config.hidden_size :])
         nn.init.orthogonal_(layer.attention_output.weight)
     smoothed = torch.from_numpy(np.asarray(token_counts, dtype=np.float64) + 1)
@@ -96,7 +97,7 @@ def _attend_by_rotation(model: BertForPreTraining) -> None:
     cos, sin = rotary_table(2, config.frequencies(local=config.is_local(0)))
     gain = math.sqrt(CONTRAST * math.sqrt(config.head_size) / config.hidden_size)
     layer = model.bert.layers[0]
-    assert isinstance(layer, RotaryLayer)
+    assert isinstance(layer, ModernBertLayer)
     queries, keys, _ = layer.qkv.weight.view(3, config.num_attention_heads, config.head_size, -1)
     for head in range(config.num_attention_heads):
         offset = OFFSETS[head % len(OFFSETS)]

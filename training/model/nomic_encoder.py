@@ -1,9 +1,9 @@
-"""Encoder with rotary positions, gated feed-forward networks and LayerNorm after each block.
+"""Encoder of Nomic BERT: rotary positions, gated feed-forward networks, LayerNorm after each block.
 
-Nomic BERT (Nussbaum et al. 2024, arXiv 2402.01613): BERT with the positions and feed-forward networks of
-`training.model.rotary_encoder`, and no biases in its layers. Texts that are longer than those of training may rotate
-by smaller angles ("dynamic NTK" scaling). In Nomic's code the angles depend on the length of the padded batch; here
-they depend on that of the text, so that its output is the same in every batch.
+Nussbaum et al. 2024 (arXiv 2402.01613): BERT with the positions and feed-forward networks of `training.model.rotary`,
+and no biases in its layers. Texts that are longer than those of training may rotate by smaller angles ("dynamic NTK"
+scaling). In Nomic's code the angles depend on the length of the padded batch; here they depend on that of the text, so
+that its output is the same in every batch.
 
 Shape suffixes as in `training.model.encoder`, and F for half a head's size.
 """
@@ -20,7 +20,7 @@ from tasks.schema import Bounds
 from training.model.activations import ACTIVATIONS
 from training.model.config import SIZE
 from training.model.encoder import Dropout, Encoder, create_encoder, padding_mask
-from training.model.rotary_encoder import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
+from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
 @dataclass(frozen=True, kw_only=True)

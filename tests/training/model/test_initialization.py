@@ -10,7 +10,8 @@ from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
 from training.model.config import EncoderConfig
 from training.model.initialization import initialize_local, rotation
-from training.model.rotary_encoder import ModernBertConfig, rotary_table, rotate
+from training.model.modernbert_encoder import ModernBertConfig
+from training.model.rotary import rotary_table, rotate
 from training.pretrain import PretrainRecipe, pretrain
 from training.vocab import VocabRecipe, train_vocab
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from training.model.architectures.base import Architecture
 from training.model.config import EncoderConfig
-from training.model.rotary_encoder import ModernBertConfig
+from training.model.modernbert_encoder import ModernBertConfig
 
 _HEAD = {"bert.pooler": "head.dense", "bert.pooler.norm": "head.norm"}
 _CLASSIFIER = {**_HEAD, "classifier": "classifier"}

@@ -1,12 +1,11 @@
-"""Encoder with rotary positions, local attention, gated feed-forward networks and LayerNorm before each block.
+"""Encoder of ModernBERT: rotary positions, local attention, gated feed-forward networks, LayerNorm before each block.
 
-ModernBERT (Warner et al. 2024, arXiv 2412.13663), from these parts: rotary position embeddings (Su et al. 2021, arXiv
-2104.09864), attention to a window of neighbours in most layers (Beltagy et al. 2020, arXiv 2004.05150), gated linear
-units (Shazeer 2020, arXiv 2002.05202), and pre-norm (Xiong et al. 2020, arXiv 2002.04745). Weights are named as in
-`training.model.encoder` where the parts correspond. `training.model.nomic_encoder` has the same positions and
-feed-forward networks, with LayerNorm after each block.
+Warner et al. 2024 (arXiv 2412.13663), from these parts: rotary positions and gated feed-forward networks
+(`training.model.rotary`), attention to a window of neighbours in most layers (Beltagy et al. 2020, arXiv 2004.05150),
+and pre-norm (Xiong et al. 2020, arXiv 2002.04745). Weights are named as in `training.model.encoder` where the parts
+correspond.
 
-Shape suffixes as there, and F for half a head's size.
+Shape suffixes as there.
 """
 
 from __future__ import annotations
@@ -17,61 +16,23 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from tasks.schema import Bounds, FieldError, check_choice
+from tasks.schema import Bounds, check_choice
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
-from training.model.config import SIZE, EncoderConfig
-from training.model.encoder import Dropout, Embeddings, Encoder, attend, create_encoder, padding_mask
-
-THETA = Bounds(least=1, most=1e12)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RotaryConfig(EncoderConfig):
-    """Shape of a network with rotary positions and gated feed-forward networks."""
-
-    attention_bias: bool = False
-    """Query, key, value and output layers have biases."""
-    mlp_bias: bool = False
-    """Feed-forward networks have biases."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_size % 2:
-            raise self.head_error("rotary positions need an even number")
-
-    def head_error(self, need: str) -> FieldError:
-        """Return the error for heads of a size that is not possible."""
-        return FieldError(
-            lambda named: (
-                f"{named('hidden_size')} `{self.hidden_size}` and {named('num_attention_heads')} "
-                f"`{self.num_attention_heads}` make heads of {self.head_size} channels; {need}"
-            )
-        )
-
-    @property
-    def head_size(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-    @property
-    def has_position_embeddings(self) -> bool:
-        return False
-
-    @property
-    def num_feed_forward_matrices(self) -> int:
-        return 3
+from training.model.config import SIZE
+from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask
+from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModernBertConfig(RotaryConfig):
-    """Shape of a ModernBERT. Further fields are named as in Hugging Face's `config.json`."""
+    """Config of ModernBERT. Further fields are named as in Hugging Face's `config.json`."""
 
     model_type: str = "modernbert"
     type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
     global_rope_theta: Annotated[float, THETA] = 160_000.0
     """Base of the wavelengths of rotary positions in layers that attend to all tokens."""
     local_rope_theta: Annotated[float, THETA] = 10_000.0
-    """The same in layers with local attention."""
+    """Base of the wavelengths of rotary positions in layers with local attention."""
     local_attention: Annotated[int, SIZE] = 128
     """Width of local attention: tokens see neighbours up to half of it away."""
     global_attn_every_n_layers: Annotated[int, SIZE] = 3
@@ -106,51 +67,6 @@ class ModernBertConfig(RotaryConfig):
         return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta)
 
 
-def rotary_frequencies(head_size: int, theta: float | Tensor) -> Tensor:
-    """Return the angle [F] from one position to the next, for each pair of channels; [..., F] for thetas [..., 1]."""
-    exponents_F = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
-    return 1.0 / theta**exponents_F
-
-
-def rotary_table(length: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine [L, F] of the angle that each position rotates each pair of channels by.
-
-    Args:
-        frequencies: [F], or [..., 1, F] for a table [..., L, F].
-    """
-    angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies
-    return angles.cos(), angles.sin()
-
-
-def rotate(x_BHLK: Tensor, cos_LF: Tensor, sin_LF: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + F) of the channels of a head."""
-    one, two = x_BHLK.chunk(2, dim=-1)
-    return torch.cat([one * cos_LF - two * sin_LF, two * cos_LF + one * sin_LF], dim=-1)
-
-
-def rotary_attention(
-    qkv_BLT: Tensor,
-    rotation: tuple[Tensor, Tensor],
-    mask: Tensor | None,
-    *,
-    num_heads: int,
-    dropout: float,
-    training: bool,
-) -> Tensor:
-    """Compute attention of all heads, side by side [B, L, D], with queries and keys rotated by their positions.
-
-    Args:
-        qkv_BLT: query, key and value side by side, T = 3 D.
-        rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
-        mask: as for `training.model.encoder.Layer`.
-        dropout: dropout rate of the probabilities in training.
-    """
-    batch, length, size = qkv_BLT.shape
-    qkv_3BHLK = qkv_BLT.view(batch, length, 3, num_heads, size // 3 // num_heads).permute(2, 0, 3, 1, 4)
-    cos, sin = (table.to(qkv_BLT.device, qkv_BLT.dtype) for table in rotation)
-    return attend(torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]]), mask, dropout, training=training)
-
-
 def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
     """Return where tokens may attend to: true for tokens up to `distance` away that are not padding.
 
@@ -180,7 +96,7 @@ class PredictionHead(nn.Linear):
         return self.norm(self.activation(super().forward(x)))
 
 
-class RotaryLayer(nn.Module):
+class ModernBertLayer(nn.Module):
     """Self-attention and gated feed-forward network, each with LayerNorm before it and residual after it (pre-LN)."""
 
     def __init__(self, config: ModernBertConfig, number: int) -> None:
@@ -220,15 +136,15 @@ class RotaryLayer(nn.Module):
         return x_BLD + self.output(self.dropout(self.activation(value) * gate))
 
 
-class RotaryEncoder(Encoder):
-    """Encoder of a `ModernBertConfig`."""
+class ModernBertEncoder(Encoder):
+    """Encoder of ModernBERT."""
 
     def __init__(self, config: ModernBertConfig) -> None:
         nn.Module.__init__(self)  # layers and pooler differ from BERT's
         self.config = config
         self.frozen = False
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(RotaryLayer(config, number) for number in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(ModernBertLayer(config, number) for number in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.pooler = PredictionHead(config)
 
@@ -263,4 +179,4 @@ class RotaryEncoder(Encoder):
 
 @create_encoder.register
 def _(config: ModernBertConfig, *, with_pooler: bool) -> Encoder:
-    return RotaryEncoder(config)
+    return ModernBertEncoder(config)

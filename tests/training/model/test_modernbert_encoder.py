@@ -15,8 +15,9 @@ from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.model.architectures import create_config
 from training.model.flops import flops_per_token
+from training.model.modernbert_encoder import ModernBertConfig, window_mask
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
-from training.model.rotary_encoder import ModernBertConfig, rotary_frequencies, rotary_table, window_mask
+from training.model.rotary import rotary_frequencies, rotary_table
 from training.task_card import TaskCard
 
 KIND = "modernbert, all options"
@@ -178,7 +179,7 @@ def test_config_survives_a_manifest():
 
 
 def test_ablations_are_refused():
-    """Networks that only BERT has are refused in one line."""
+    """Ablations and replaced-token detection, which this family lacks, are refused in one line."""
     with pytest.raises(
         ValueError, match="a `modernbert` cannot combine layers or run in one direction: leave out --layers"
     ):
