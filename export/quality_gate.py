@@ -219,14 +219,14 @@ def choose(
         tried.append(smoothed)
         choices = [item for item in (first, smoothed) if item and not item.shortfall(limits)]
         if limits.quality == "default" and choices:
-            return _closest(choices, tried, timer)
+            return _time_and_choose(choices, tried, timer)
     best = _with_all(max(tried, key=_closeness), tried)
     layers = evaluator.most_sensitive_layers(best.network, best.precision.matmul)
     if limits.quality == "high":
         few = [replace(best.precision, fp32_layers=tuple(layers[:count])) for count in _FEW_LAYERS] if layers else []
         tried += _measure(best, few, evaluator, limits)
         if passing := [item for item in tried if not item.shortfall(limits)]:
-            return _closest(passing, tried, timer)
+            return _time_and_choose(passing, tried, timer)
         best = _with_all(best, tried)
     fewest = _keep_in_fp32(best, layers, evaluator, limits)
     if mixed and not fewest.shortfall(limits):
@@ -234,14 +234,14 @@ def choose(
     raise QualityError(_rejection(tried, fewest, layers, limits, mixed=mixed))
 
 
-def _closest(passing: Sequence[Decision], tried: Sequence[Decision], timer: Timer | None) -> Decision:
-    """Time the decisions within the limits, if there are several, and return the closest to PyTorch."""
+def _time_and_choose(passing: Sequence[Decision], tried: Sequence[Decision], timer: Timer | None) -> Decision:
+    """Time the decisions within the limits if there are several, and choose with `closest`."""
     times = timer(passing) if timer and len(passing) > 1 else {}
     return replace(_with_all(closest(passing, times), tried), times=times)
 
 
 def closest(decisions: Sequence[Decision], times: Mapping[str, float]) -> Decision:
-    """Return the decision closest to PyTorch among those whose time is at most `MAX_TIME`.
+    """Return the decision closest to PyTorch among those with a time up to `MAX_TIME`.
 
     Args:
         decisions: decisions within the limits.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tasks.base import TaskSettings
+from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_directory
 from tasks.tokenizer import Tokenizer
 from training.ablations.model import AblationConfig
 from training.checkpoint import ABLATION, CONFIG_FILE
 from training.model.architectures import ARCHITECTURES
+from training.model.architectures.base import Architecture
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
 from training.reports.model_card import CARD_FILE, model_card
 from training.reports.usages import MASK
@@ -42,22 +46,8 @@ def save_checkpoint(
 
 def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str | Path, card: TaskCard) -> None:
     """Write the files of a checkpoint into an existing directory."""
-    labels = getattr(card.settings, "labels", ())
     architecture = ARCHITECTURES[model.config.model_type].for_config(vars(model.config))
-    config = {"architectures": [architecture.class_name(model.architecture)], **architecture.write_config(model.config)}
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}
-    config |= {"torch_dtype": dtype}
-    if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
-        config |= {"model_type": ABLATION, "ablation_of": architecture.model_type}
-    if isinstance(model, BertForSequenceRegression):
-        config["problem_type"] = "regression"
-        labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
-    elif getattr(card.settings, "is_multi_label", False):
-        config["problem_type"] = card.settings.problem_type  # type: ignore[attr-defined]
-    if labels:
-        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        config["label2id"] = {label: index for index, label in enumerate(labels)}
+    config = _config_values(model, architecture, card.settings)
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("dense.")}
     save_weights(architecture.to_hugging_face(weights, task_of(model)), directory / WEIGHTS_FILE)
@@ -72,3 +62,23 @@ def write_checkpoint(directory: Path, model: BertModel, *, tokenizer_from: str |
         mask=Tokenizer.load(directory).mask_token or MASK,
     )
     (directory / CARD_FILE).write_text(text, encoding="utf-8")
+
+
+def _config_values(model: BertModel, architecture: Architecture, settings: TaskSettings) -> dict[str, Any]:
+    """Return the values of `config.json`."""
+    labels = getattr(settings, "labels", ())
+    config = {"architectures": [architecture.class_name(model.architecture)], **architecture.write_config(model.config)}
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}
+    config |= {"torch_dtype": dtype}
+    if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
+        config |= {"model_type": ABLATION, "ablation_of": architecture.model_type}
+    if isinstance(model, BertForSequenceRegression):
+        config["problem_type"] = "regression"
+        labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
+    elif isinstance(settings, ClassificationSettings) and settings.is_multi_label:
+        config["problem_type"] = settings.problem_type
+    if labels:
+        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        config["label2id"] = {label: index for index, label in enumerate(labels)}
+    return config

@@ -308,10 +308,7 @@ def _read_model(path: Path) -> Any:
 
 
 def _convert_model(proto: Any, family: _Family, flags: Mapping[str, bool], path: Path) -> tokenizers.Tokenizer:
-    first = tuple(piece.piece for piece in proto.pieces[: len(family.first_pieces)])
-    if first != family.first_pieces:
-        expected = ", ".join(f"`{piece}`" for piece in family.first_pieces)
-        raise ValueError(f"the SentencePiece model `{path}` does not begin with {expected}; it is of another family")
+    _check_first_pieces(proto, family, path)
     pieces = family.pieces([(piece.piece, piece.score) for piece in proto.pieces])
     unk_id = proto.trainer_spec.unk_id if family.unk_id is None else family.unk_id
     try:
@@ -335,6 +332,13 @@ def _convert_model(proto: Any, family: _Family, flags: Mapping[str, bool], path:
     backend.pre_tokenizer = pre_tokenizers.Sequence([*marks, spaces]) if "split_by_punct" in flags else spaces
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return backend
+
+
+def _check_first_pieces(proto: Any, family: _Family, path: Path) -> None:
+    first = tuple(piece.piece for piece in proto.pieces[: len(family.first_pieces)])
+    if first != family.first_pieces:
+        expected = ", ".join(f"`{piece}`" for piece in family.first_pieces)
+        raise ValueError(f"the SentencePiece model `{path}` does not begin with {expected}; it is of another family")
 
 
 def _set_template(backend: tokenizers.Tokenizer, family: _Family, path: Path) -> None:

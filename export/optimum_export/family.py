@@ -118,7 +118,7 @@ class TransformersFamily:
         """
         if not (name := self.class_name(task.name)):
             raise ValueError(f"transformers has no network of a `{self.model_type}` for `{task.name}`")
-        find_config_class(self.model_type)
+        find_config_class(self.model_type)  # raises before the weights are read
         _check_attention(self.network_config, task.settings.max_seq_length)
         if num_labels or task.name == "regression":
             self.network_config.num_labels = num_labels or 1
@@ -142,23 +142,32 @@ class TransformersFamily:
             ignore_mismatched_sizes=True,  # reported below
             output_loading_info=True,
         )
+        self._check_shapes(network, weights, found["mismatched_keys"], task)
+        self._check_unexpected(network, found["unexpected_keys"])
+        return network, list(found["missing_keys"])
+
+    def _check_shapes(
+        self, network: nn.Module, weights: Mapping[str, torch.Tensor], mismatched: Sequence[str], task: AnyTask
+    ) -> None:
+        """Raise for a weight of another shape than the network's."""
         parameters = dict(network.state_dict())
-        for name in found["mismatched_keys"]:
+        for name in mismatched:
             wrong = next(value for key, value in weights.items() if f".{key}".endswith(f".{name}"))
             shapes = f"{list(wrong.shape)} where its config makes it {list(parameters[name].shape)}"
             is_head = not name.startswith(f"{network.base_model_prefix}.")
             error = LabelCountError if is_head and hasattr(task.settings, "labels") else ValueError
             raise error(f"checkpoint `{self.directory}` does not fit `{task.name}`: `{name}` is {shapes}")
-        encoder = getattr(network, network.base_model_prefix, network)
-        parts = {
-            f"{start}{part}" for start in ("", f"{network.base_model_prefix}.") for part, _ in encoder.named_children()
-        }
-        for name in found["unexpected_keys"]:
+
+    def _check_unexpected(self, network: nn.Module, unexpected: Sequence[str]) -> None:
+        """Raise for a weight of the encoder that the network does not have; those of other heads are not read."""
+        prefix = str(network.base_model_prefix)
+        encoder = getattr(network, prefix, network)
+        parts = {f"{start}{part}" for start in ("", f"{prefix}.") for part, _ in encoder.named_children()}
+        for name in unexpected:
             if "pooler" not in name and name.startswith(tuple(f"{part}." for part in parts)):
                 raise ValueError(
                     f"checkpoint `{self.directory}` has `{name}`, which is not part of a `{self.model_type}`"
                 )
-        return network, list(found["missing_keys"])
 
     @torch.inference_mode()
     def _check_missing(self, model: TransformersModel, missing: Sequence[str], task: AnyTask) -> None:
@@ -215,16 +224,7 @@ def read_transformers_family(directory: Path, values: Mapping[str, Any]) -> Tran
     path = directory / CONFIG_FILE
     if reason := _refusal(values):
         raise unsupported_encoder(values, path, reason)
-    if not (directory / TOKENIZER_FILE).is_file():
-        raise ValueError(
-            f"`{directory}` has no {TOKENIZER_FILE}, which a `{values['model_type']}` needs; save its tokenizer with "
-            "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        )
-    if str(_tokenizer_config(directory).get("tokenizer_class")).startswith(_JIEBA):
-        raise ValueError(
-            f"unsupported tokenizer_class in `{directory / TOKENIZER_CONFIG_FILE}`: `{_JIEBA}` cuts words with jieba, "
-            f"which {TOKENIZER_FILE} does not describe"
-        )
+    _check_tokenizer(directory, values["model_type"])
     with quiet():
         from transformers import CONFIG_MAPPING
 
@@ -238,6 +238,20 @@ def read_transformers_family(directory: Path, values: Mapping[str, Any]) -> Tran
         kind = "an encoder with a decoder" if config.is_encoder_decoder else "not an encoder of text"
         raise unsupported_encoder(values, path, f"it is {kind}")
     return family
+
+
+def _check_tokenizer(directory: Path, model_type: str) -> None:
+    """Raise if `tokenizer.json` is missing, or does not describe all of the tokenizer."""
+    if not (directory / TOKENIZER_FILE).is_file():
+        raise ValueError(
+            f"`{directory}` has no {TOKENIZER_FILE}, which a `{model_type}` needs; save its tokenizer with "
+            "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    if str(_tokenizer_config(directory).get("tokenizer_class")).startswith(_JIEBA):
+        raise ValueError(
+            f"unsupported tokenizer_class in `{directory / TOKENIZER_CONFIG_FILE}`: `{_JIEBA}` cuts words with jieba, "
+            f"which {TOKENIZER_FILE} does not describe"
+        )
 
 
 def _refusal(values: Mapping[str, Any]) -> str:
