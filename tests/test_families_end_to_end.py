@@ -50,7 +50,7 @@ def export(kind, task, folder, precision):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 def test_exported_graphs_can_be_tuned_again(kind, task, precision, tmp_path):
-    """The graph holds all weights: it is read back, and written in another form that computes the same."""
+    """The graph holds all weights: it is read back, and written as another variant that computes the same."""
     directory = export(kind, task, tmp_path, precision)
 
     tune_model_directory(directory.path, Workload((3, 9, 30), directory.manifest.vocab_size))

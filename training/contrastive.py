@@ -127,7 +127,7 @@ class ContrastiveRecipe(LoopSettings):
         """Return whether [CLS] goes through the pooler in training.
 
         Raises:
-            ValueError: if it should, and the vector is another one.
+            ValueError: for `--head on`, if the vector is not that of [CLS].
         """
         is_cls = settings.pooling == "cls" and not settings.layers
         if self.head == "on" and not is_cls:
@@ -194,7 +194,7 @@ def _read_data(recipe: ContrastiveRecipe) -> _Data:
     tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
     check_dropout(recipe)
     task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
-    recipe.with_head(task.settings)
+    recipe.with_head(task.settings)  # raises before the data are read
     views = read_views(recipe)
     encoded = encode_views(views, task, recipe)
     dev = read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer) if recipe.dev else []

@@ -135,7 +135,9 @@ class PretrainRecipe(LoopSettings):
         if self.direction == "both":
             return
         if self.next_sentences:
-            raise ValueError(f"direction `{self.direction}` is trained without next sentences: --no-next-sentences")
+            raise ValueError(
+                f"direction `{self.direction}` is trained without next sentences: give --no-next-sentences"
+            )
         if self.objective != "masked-lm":
             raise ValueError(f"direction `{self.direction}` is for language models: leave out --objective")
         refuse_unused(self, "whole_words", f"is for masks, and direction `{self.direction}` predicts the next token")
@@ -154,7 +156,7 @@ class PretrainRecipe(LoopSettings):
         if self.init:
             raise ValueError(f"family `{self.family}` is for new weights, but --init gives trained ones: leave it out")
         if self.next_sentences:
-            raise ValueError(f"family `{self.family}` is trained without next sentences: --no-next-sentences")
+            raise ValueError(f"family `{self.family}` is trained without next sentences: give --no-next-sentences")
         why = f"is for BERT, and not for family `{self.family}`"
         for name in ("direction", "objective"):
             refuse_unused(self, name, why)

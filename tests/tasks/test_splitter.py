@@ -227,7 +227,7 @@ def test_texts_beside_each_other(short_pieces, texts, max_ids, stop_after):
     ],
 )
 def test_other_tokenizers_are_not_cut(short_pieces, change):
-    """Tokenizers other than BERT's read texts whole."""
+    """The splitter for BERT refuses other tokenizers, and their tokens are those of the whole text."""
     backend = build_tokenizer(VOCAB)
     change(backend)
     tokenizer = Tokenizer(backend)

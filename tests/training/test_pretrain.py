@@ -332,7 +332,7 @@ def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_p
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({}, "trained without next sentences: --no-next-sentences"), ({"init": Path("run")}, "leave it out")],
+    [({}, "trained without next sentences: give --no-next-sentences"), ({"init": Path("run")}, "leave it out")],
 )
 def test_parts_of_bert_are_refused_for_another_family(changes, message, corpus_dir, tmp_path):
     """ModernBERT predicts no next sentences, and a checkpoint has a family already."""

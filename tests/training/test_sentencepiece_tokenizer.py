@@ -260,7 +260,7 @@ def test_settings_that_are_not_read_are_refused(name, config, key, tmp_path):
     ],
 )
 def test_models_that_are_not_converted(changes, message, tmp_path):
-    """Kinds of models that other tokens would come of are refused by name."""
+    """Kinds of models whose conversion would give other tokens are refused by name."""
     write(tmp_path, "XLMRoberta")
     (tmp_path / FILES["XLMRoberta"]).write_bytes(train("XLMRoberta", **changes))
 

@@ -246,7 +246,7 @@ def test_config_survives_a_manifest():
 
 
 def test_ablations_are_refused():
-    """Networks that only BERT has are refused in one line."""
+    """Ablations and replaced-token detection, which this family lacks, are refused in one line."""
     with pytest.raises(ValueError, match="a `deberta-v2` cannot combine layers or run in one direction"):
         change_config(SHAPE, {"state_layers": (-1, -2)})
     with pytest.raises(ValueError, match="replaced-token detection needs BERT's layers"):

@@ -199,7 +199,7 @@ def test_frozen_encoder_has_no_gradients():
 
 
 def test_ablations_are_refused():
-    """Networks that only BERT has are refused in one line."""
+    """Ablations and replaced-token detection, which this family lacks, are refused in one line."""
     with pytest.raises(ValueError, match="a `nomic_bert` cannot combine layers or run in one direction"):
         change_config(SHAPE, {"state_layers": (-1, -2)})
     with pytest.raises(ValueError, match="replaced-token detection needs BERT's layers"):
