@@ -53,12 +53,12 @@ class ExportConfig:
     """int8 (for CPUs) is about 2.5 times as fast as fp32 and a quarter of its size (6 layers, 2 cores, VNNI); fp16 is
     for `--target cuda`. Both lose some quality, which is measured and limited."""
     target: TargetName = "cpu"
-    """Where the model is exported and served. `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
+    """Execution provider to export and serve with. `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
     limits: Annotated[QualityLimits, tyro.conf.arg(name="limits")] = field(default_factory=QualityLimits)
     mixed: bool = False
     """int8: keep the most sensitive layers in fp32, as many as the limits require."""
     truncate: Literal["auto", "yes", "no"] = "auto"
-    """Whether the server truncates long texts if a request does not say. `auto`: yes if any text of the evaluation was
+    """Truncate long texts in the server if a request does not say. `auto`: yes if any text of the evaluation was
     truncated, so that the served model gives the evaluated scores."""
     tune: bool = True
     """Measure which graph variant is fastest on this machine; --no-tune uses a default that is often fast."""

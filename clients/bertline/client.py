@@ -300,8 +300,8 @@ class Client:
         """Return the most likely tokens at each mask.
 
         Args:
-            texts: list of texts, each with at least one mask token of the model: [MASK], or <mask> in RoBERTa and its
-                kin. InvalidInput names it for a text without one.
+            texts: list of texts, each with at least one mask token of the model: [MASK], or <mask> in RoBERTa and
+                similar models. InvalidInput for a text without one names the token.
             top_k: maximum number of tokens per mask.
             targets: tokens of the vocabulary to score in any case.
             model: name of the model; empty for the only loaded model of this task.
