@@ -29,6 +29,7 @@ SPECIAL = {
         "export/evaluation_set.py",  # texts without labels
         "export/interop.py",
         "export/network.py",  # width of vectors
+        "export/optimum_export/exporter.py",  # pooling and layers after it
         "export/package.py",  # size of vectors
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
@@ -56,6 +57,7 @@ SPECIAL = {
         "export/thresholds.py",
         "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
+        "training/checkpoint_writer.py",  # the problem type
         "training/reports/samples.py",
     },
     "regression": {

@@ -94,7 +94,8 @@ class TransformersFamily:
         """Return the family's class for a task; empty if there is none."""
         from transformers.models.auto import modeling_auto
 
-        name = getattr(modeling_auto, _MAPPINGS[task]).get(self.model_type, "")
+        names = getattr(modeling_auto, _MAPPINGS[task]) if task in _MAPPINGS else {}
+        name = names.get(self.model_type, "")
         return str(name if isinstance(name, str) else name[0])
 
     def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
