@@ -464,8 +464,7 @@ class _Writer:
     @property
     def heads(self) -> tuple[int, int]:
         """Number and size of the attention heads."""
-        num_heads = self.config.num_attention_heads
-        return num_heads, self.config.hidden_size // num_heads
+        return self.config.num_attention_heads, self.config.head_size
 
     def first_token(self, x: str) -> str:
         """State of [CLS] with its axis, [batch, 1, hidden]."""

@@ -19,15 +19,16 @@ from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.json_files import read_json
 from tasks.regression import RegressionSettings
-from training.checkpoint import CONFIG_FILE
-from training.sentence_transformers import MODEL_CONFIG_FILE, MODULES_FILE
+from training.checkpoint import CONFIG_FILE, label_values
+from training.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
+from training.sentence_transformers_writer import model_values
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _MODULES = "sentence_transformers.models"
 _POOLING = "1_Pooling"
 INTEROP_FILES = (
-    *(*_COPIED, MODULES_FILE, "sentence_bert_config.json"),
-    *(MODEL_CONFIG_FILE, _POOLING, f"{_POOLING}/config.json"),
+    *(*_COPIED, MODULES_FILE, LENGTH_FILES[0]),
+    *(MODEL_CONFIG_FILE, _POOLING, f"{_POOLING}/{CONFIG_FILE}"),
 )
 """All files and folders that may be written."""
 
@@ -56,25 +57,20 @@ def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hi
     (directory / _POOLING).mkdir()
     _write(directory / MODULES_FILE, modules)
     _write(
-        directory / _POOLING / "config.json",
+        directory / _POOLING / CONFIG_FILE,
         {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
     )
-    _write(directory / "sentence_bert_config.json", {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
-    stated = {
-        "prompts": dict(settings.prompts),
-        "default_prompt_name": settings.default_prompt_name,
-        "similarity_fn_name": settings.similarity_fn_name,
-    }
+    _write(directory / LENGTH_FILES[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
+    stated = model_values(settings)
     if any(stated.values()):
         _write(directory / MODEL_CONFIG_FILE, stated)
 
 
 def with_settings(config: Mapping[str, Any], settings: TaskSettings) -> dict[str, Any]:
-    """Return values of `config.json` with the labels, kind and function of the manifest."""
+    """Return the values of `config.json` with the labels, problem type and activation function of the settings."""
     values = dict(config)
     if labels := getattr(settings, "labels", ()):
-        values["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        values["label2id"] = {label: index for index, label in enumerate(labels)}
+        values |= label_values(labels)
     if isinstance(settings, ClassificationSettings) and (settings.is_multi_label or values.get("problem_type")):
         values["problem_type"] = settings.problem_type
     if isinstance(settings, RegressionSettings):

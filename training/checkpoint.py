@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,14 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
     if not labels or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"id2label of {CONFIG_FILE} must name a label for each number from 0: `{str(id2label)[:60]}`")
     return tuple(map(str, labels))
+
+
+def label_values(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `config.json` that name the labels of a classifier."""
+    return {
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
 
 
 def create_model(

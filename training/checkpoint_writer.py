@@ -13,7 +13,7 @@ from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_directory
 from tasks.tokenizer import Tokenizer
 from training.ablations.model import AblationConfig
-from training.checkpoint import ABLATION, CONFIG_FILE
+from training.checkpoint import ABLATION, CONFIG_FILE, label_values
 from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
@@ -78,7 +78,4 @@ def _config_values(model: BertModel, architecture: Architecture, settings: TaskS
         labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels
     elif isinstance(settings, ClassificationSettings) and settings.is_multi_label:
         config["problem_type"] = settings.problem_type
-    if labels:
-        config["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        config["label2id"] = {label: index for index, label in enumerate(labels)}
-    return config
+    return config | (label_values(labels) if labels else {})

@@ -28,7 +28,7 @@ LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Settings of the Transformer module; older versions named the file after the family."""
+"""Settings of the Transformer module. Newer versions write the first; older ones named the file after the family."""
 _EMBEDDING_VALUES: dict[str, Any] = {
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",

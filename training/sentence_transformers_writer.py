@@ -48,12 +48,16 @@ def write_modules(directory: Path, settings: EmbeddingSettings, dense: nn.Module
     ]
     _write_json(directory / MODULES_FILE, modules)
     _write_json(directory / LENGTH_FILES[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
-    stated = {
+    _write_json(directory / MODEL_CONFIG_FILE, model_values(settings))
+
+
+def model_values(settings: EmbeddingSettings) -> dict[str, Any]:
+    """Return the values of `config_sentence_transformers.json`."""
+    return {
         "prompts": dict(settings.prompts),
         "default_prompt_name": settings.default_prompt_name,
         "similarity_fn_name": settings.similarity_fn_name,
     }
-    _write_json(directory / MODEL_CONFIG_FILE, stated)
 
 
 def _pooling_config(poolings: Sequence[Pooling], hidden_size: int) -> dict[str, Any]:

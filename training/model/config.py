@@ -80,6 +80,11 @@ class EncoderConfig:
         return self.max_position_embeddings - (self.pad_token_id + 1) * self.skips_padding_positions
 
     @property
+    def head_size(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
     def width_of_embeddings(self) -> int:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size

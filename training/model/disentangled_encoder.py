@@ -97,11 +97,6 @@ class DisentangledConfig(EncoderConfig):
             raise ValueError(f"hidden_size `{self.hidden_size}` is not a multiple of conv_groups `{self.conv_groups}`")
 
     @property
-    def head_size(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-    @property
     def has_c2p(self) -> bool:
         """True if scores have a term for the content of the query and the position of the key."""
         return self.relative_attention and "c2p" in self.pos_att_type

@@ -47,9 +47,8 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
         ValueError: if the size of a head is odd.
     """
     config = model.config
-    head_size = config.hidden_size // config.num_attention_heads
-    if head_size % 2:
-        raise ValueError(f"local initialization needs heads of an even size: `{head_size}`")
+    if config.head_size % 2:
+        raise ValueError(f"local initialization needs heads of an even size: `{config.head_size}`")
     assert model.mlm.bias is not None
     if isinstance(config, ModernBertConfig):
         _attend_by_rotation(model)
@@ -66,7 +65,6 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
 def _attend_by_sinusoids(model: BertForPreTraining) -> None:
     """Make position embeddings sinusoids (Vaswani et al. 2017, section 3.5), which query x key shifts by the offset."""
     config = model.config
-    head_size = config.hidden_size // config.num_attention_heads
     assert model.bert.embeddings.position is not None
     frequencies = torch.exp(torch.arange(0, config.hidden_size, 2) * (-math.log(10_000.0) / config.hidden_size))
     positions = model.bert.embeddings.position.weight
@@ -74,10 +72,10 @@ def _attend_by_sinusoids(model: BertForPreTraining) -> None:
     positions.copy_(AMPLITUDE * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
     for layer in model.bert.layers[:: config.num_hidden_layers]:
         assert isinstance(layer, Layer)
-        queries, keys, _ = layer.qkv.weight.view(3, config.num_attention_heads, head_size, -1)
+        queries, keys, _ = layer.qkv.weight.view(3, config.num_attention_heads, config.head_size, -1)
         for head, query in enumerate(queries):
-            query.copy_(GAIN * rotation(frequencies, OFFSETS[head % len(OFFSETS)])[:head_size])
-        keys.copy_(GAIN * torch.eye(config.hidden_size)[:head_size])
+            query.copy_(GAIN * rotation(frequencies, OFFSETS[head % len(OFFSETS)])[: config.head_size])
+        keys.copy_(GAIN * torch.eye(config.hidden_size)[: config.head_size])
 
 
 def _attend_by_rotation(model: BertForPreTraining) -> None:

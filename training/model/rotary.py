@@ -46,11 +46,6 @@ class RotaryConfig(EncoderConfig):
         )
 
     @property
-    def head_size(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-    @property
     def has_position_embeddings(self) -> bool:
         return False
 
