@@ -18,7 +18,7 @@ from export.families import ExportableModel, Family, read_family
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings, Pooling
-from tasks.json_files import read_json
+from tasks.json_files import as_json, read_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
@@ -291,7 +291,7 @@ def _tokenizer_limit(directory: Path) -> list[int]:
     limit = read_json(path).get("model_max_length") if path.is_file() else None
     is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
     if not is_number or not -math.inf < (limit or 0) < math.inf:
-        raise ValueError(f"`{path}`: model_max_length must be a number: `{limit!r}`")
+        raise ValueError(f"`{path}`: model_max_length must be a number: `{as_json(limit)}`")
     return [int(limit)] if limit else []
 
 

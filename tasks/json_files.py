@@ -46,6 +46,12 @@ def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
     return values
 
 
+def as_json(value: Any, max_chars: int = 60) -> str:
+    """Return a value as JSON, as it stands in a file, on one line and cut if it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= max_chars else f"{text[:max_chars]}..."
+
+
 def read_flag(values: dict[str, Any], key: str, path: Path, *, default: bool = False) -> bool:
     """Return the value of a key that must be true or false.
 
@@ -54,5 +60,5 @@ def read_flag(values: dict[str, Any], key: str, path: Path, *, default: bool = F
     """
     value = values.get(key, default)
     if not isinstance(value, bool):
-        raise ValueError(f"`{path}`: {key} must be true or false: `{value!r}`")
+        raise ValueError(f"`{path}`: {key} must be true or false: `{as_json(value)}`")
     return value

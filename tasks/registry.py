@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tasks.base import AnyTask, TaskSettings
 from tasks.classification import Classification
 from tasks.embedding import Embedding
+from tasks.json_files import as_json
 from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
 from tasks.regression import Regression
@@ -52,6 +53,6 @@ def settings_from_dict(name: str, values: Mapping[str, Any]) -> TaskSettings:
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"unknown task: `{name}` (one of: {', '.join(TASKS)})")
     if not isinstance(values, Mapping):
-        raise ValueError(f"settings of task `{name}` must be an object: `{values!r}`")
+        raise ValueError(f"settings of task `{name}` must be an object: `{as_json(values)}`")
     settings_type = TASKS[name].settings_type
     return settings_type(**read_fields(settings_type, values, prefix="settings."))

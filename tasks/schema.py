@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from tasks.json_files import as_json
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
@@ -152,14 +154,10 @@ def read_value(value: Any, hint: Any, path: str) -> Any:
         FieldError: naming the path, the expected type and the value.
     """
     if not fits(value, hint):
-        raise FieldError(lambda named: f"`{named(path)}` must be {describe(hint)}: `{_shorten(repr(value))}`")
+        raise FieldError(lambda named: f"`{named(path)}` must be {describe(hint)}: `{as_json(value)}`")
     if is_dataclass(hint):
         check_known_fields(hint, value, prefix=f"{path}.")
     return _convert(value, hint)
-
-
-def _shorten(text: str, max_chars: int = 60) -> str:
-    return text if len(text) <= max_chars else f"{text[:max_chars]}..."
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -137,19 +137,19 @@ CHECKPOINTS = {
     "too wide": (config(hidden_size=10**9), "hidden_size must be at least 1 and at most"),
     "too many tokens": (config(vocab_size=10**20), "vocab_size must be at least 1 and at most"),
     "too many layers": (config(num_hidden_layers=10**6), "num_hidden_layers must be at least 1 and at most"),
-    "dropout": (config(hidden_dropout_prob=float("nan")), "`hidden_dropout_prob` must be a finite number: `nan`"),
+    "dropout": (config(hidden_dropout_prob=float("nan")), "`hidden_dropout_prob` must be a finite number: `NaN`"),
     "no epsilon": (config(layer_norm_eps=0), "layer_norm_eps must be at least 1e-30 and at most 1: `0`"),
-    "epsilon": (config(layer_norm_eps=True), "`layer_norm_eps` must be a finite number: `True`"),
+    "epsilon": (config(layer_norm_eps=True), "`layer_norm_eps` must be a finite number: `true`"),
     "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
     "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; use the checkpoint with 16 bits or more"),
     "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
     "meta": (pickle_of(lambda name, value: (name, value.to("meta"))), "expected tensors by name"),
     "numbered": (pickle_of(lambda name, value: (len(name), value)), "expected tensors by name"),
     "overflow": (weights(lambda value: value * 1e30), r"the network's output `logits` is not finite, even in PyTorch"),
-    "limit": (of_tokenizer(model_max_length=float("inf")), "model_max_length must be a number: `inf`"),
+    "limit": (of_tokenizer(model_max_length=float("inf")), "model_max_length must be a number: `Infinity`"),
     "limit that is no number": (
         of_tokenizer(model_max_length=float("nan")),
-        "model_max_length must be a number: `nan`",
+        "model_max_length must be a number: `NaN`",
     ),
     "another case": (of_tokenizer(do_lower_case=False), r"has do_lower_case `false`, and `.*json` the opposite"),
     "beginnings cut off": (
@@ -201,7 +201,7 @@ def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
 
 CARD = {"task": "classification", "settings": {"labels": ["sports", "weather", "news"], "max_seq_length": 32}}
 RECORDS = {
-    "no recipe": ({"recipe": None}, "`provenance.recipe` must be an object: `None`"),
+    "no recipe": ({"recipe": None}, "`provenance.recipe` must be an object: `null`"),
     "dev": ({"recipe": {"dev": 5}}, "`provenance.recipe.dev` must be a list of strings: `5`"),
     "devs": ({"recipe": {"dev": [5]}}, "`provenance.recipe.dev` must be a list of strings"),
     "columns": ({"recipe": {"dev": [], "dev_columns": 5}}, "`provenance.recipe.dev_columns` must be an object"),

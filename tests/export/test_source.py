@@ -100,7 +100,7 @@ def test_unsupported_sentence_transformers_are_refused(tmp_path, save_sentence_t
         ("sentence_bert_config.json", "[" * 100_000, "broken JSON in"),
         ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case must be true or false"),
         ("1_Pooling/config.json", "5", "must hold a JSON object"),
-        ("1_Pooling/config.json", '{"pooling_mode_cls_token": "false"}', "must be true or false: `'false'`"),
+        ("1_Pooling/config.json", '{"pooling_mode_cls_token": "false"}', 'must be true or false: `"false"`'),
         ("1_Pooling/config.json", '{"include_prompt": false}', "unsupported include_prompt `false`"),
         (
             "1_Pooling/config.json",

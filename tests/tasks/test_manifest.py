@@ -266,9 +266,9 @@ def test_every_key_is_tested():
     [
         ({"threads": 2}, "unknown key `execution.threads`"),
         ({"provider": 1}, "`execution.provider` must be a string: `1`"),
-        ({"max_batch_tokens": "256"}, "`execution.max_batch_tokens` must be a whole number: `'256'`"),
-        ({"disabled_optimizers": "Fusion"}, "`execution.disabled_optimizers` must be a list of strings: `'Fusion'`"),
-        ({"provider_options": {"a": 1}}, "`execution.provider_options` must be an object of strings: `{'a': 1}`"),
+        ({"max_batch_tokens": "256"}, '`execution.max_batch_tokens` must be a whole number: `"256"`'),
+        ({"disabled_optimizers": "Fusion"}, '`execution.disabled_optimizers` must be a list of strings: `"Fusion"`'),
+        ({"provider_options": {"a": 1}}, '`execution.provider_options` must be an object of strings: `{"a": 1}`'),
         ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers` must be a list of strings: `[1]`"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import pytest
 
+from tasks.json_files import as_json
 from tasks.schema import Bounds, check_bounds, check_known_fields, describe, fits, read_fields, read_value
 
 
@@ -62,7 +63,7 @@ def test_values_of_each_type(hint, right, wrong, words):
     assert describe(hint) == words
     with pytest.raises(ValueError, match=r"`a\.b` must be ") as caught:
         read_value(wrong, hint, "a.b")
-    assert str(caught.value).startswith(f"`a.b` must be {words}: `{repr(wrong)[:60]}")
+    assert str(caught.value).startswith(f"`a.b` must be {words}: `{as_json(wrong)}`")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,8 @@ def test_values_of_each_type(hint, right, wrong, words):
     [
         ({"count": 1, "cout": 2}, r"unknown key `x\.cout` \(known: count, rate, rates, limit, inner\)"),
         ({"rate": 1}, r"missing key `x\.count`"),
-        ({"count": "1"}, r"`x\.count` must be a whole number: `'1'`"),
-        ({"count": 1, "inner": {"sizes": ["a"]}}, r"`x\.inner\.sizes` must be a list of whole numbers: `\['a'\]`"),
+        ({"count": "1"}, r'`x\.count` must be a whole number: `"1"`'),
+        ({"count": 1, "inner": {"sizes": ["a"]}}, r'`x\.inner\.sizes` must be a list of whole numbers: `\["a"\]`'),
     ],
 )
 def test_wrong_objects(values, message):

@@ -292,7 +292,7 @@ def spoil_weight(directory):
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
         (
             lambda d: edit_config(d, hidden_size="33"),
-            "broken .*config.json`: `hidden_size` must be a whole number: `'33'`",
+            'broken .*config.json`: `hidden_size` must be a whole number: `"33"`',
         ),
         (lambda d: (d / "model.safetensors").unlink(), "no weights"),
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
