@@ -177,7 +177,9 @@ def _write_graph(
             mixed=config.mixed,
             timer=partial(_time, workload=workload, target=target, reporter=reporter),
         )
-        reporter.say(f"chosen precision: {decision.precision.name}")
+        reporter.say(
+            "; ".join(filter(None, (f"chosen precision: {decision.precision.name}", decision.closer_but_slower())))
+        )
     if config.tune:  # an error should come before the minutes that tuning takes
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)

@@ -171,6 +171,18 @@ class Decision:
         """Return the flags with which the precision would meet the limits; empty if none can."""
         return limits.accepting(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
 
+    def closer_but_slower(self) -> str:
+        """Describe the closest graph that took too long, and the flag that takes it; empty if there is none."""
+        slow = [name for name, time in self.times.items() if time > MAX_TIME]
+        name = max(slow, key=lambda name: self.qualities[name].closeness, default=self.precision.name)
+        if not self.qualities[name].closeness > self.quality.closeness:
+            return ""
+        between = _rounded_down((self.qualities[name].mean_cosine + self.quality.mean_cosine) / 2, 4)
+        takes = self._by_cosine and self.quality.mean_cosine < between
+        remedy = f"; --min-cosine {between:g} takes it" if takes else ""
+        percent = 100 * (self.times[name] - 1)
+        return f"{name} is closer to PyTorch, but {percent:.1f}% slower than the fastest (limit 5%{remedy})"
+
     @property
     def _by_cosine(self) -> bool:
         # Scores alone do not suffice, since applications use vectors and token probabilities directly.

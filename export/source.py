@@ -34,6 +34,11 @@ from training.sentence_transformers import (
 )
 from training.task_card import TASK_FILE, TaskCard, read_task_card
 
+_NO_ACTIVATION = (
+    "activation: identity, as the configuration names no function; for a cross-encoder, sentence-transformers would "
+    "apply a sigmoid: give --activation sigmoid for its scores"
+)
+
 
 class SettingsChanges(TypedDict, total=False):
     """Settings that override the checkpoint's; each belongs to some tasks."""
@@ -138,6 +143,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, card, family, task)
     tokenizer = load_tokenizer(directory, family.vocab_size)
+    remark = ""
     if card and card.task == task:
         values = settings_to_dict(card.settings)
     else:
@@ -147,7 +153,7 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         elif task in ("classification", "regression"):
             values |= cross_encoder_settings(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):
-            values["activation"] = _activation(checkpoint, directory, config)
+            values["activation"], remark = _activation(checkpoint, directory, config)
     values |= dict(settings or {})
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)
@@ -161,17 +167,18 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         family=family,
         task=known_task,
         card=card,
-        remark="" if "pooling" in values else _pooling_remark(known_task),
+        remark=remark or ("" if "pooling" in values else _pooling_remark(known_task, config)),
     )
 
 
-def _pooling_remark(task: AnyTask) -> str:
+def _pooling_remark(task: AnyTask, config: Mapping[str, Any]) -> str:
     """Return a note on the pooling of a checkpoint that states none; empty for other tasks."""
     if not isinstance(task.settings, EmbeddingSettings):
         return ""
     return (
         f"pooling: {task.settings.pooling}, by default, as the checkpoint has no modules.json; if it was trained with "
         "another one, vectors are wrong: see its description, and give --pooling"
+        f"{'; to fill in masks, give --task masked-lm' * _architecture(config).endswith(('MaskedLM', 'PreTraining'))}"
     )
 
 
@@ -207,13 +214,17 @@ def _is_regression(config: Mapping[str, Any]) -> bool:
     return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
 
 
-def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Activation:
-    """Return the activation function of a network with one output.
+def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> tuple[Activation, str]:
+    """Return the activation function of a network with one output, and a note if nothing in the files decides.
 
     One output with problem type `multi_label_classification` is a sigmoid, as in transformers.
     """
-    is_label = config.get("problem_type") == MULTI_LABEL
-    return read_activation(checkpoint, directory, config) or ("sigmoid" if is_label else "identity")
+    problem = config.get("problem_type")
+    if named := read_activation(checkpoint, directory, config):
+        return named, ""
+    if problem == MULTI_LABEL:
+        return "sigmoid", ""
+    return "identity", "" if problem == "regression" else _NO_ACTIVATION
 
 
 def _check_activation(

@@ -32,7 +32,10 @@ def choose_thresholds(
     task, examples = source.task, evaluation_set.examples
     settings = task.settings
     is_open = isinstance(settings, ClassificationSettings) and settings.is_multi_label and not settings.thresholds
-    if not is_open or evaluation_set.score is None:
+    if not is_open:
+        return source, evaluation_set
+    if evaluation_set.score is None:
+        reporter.say("the checkpoint has no thresholds, so each is 0.5 (--dev to choose them, or --thresholds)")
         return source, evaluation_set
     is_split = len(examples) >= MIN_SPLIT_TEXTS
     chosen = set(sample_indices(len(examples), len(examples) // 2) if is_split else range(len(examples)))

@@ -56,6 +56,26 @@ def test_the_named_function_is_a_setting(save_cross_encoder, config, library, ac
     assert source.task.settings.activation == activation
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("no function", {}, True),
+        ("null", {}, True),
+        ("release 3, identity", {}, False),
+        ("a label", {}, False),
+        ("no function", {"activation": "identity"}, False),
+        ("regression", {}, False),
+    ],
+)
+def test_a_function_that_nothing_names_gets_a_line(save_cross_encoder, name, settings, says):
+    """A line says that sentence-transformers would apply a sigmoid, unless the files or a flag decide."""
+    config, library, _ = NAMED.get(name, ({"problem_type": name}, None, None))
+
+    source = read_source(save_cross_encoder(config, library), settings=settings)
+
+    assert ("give --activation sigmoid" in source.remark) == says
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["release 5, sigmoid", "release 5, identity", "release 3, sigmoid", "a label"])
 def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder, name):

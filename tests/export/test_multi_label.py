@@ -157,11 +157,12 @@ def test_nothing_is_chosen_without_labels(tmp_path, ours, data):
     (texts := tmp_path / "texts.txt").write_text("\n".join(f"{text} a" for text in TEXTS))
     bare = without_thresholds(ours, tmp_path)
 
-    model = export_checkpoint(
-        bare, tmp_path / "m/1", UNTUNED, data=ExportData(texts=texts) if data == "texts" else data
-    )
+    data, said = ExportData(texts=texts) if data == "texts" else data, []
+
+    model = export_checkpoint(bare, tmp_path / "m/1", UNTUNED, data=data, reporter=Reporter(said.append))
 
     assert model.manifest.settings.thresholds == ()
+    assert "the checkpoint has no thresholds, so each is 0.5 (--dev to choose them, or --thresholds)" in said
 
 
 def test_the_gate_refuses_a_loss_of_f1(tmp_path, ours, monkeypatch):

@@ -237,6 +237,9 @@ def test_the_closest_vectors_that_are_hardly_slower_are_taken(level, smoothquant
     assert evaluator.measured == ["fp32", *always, *(high if level == "high" else [])]
     assert decision.qualities.keys() == {"PyTorch", *evaluator.measured}
     assert decision.times.keys() == ({*always} if level == "high" else {"static int8", "SmoothQuant int8"})
+    slower = "SmoothQuant int8 is closer to PyTorch, but 6.0% slower than the fastest"
+    expected = f"{slower} (limit 5%; --min-cosine 0.997 takes it)" if chosen == "static int8" else ""
+    assert decision.closer_but_slower() == expected
 
 
 @pytest.mark.parametrize(("static", "chosen"), [(0.995, "static int8"), (0.9, "SmoothQuant int8")])

@@ -32,6 +32,22 @@ def test_foreign_checkpoint_gives_task_and_settings(checkpoints, name, task, set
     assert settings_to_dict(source.task.settings) == settings
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "flags"),
+    [
+        ("plain", {}, ["give --pooling"]),
+        ("masked-lm", {}, ["give --pooling", "give --task masked-lm"]),
+        ("masked-lm", {"pooling": "mean"}, []),
+        ("classification", {}, []),
+    ],
+)
+def test_what_a_checkpoint_leaves_open_is_said(checkpoints, name, settings, flags):
+    """A note names the pooling that was taken, and the task of a head that is not exported."""
+    remark = read_source(checkpoints[name], settings=settings).remark
+
+    assert [flag for flag in ("give --pooling", "give --task masked-lm") if flag in remark] == flags
+
+
 def test_settings_of_the_caller_override(checkpoints):
     """Settings of the caller replace those of the checkpoint."""
     settings = {"max_seq_length": 40, "max_query_length": 8, "unanswerable": True, "null_threshold": -1.5}
