@@ -91,6 +91,21 @@ class QualityLimits:
     """int8 and fp16: lowest fraction of labels, tags, choices, answers or tokens that are PyTorch's; needs 100
     examples. Default: 0; 0.98 with `--quality high`."""
 
+    def check_judged(self, quality: Quality) -> None:
+        """Raise for a limit that was given, but that the evaluation cannot judge.
+
+        Raises:
+            QualityError: naming the flag and what it needs.
+        """
+        needs = {
+            SAME_NEAREST: "an embedding, and 100 different texts to evaluate on",
+            SAME_PREDICTION: "a task with labels, tags, choices, answers or tokens, and 100 examples to evaluate on",
+        }
+        for name, needed in needs.items():
+            if getattr(self, f"min_{name}") and name not in quality.agreement:
+                flag = f"--min-{name.replace('_', '-')}"
+                raise QualityError(f"{flag} cannot be judged: it needs {needed}; give more --dev data, or leave it out")
+
     def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
         """Return how a quality misses the limits; empty if it meets them.
 
@@ -219,6 +234,7 @@ def choose(
     """
     candidates = _candidates(network, precision, evaluator.target)
     tried = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
+    limits.check_judged(tried[0].quality)
     if precision == "fp16":
         return _accepted(tried, limits) or _reject_fp16(tried[0], limits)
     first = _accepted(tried, limits)

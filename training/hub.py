@@ -55,7 +55,7 @@ def parse_hub_name(checkpoint: str | Path, revision: str | None = None) -> tuple
         revision: branch, tag or commit; None for that in `checkpoint`.
 
     Raises:
-        ValueError: if a revision is given twice or is empty, or given for a path.
+        ValueError: if a revision is given twice, is empty or cannot exist, or is given for a path.
     """
     name, at, named = str(checkpoint).partition("@")
     is_name = not os.path.lexists(checkpoint) and _NAME.fullmatch(name)
@@ -67,7 +67,15 @@ def parse_hub_name(checkpoint: str | Path, revision: str | None = None) -> tuple
         raise ValueError(f"`{checkpoint}` and --revision `{revision}` contradict each other; give one of them")
     if revision == "" or (at and not named):
         raise ValueError(f"empty revision of `{name}`; give a branch, a tag or a commit, or leave it out")
-    return name, named or revision
+    revision = named or revision
+    if revision is not None and not _is_revision(revision):
+        raise ValueError(f"`{' '.join(revision.split())}` is no revision of `{name}`; give a branch, a tag or a commit")
+    return name, revision
+
+
+def _is_revision(name: str) -> bool:
+    """Return whether Git allows the name, so that its record in the cache is a file below the others."""
+    return not {"", ".", ".."} & {*name.split("/")} and ".." not in name and name.isprintable() and " " not in name
 
 
 def resolve_checkpoint(checkpoint: str | Path, revision: str | None = None) -> Path:

@@ -85,6 +85,29 @@ def test_flags_take_precedence_over_the_level():
     assert "--max-drop 0.25" in limits.shortfall(quality(f1=0.5), quality(f1=0.6), by_cosine=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "measured"), [("same_nearest", "same_prediction"), ("same_prediction", "same_nearest")]
+)
+def test_given_limits_must_be_judged(name, measured):
+    """A limit that was given, but is not measured, is an error; one of the level is not."""
+    limits = QualityLimits(**{f"min_{name}": 0.9})
+
+    limits.check_judged(quality(agreement={name: 0.1}))
+    QualityLimits(quality="high").check_judged(quality())
+    QualityLimits(**{f"min_{name}": 0}).check_judged(quality())
+    for agreement in ({}, {measured: 1.0}):
+        with pytest.raises(QualityError, match=f"--min-{name.replace('_', '-')} cannot be judged: it needs"):
+            limits.check_judged(quality(agreement=agreement))
+
+
+def test_unjudged_limits_stop_the_choice(hard_network):
+    """The error comes after the first measurements."""
+    network, evaluator = hard_network
+
+    with pytest.raises(QualityError, match="--min-same-nearest cannot be judged"):
+        choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_same_nearest=0.9))
+
+
 def test_flags_that_accept_a_quality_do():
     """The named flags, taken as they are printed, accept the quality; nothing accepts NaN."""
     found = quality(0.98765, {"same_nearest": 0.91239}, accuracy=0.71234)

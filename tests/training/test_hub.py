@@ -126,6 +126,14 @@ def test_revisions(hub):
     assert "contradict" in refusal(f"{NAME}@a", "b")
 
 
+@pytest.mark.parametrize("revision", ["../../other", "a/../b", "/etc/x", "a//b", ".", "a b", "a\n", "a..b"])
+def test_revisions_that_git_does_not_allow(hub, revision):
+    """A name that cannot be a revision is refused before it becomes a path in the cache."""
+    assert "is no revision of" in refusal(f"{NAME}@{revision}")
+    assert "is no revision of" in refusal(NAME, revision)
+    assert hub.requests == []
+
+
 def test_missing(hub):
     """A name that is neither a path nor a repository says both, with a token too."""
     line = refusal("org/absent")
