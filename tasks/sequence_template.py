@@ -80,16 +80,19 @@ def read_templates(backend: tokenizers.Tokenizer, source: str) -> tuple[Sequence
     """Return the templates of a single text and of a pair. Without a post-processor these are BERT's.
 
     Raises:
-        ValueError: if the post-processor changes the order of the texts, or repeats one.
+        ValueError: if the post-processor changes the order of the texts, repeats one, or adds ids without tokens.
     """
     encoded = [backend.encode(text, add_special_tokens=False) for text in _SAMPLES]
     samples = list({tuple(item.ids): item for item in encoded if item.ids}.values())[:2]
     if len(samples) < 2:
         raise ValueError(f"the tokenizer of `{source}` has no tokens for letters, digits and punctuation")
-    if backend.post_processor is None and backend.token_to_id("[CLS]") is not None:
+    has_bert_tokens = all(backend.token_to_id(token) is not None for token in ("[CLS]", "[SEP]"))
+    if backend.post_processor is None and has_bert_tokens:
         backend = tokenizers.Tokenizer(backend.model)
         backend.post_processor = bert_template(backend)
     single, pair = backend.post_process(samples[0]), backend.post_process(samples[0], samples[1])
+    if unknown := next((index for index in (*single.ids, *pair.ids) if backend.id_to_token(index) is None), None):
+        raise ValueError(f"the post-processor of `{source}` adds the id `{unknown}`, which is no token")
     texts = [np.array(item.ids) for item in samples]
     return _template(single, texts[:1], source), _template(pair, texts, source)
 

@@ -141,6 +141,10 @@ def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Pat
     """Refuse a `tokenizer.json` that divides text differently from the files beside it, which transformers obeys."""
     config = _read_config(config_path)
     _check_added_names(backend, path, config)
+    if dropout := getattr(backend.model, "dropout", None):
+        raise ValueError(
+            f"`{path}` has a dropout of `{dropout:g}` for BPE, so a text has other tokens each time; set it to null"
+        )
     if read_flag(config, "split_special_tokens", config_path):
         raise ValueError(f"unsupported split_special_tokens `true` in `{config_path}`; remove it")
     splitter = backend.pre_tokenizer

@@ -197,6 +197,34 @@ def test_templates_that_move_texts_are_refused(template):
         Tokenizer(backend)
 
 
+def test_special_tokens_outside_the_vocabulary_are_refused():
+    """A post-processor that adds an id without a token is an error."""
+    backend = wordpiece()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 70_000), ("[CLS]", 2))
+
+    with pytest.raises(ValueError, match=r"post-processor of `tokenizer` adds the id `70000`, which is no token"):
+        Tokenizer(backend)
+
+
+def test_without_separator_no_special_tokens_are_added():
+    """A file with `[CLS]`, but neither `[SEP]` nor a post-processor, adds nothing, as the library."""
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[CLS]": 0, "a": 1, "1": 2, ".": 3}, unk_token="."))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+
+    assert Tokenizer(backend).assemble(np.array([1]), np.array([2, 3]))["input_ids"].tolist() == [1, 2, 3]
+
+
+def test_tokens_at_random_are_refused(tmp_path):
+    """BPE dropout, with which a text has other tokens each time, is an error; without effect it is none."""
+    backend = byte_bpe()
+    backend.model.dropout = 0.0
+    assert Tokenizer.load(save(backend, tmp_path)).vocab_size == backend.get_vocab_size()
+    backend.model.dropout = 0.25
+
+    with pytest.raises(ValueError, match=r"tokenizer\.json` has a dropout of `0.25` for BPE"):
+        Tokenizer.load(save(backend, tmp_path))
+
+
 def test_vocabulary_without_post_processor_is_berts():
     """A file with `[CLS]` and `[SEP]` but no post-processor gets BERT's special tokens."""
     backend = wordpiece()

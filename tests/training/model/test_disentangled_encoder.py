@@ -60,6 +60,7 @@ def both(reference, directory, kind):
         {"conv_kernel_size": 5, "conv_act": "tanh"},
         {"conv_kernel_size": 3, "num_hidden_layers": 1},
         {"type_vocab_size": 1},
+        {"position_biased_input": None},
         {"type_vocab_size": 1, "position_biased_input": True},
         {"attention_head_size": 8, "pooler_hidden_size": 32},
     ],

@@ -25,7 +25,9 @@ class _DebertaV2(Architecture):
                     raise ValueError(f"{key} {shown(values[key])} is not supported (only {shown(only)})")
         terms = {"pos_att_type": _position_terms(values.get("pos_att_type"))}
         norm = {"norm_rel_ebd": _relative_norm(values.get("norm_rel_ebd"))}
-        return super()._read({**values, **terms, **norm})
+        is_null = values.get("position_biased_input", True) is None  # transformers reads null as false
+        biased = {"position_biased_input": False} if is_null else {}
+        return super()._read({**values, **terms, **norm, **biased})
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         values = super().write_config(config) | {"pooler_hidden_act": config.pooler_act}
