@@ -14,9 +14,12 @@ from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
+from tasks.tokenizer import Tokenizer
 
 MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
 DEFAULT_TOP_K = 5
+_SPACE_MARKS = ("Ġ", "▁")
+"""How byte-level BPE and SentencePiece write the space before a word."""
 
 
 class FillMask(TextEndpoint):
@@ -37,7 +40,7 @@ class FillMask(TextEndpoint):
     def task_for(self, request: pb.FillMaskRequest, model: Model) -> AnyTask:
         tokenizer = model.task.tokenizer
         raise_violations(
-            Violation(f"targets[{index}]", "not in the vocabulary")
+            Violation(f"targets[{index}]", _not_in_vocabulary(token, tokenizer))
             for index, token in enumerate(request.targets)
             if tokenizer.token_id(token) is None
         )
@@ -64,6 +67,14 @@ class FillMask(TextEndpoint):
         for token in request.targets:
             fill.targets.add(token=token, score=float(np.exp(log_probs[task.tokenizer.token_id(token)])))
         return fill
+
+
+def _not_in_vocabulary(token: str, tokenizer: Tokenizer) -> str:
+    """Describe a target that is no token, with the token of the same word behind a space, if there is one."""
+    word = token.strip()
+    behind_space = (f"{mark}{word}" for mark in _SPACE_MARKS)
+    found = next((item for item in (word, *behind_space) if tokenizer.token_id(item) is not None), "")
+    return "not in the vocabulary" + f"; did you mean `{found}`?" * bool(found)
 
 
 def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
