@@ -248,6 +248,11 @@ def _read_our_weights(
         raise ValueError(
             f"checkpoint `{directory}` has `{unknown}`, which is not part of a `{architecture.model_type}`"
         )
+    if pair := architecture.contradiction(weights, task):
+        raise ValueError(
+            f"checkpoint `{directory}` has `{pair[0]}` and `{pair[1]}`, which are one weight with two values; save it "
+            "without the wrong one"
+        )
     return architecture.from_hugging_face(weights, num_layers, task)
 
 

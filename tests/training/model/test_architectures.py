@@ -147,6 +147,38 @@ def add(name):
     return lambda weights: weights.update({name: torch.zeros(4)})
 
 
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_one_weight_with_two_values(kind, tmp_path):
+    """A weight that a file names with and without prefix is read if both are the same, and refused otherwise."""
+    create(kind, "embedding", tmp_path)
+    name = "embeddings.tok_embeddings.weight" if kind == "modernbert" else "embeddings.word_embeddings.weight"
+    full = f"{family(kind).prefix}{name}"
+    change_weights(tmp_path, lambda weights: weights.update({full: weights[name].clone()}))
+    load_model(tmp_path, "embedding")
+
+    change_weights(tmp_path, lambda weights: weights[full].mul_(2))
+
+    with pytest.raises(ValueError, match=rf"has `.*{re.escape(name)}` and `.*{re.escape(name)}`, which are one weight"):
+        load_model(tmp_path, "embedding")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("roberta", "lm_head"), ("mpnet", "lm_head"), ("albert", "predictions"), ("bert", "cls.predictions")],
+)
+def test_a_decoder_with_a_bias_of_its_own(kind, name, tmp_path):
+    """The bias of masked LM may stand in a file twice, but not with two values."""
+    create(kind, "masked-lm", tmp_path)
+    change_weights(tmp_path, lambda weights: weights.update({f"{name}.decoder.bias": weights[f"{name}.bias"].clone()}))
+    load_model(tmp_path, "masked-lm")
+
+    change_weights(tmp_path, lambda weights: weights[f"{name}.decoder.bias"].add_(1))
+
+    load_model(tmp_path, "embedding")
+    with pytest.raises(ValueError, match=rf"`{re.escape(name)}\.(decoder\.)?bias`, which are one weight"):
+        load_model(tmp_path, "masked-lm")
+
+
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 @pytest.mark.parametrize(
     ("name", "message"),

@@ -215,6 +215,21 @@ class Architecture:
             "",
         )
 
+    def contradiction(self, weights: Mapping[str, Tensor], task: str) -> tuple[str, str] | None:
+        """Return two names of one weight whose values differ; None if there are none.
+
+        Files may name a weight with and without `prefix`, and the bias of masked LM also as that of the decoder.
+        """
+        bias = {**self.heads, **self.task_heads.get(task, {})}["mlm.bias"] if task == "masked-lm" else ""
+        first = dict[str, str]()
+        for name, value in weights.items():
+            full = self._full_name(name)
+            full = bias if bias and full == f"{bias.removesuffix('bias')}decoder.bias" else full
+            other = first.setdefault(full, name)
+            if other != name and not torch.equal(weights[other], value):
+                return other, name
+        return None
+
     def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, with query, key and value split.
 
