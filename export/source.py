@@ -264,7 +264,7 @@ def _foreign_settings(
     directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
 ) -> dict[str, Any]:
     """Return settings for a checkpoint without a task card, or trained for another task."""
-    if task not in ("spans", "tagging", "masked-lm"):
+    if not TASKS[task].token_outputs:  # tasks with outputs for each token read long texts in windows
         _check_truncation_side(directory)
     limits = [family.num_positions, *_tokenizer_limit(directory)]
     if card:

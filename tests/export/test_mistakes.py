@@ -533,7 +533,7 @@ def card(**values):
     [
         (
             config(id2label={"0": "a", "1": "b", "2": "\ud800"}),
-            r"settings.labels cannot be written as UTF-8: '\ud800'",
+            r"config.json`: half of a character, `\ud800`, in a text",
         ),
         (card(scores={"accuracy": float("nan")}), "scores.accuracy must be a finite number: `nan`"),
         (card(provenance={"recipe": {"x": [float("inf")]}}), "training.recipe.x must be a finite number: `inf`"),
