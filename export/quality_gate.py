@@ -189,8 +189,8 @@ class Decision:
     def closer_but_slower(self) -> str:
         """Describe the closest graph that took too long, and the flag that takes it; empty if there is none."""
         slow = [name for name, time in self.times.items() if time > MAX_TIME]
-        name = max(slow, key=lambda name: self.qualities[name].closeness, default=self.precision.name)
-        if not self.qualities[name].closeness > self.quality.closeness:
+        name = max(slow, key=lambda name: self.qualities[name].closeness, default="")
+        if not name or self.qualities[name].closeness <= self.quality.closeness:
             return ""
         between = _rounded_down((self.qualities[name].mean_cosine + self.quality.mean_cosine) / 2, 4)
         takes = self._by_cosine and self.quality.mean_cosine < between
