@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Tests wait for servers and processes a quarter of the time, hence one worker more than cores; 4 at most.
+TEST_WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 # What only slow tests need, 600 MB: Ray and MTEB.
 SLOW_READY := $(VENV)/.ready-slow
 DOCS_READY := $(VENV)/.ready-docs
@@ -79,7 +81,7 @@ setup: $(READY)  ## make .venv and install everything (the other targets do it w
 demo: $(READY)  ## the whole pipeline on Python's own documentation: train, export, serve, score (10 to 15 minutes on 2 cores)
 	$(PY) -m demo
 test: $(READY)  ## the tests (7 minutes on 2 cores)
-	$(PY) -m pytest -m 'not slow' -n auto --maxprocesses 4 --dist loadfile
+	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
 .PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve models
