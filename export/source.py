@@ -18,7 +18,7 @@ from export.families import ExportableModel, Family, read_family
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings, Pooling
-from tasks.json_files import as_json, read_json
+from tasks.json_files import as_json, read_optional_json
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
@@ -285,7 +285,7 @@ def _foreign_settings(
 def _check_truncation_side(directory: Path) -> None:
     """Raise for a tokenizer that cuts off the beginning of long texts, since all of ours cut off the end."""
     config_path, path = directory / TOKENIZER_CONFIG_FILE, directory / TOKENIZER_FILE
-    config = read_json(config_path) if config_path.is_file() else {}
+    config = read_optional_json(config_path)
     side, found_in = config.get("truncation_side"), config_path
     if side is None and path.is_file():
         truncation = load_backend(directory)[0].truncation or {}
@@ -299,7 +299,7 @@ def _check_truncation_side(directory: Path) -> None:
 def _tokenizer_limit(directory: Path) -> list[int]:
     """Return `model_max_length` if present; Hugging Face writes 10^30 for no limit."""
     path = directory / TOKENIZER_CONFIG_FILE
-    limit = read_json(path).get("model_max_length") if path.is_file() else None
+    limit = read_optional_json(path).get("model_max_length")
     is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
     if not is_number or not -math.inf < (limit or 0) < math.inf:
         raise ValueError(f"`{path}`: model_max_length must be a number: `{as_json(limit)}`")

@@ -46,6 +46,15 @@ def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
     return values
 
 
+def read_optional_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is no file.
+
+    Raises:
+        ValueError: as `read_json`.
+    """
+    return read_json(path, max_bytes) if path.is_file() else {}
+
+
 def as_json(value: Any, max_chars: int = 60) -> str:
     """Return a value as JSON, as it stands in a file, on one line and cut if it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import tokenizers
 from tokenizers import AddedToken
 
-from tasks.json_files import read_json
+from tasks.json_files import read_optional_json
 from tasks.tokenizer_files import (
     ADDED_TOKENS_FILE,
     MAX_CONFIG_BYTES,
@@ -58,7 +58,7 @@ def add_named_tokens(
     else:
         path = directory / ADDED_TOKENS_FILE
         map_path = directory / SPECIAL_TOKENS_MAP_FILE
-        named = {**config, **_mark_special(_read(map_path))}
+        named = {**config, **_mark_special(read_optional_json(map_path, MAX_CONFIG_BYTES))}
         special = _special_tokens(
             named, defaults, map_path if map_path.is_file() else map_path.with_name(TOKENIZER_CONFIG_FILE)
         )
@@ -66,10 +66,6 @@ def add_named_tokens(
         added = _read_added(path, set(map(str, explicit)))
     _add(backend, added, special)
     _check_ids(backend, added, path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
 
 
 def _mark_special(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +81,7 @@ def _read_decoder(values: Any, path: Path) -> dict[int, AddedToken]:
 def _read_added(path: Path, special: set[str]) -> dict[int, AddedToken]:
     """Return the tokens of `added_tokens.json` by id."""
     added = {}
-    for token, token_id in _read(path).items():
+    for token, token_id in read_optional_json(path, MAX_CONFIG_BYTES).items():
         if not isinstance(token_id, int):
             raise ValueError(f"broken `{path}`: the id of `{token}` must be a number")
         is_special = token in special

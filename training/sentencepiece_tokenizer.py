@@ -18,7 +18,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from tasks.json_files import read_flag, read_json
+from tasks.json_files import read_flag, read_optional_json
 from tasks.regular import read_regular
 from tasks.tokenizer_files import (
     BPE_FILES,
@@ -247,7 +247,7 @@ def convert_sentencepiece(path: Path) -> tokenizers.Tokenizer:
         ValueError: naming the file that is broken, or the setting that is not computed here.
     """
     family, config_path = _FAMILIES[_tokenizer_class(path.parent)], path.with_name(TOKENIZER_CONFIG_FILE)
-    config = _read(config_path)
+    config = read_optional_json(config_path, MAX_CONFIG_BYTES)
     _check_settings(config, family, config_path)
     flags = {key: read_flag(config, key, config_path, default=default) for key, default in family.flags.items()}
     backend = _convert_model(_read_model(path), family, flags, path)
@@ -261,11 +261,9 @@ def _tokenizer_class(directory: Path) -> str:
     for file in (TOKENIZER_CONFIG_FILE, CONFIG_FILE):
         if name := read_tokenizer_class(directory / file):
             return short_class_name(name)
-    return _CLASS_OF_MODEL_TYPE.get(str(_read(directory / CONFIG_FILE).get("model_type")), "")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+    return _CLASS_OF_MODEL_TYPE.get(
+        str(read_optional_json(directory / CONFIG_FILE, MAX_CONFIG_BYTES).get("model_type")), ""
+    )
 
 
 def _check_settings(config: Mapping[str, Any], family: _Family, path: Path) -> None:

@@ -20,7 +20,7 @@ from export.optimum_export.exporter import find_config_class, reason_of
 from export.optimum_export.model import ExportedConfig, TransformersModel
 from export.optimum_export.quiet import quiet
 from tasks import AnyTask
-from tasks.json_files import read_json
+from tasks.json_files import read_optional_json
 from tasks.manifest import Precision
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.checkpoint import CONFIG_FILE, LabelCountError, unsupported_encoder
@@ -294,5 +294,4 @@ def _network_class(name: str) -> Any:
 
 
 def _tokenizer_config(directory: Path) -> dict[str, Any]:
-    path = directory / TOKENIZER_CONFIG_FILE
-    return read_json(path) if path.is_file() else {}
+    return read_optional_json(directory / TOKENIZER_CONFIG_FILE)

@@ -33,7 +33,7 @@ Save = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def _slow_smoothquant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let exports take SmoothQuant for its closeness nowhere, as the time of so small graphs is chance."""
+    """Make SmoothQuant too slow to be taken, as the time of so small graphs is chance."""
 
     def times(decisions: Sequence[Decision], **_: Any) -> dict[str, float]:
         return {item.precision.name: 1.0 + item.precision.matmul.startswith("SmoothQuant") for item in decisions}

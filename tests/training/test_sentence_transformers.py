@@ -221,7 +221,7 @@ def test_flags_for_poolings():
 
 
 def test_modules_of_any_settings_are_read_again(tmp_path, checkpoint):
-    """What is written is read as the same settings, also a list of poolings in an order that flags cannot state."""
+    """Written settings are read again, also a list of poolings in an order that flags cannot state."""
     dense = torch.nn.ModuleDict({"0": torch.nn.Linear(64, 8, bias=False), "2": torch.nn.Linear(8, 4)})
     settings = EmbeddingSettings(
         max_seq_length=24,

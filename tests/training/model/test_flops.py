@@ -8,11 +8,17 @@ from training.ablations.model import change_config, make_config
 from training.checkpoint import create_model
 from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
+from training.model.modernbert_encoder import ModernBertConfig
+from training.model.nomic_encoder import NomicBertConfig
 
 
-def test_flops_are_those_pytorch_counts():
-    """The count agrees with PyTorch's for forward and backward through layers and head, to 1%."""
-    config = EncoderConfig(
+@pytest.mark.parametrize("config_type", [EncoderConfig, ModernBertConfig, NomicBertConfig])
+def test_flops_are_those_pytorch_counts(config_type):
+    """The count agrees with PyTorch's for forward and backward through layers and head, to 1%.
+
+    Gated feed-forward networks have three matrices.
+    """
+    config = config_type(
         vocab_size=1000, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=256
     )
     model = create_model("masked-lm", config, dropout=0.0).train()

@@ -1,12 +1,10 @@
 """ModernBERT: config keys, windows and training. Outputs are compared in test_architectures."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 import transformers
-from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.registry import settings_from_dict
 from tests.families import batch, create
@@ -14,7 +12,6 @@ from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.model.architectures import create_config
-from training.model.flops import flops_per_token
 from training.model.modernbert_encoder import ModernBertConfig, window_mask
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
 from training.model.rotary import rotary_frequencies, rotary_table
@@ -148,20 +145,6 @@ def test_gradients_equal_those_of_transformers(tmp_path):
             expected = expected.clone()
             expected[0] = ours.weight.grad[0]
         torch.testing.assert_close(ours.weight.grad, expected, atol=1e-5, rtol=1e-3)
-
-
-def test_flops_are_those_pytorch_counts():
-    """The gated feed-forward network counts three matrices."""
-    config = replace(SHAPE, vocab_size=1000)
-    model = create_model("masked-lm", config, dropout=0.0).train()
-    count, length, predicted = 4, 64, 40
-    ids, positions = torch.randint(1000, (count, length)), torch.arange(predicted)
-
-    with FlopCounterMode(display=False) as counter:
-        model(ids, None, torch.zeros_like(ids), positions)["logits"].sum().backward()
-
-    expected = flops_per_token(config, length=length, predicted=predicted / (count * length)) * count * length
-    assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
 
 
 def test_frozen_encoder_has_no_gradients():
