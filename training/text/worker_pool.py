@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from tasks.machine import available_cpus
-from training.parent import die_with_parent
+from training.parent import blocked_interrupts, die_with_parent
 
 ResultT = TypeVar("ResultT")
 
@@ -38,7 +36,7 @@ def map_in_order(
     pending: deque[Future[ResultT]] = deque()
     try:
         for items in arguments:
-            with _blocked_interrupts():
+            with blocked_interrupts():
                 pending.append(pool.submit(function, *items))
             if len(pending) > 2 * num_workers:
                 yield pending.popleft().result()
@@ -48,16 +46,6 @@ def map_in_order(
         raise ChildProcessError("a worker was killed; is there enough memory? lower --num-workers") from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _blocked_interrupts() -> Iterator[None]:
-    """Start processes that ignore interrupts: the parent handles them, and ends its workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(parent: int) -> None:

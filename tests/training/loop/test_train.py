@@ -19,6 +19,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.toy import TINY
+from tests.training.loop.numbered_data import NumberedData
 from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
@@ -27,32 +28,15 @@ from training.loop import throughput_meter as meter_module
 from training.loop.gradients import accumulate_gradients
 from training.loop.loss_monitor import DivergedError, LossMonitor, Plateau
 from training.loop.optimizer import create_optimizer, remove_frozen_gradients, set_learning_rate
-from training.loop.prefetcher import Prefetcher
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.schedule import LearningRateSchedule
 from training.loop.train import train
-from training.loop.types import Batch, DataPosition, Evaluation, LoopSettings, Phase, Progress
+from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Progress
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 
 SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
-
-
-class NumberedData:
-    """Data whose batches contain their number, with one target a sequence."""
-
-    def __init__(self, num_batches=5, asked=None):
-        self.count = num_batches
-        self.asked = [] if asked is None else asked
-
-    def num_batches(self, epoch):
-        return self.count + epoch
-
-    def batch(self, epoch, index, part):
-        self.asked.append((epoch, index, part.start, part.stop))
-        ids = torch.full((part.stop - part.start, 4), 5 + (epoch + index) % 40)
-        return Batch({"input_ids": ids}, {}, {"loss": len(ids)}, ids.numel())
 
 
 def objective(network, batch):
@@ -238,16 +222,6 @@ def test_a_nan_score_is_never_the_best(tmp_path, alone):
         )
 
     assert [path.name for path in run.states("best")] == ["best-00000004"]
-
-
-def test_an_epoch_without_a_whole_batch_is_passed_over(alone):
-    """The prefetcher skips an epoch without a whole batch."""
-    data = NumberedData()
-    data.num_batches = lambda epoch: (2, 0, 3)[epoch]
-    with Prefetcher([Phase(data=data)], LoopSettings(global_batch_size=2, micro_batch_size=2), alone) as prefetcher:
-        position, _, _ = prefetcher.take(DataPosition(index=2))
-
-    assert position == DataPosition(epoch=2)
 
 
 @pytest.mark.parametrize(
@@ -490,20 +464,6 @@ def test_rate_of_a_busy_processor_is_measured_again(tmp_path, alone, monkeypatch
     assert len(found) > 1
     assert found[0] > 1
     assert max(found[1:]) < 1
-
-
-def test_prefetcher_makes_the_next_batch_ahead(alone):
-    """The prefetcher makes the next batch in advance, and starts again if another one is requested."""
-    data = NumberedData()
-    settings = LoopSettings(global_batch_size=2, micro_batch_size=2)
-    with Prefetcher([Phase(data=data)], settings, alone) as prefetcher:
-        prefetcher.take(DataPosition())
-        deadline = time.monotonic() + 5
-        while len(data.asked) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert data.asked == [(0, 0, 0, 2), (0, 1, 0, 2)]
-        position, _, _ = prefetcher.take(DataPosition(epoch=3, index=8))
-        assert position == DataPosition(epoch=4)
 
 
 def test_line_cut_short_by_a_kill_is_left_out(tmp_path):
