@@ -62,9 +62,9 @@ class ModernBertConfig(RotaryConfig):
         """Return whether a layer, counted from 0, has local attention."""
         return layer % self.global_attn_every_n_layers != 0
 
-    def frequencies(self, *, local: bool) -> Tensor:
+    def frequencies(self, *, local: bool, device: torch.device | None = None) -> Tensor:
         """Return the `rotary_frequencies` of local or global layers."""
-        return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta)
+        return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta, device)
 
 
 def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
@@ -152,7 +152,8 @@ class ModernBertEncoder(Encoder):
         length, device = input_ids_BL.shape[1], input_ids_BL.device
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            rotations = [rotary_table(length, self.config.frequencies(local=local)) for local in (False, True)]
+            frequencies = [self.config.frequencies(local=local, device=device) for local in (False, True)]
+            rotations = [rotary_table(length, item) for item in frequencies]
             distances = (length, self.config.local_attention // 2)
             masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
             for number, layer in enumerate(self.layers):

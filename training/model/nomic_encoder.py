@@ -55,7 +55,7 @@ class NomicBertConfig(RotaryConfig):
         factor, size = self.rotary_scaling_factor, self.head_size
         growth_B = factor * lengths_B.double() / self.max_trained_positions - (factor - 1)
         thetas_B = self.rope_theta * growth_B.clamp(min=1) ** (size / (size - 2))
-        return rotary_frequencies(size, thetas_B.float()[:, None])
+        return rotary_frequencies(size, thetas_B.float()[:, None], lengths_B.device)
 
 
 class NomicLayer(nn.Module):
@@ -105,18 +105,18 @@ class NomicEncoder(Encoder):
     def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1])
+            rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1], input_ids_BL.device)
             mask = padding_mask(attention_mask_BL)
             for layer in self.layers:
                 x_BLD = layer(x_BLD, rotation, mask)
         return x_BLD
 
-    def rotation(self, attention_mask_BL: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
+    def rotation(self, attention_mask_BL: Tensor | None, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return cosine and sine for a batch, [L, F]; [B, 1, L, F] if they depend on the lengths of the texts."""
         config = self.config
         if not config.scales_positions:
-            return rotary_table(length, rotary_frequencies(config.head_size, config.rope_theta))
-        lengths_B = torch.tensor([length]) if attention_mask_BL is None else attention_mask_BL.sum(1).cpu()
+            return rotary_table(length, rotary_frequencies(config.head_size, config.rope_theta, device))
+        lengths_B = torch.tensor([length], device=device) if attention_mask_BL is None else attention_mask_BL.sum(1)
         return rotary_table(length, config.frequencies(lengths_B)[:, None, None])
 
 

@@ -54,9 +54,9 @@ class RotaryConfig(EncoderConfig):
         return 3
 
 
-def rotary_frequencies(head_size: int, theta: float | Tensor) -> Tensor:
+def rotary_frequencies(head_size: int, theta: float | Tensor, device: torch.device | None = None) -> Tensor:
     """Return the angle [F] from one position to the next, for each pair of channels; [..., F] for thetas [..., 1]."""
-    exponents_F = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
+    exponents_F = torch.arange(0, head_size, 2, dtype=torch.float32, device=device) / head_size
     return 1.0 / theta**exponents_F
 
 
@@ -66,7 +66,7 @@ def rotary_table(length: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         frequencies: [F], or [..., 1, F] for a table [..., L, F].
     """
-    angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.arange(length, dtype=torch.float32, device=frequencies.device)[:, None] * frequencies
     return angles.cos(), angles.sin()
 
 
@@ -95,5 +95,5 @@ def rotary_attention(
     """
     batch, length, size = qkv_BLT.shape
     qkv_3BHLK = qkv_BLT.view(batch, length, 3, num_heads, size // 3 // num_heads).permute(2, 0, 3, 1, 4)
-    cos, sin = (table.to(qkv_BLT.device, qkv_BLT.dtype) for table in rotation)
+    cos, sin = (table.to(qkv_BLT.dtype) for table in rotation)
     return attend(torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]]), mask, dropout, training=training)
