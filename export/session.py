@@ -17,7 +17,7 @@ from export.storage import Graph
 from tasks.batching import RunModel
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
-from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started
+from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started, load_libraries
 
 _FATAL = 4
 """Log severity; errors arrive as exceptions."""
@@ -74,6 +74,7 @@ def is_available(provider: str) -> bool:
 
 def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.InferenceSession:
     check_installed(execution.provider, onnxruntime.get_available_providers())
+    load_libraries(execution.provider, onnxruntime.preload_dlls)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     for name, value in execution.session_options.items():

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -34,6 +36,17 @@ def check_installed(provider: str, installed: Sequence[str]) -> None:
             f"execution provider is not installed: `{provider}` (available: {', '.join(installed)}); "
             f"pip uninstall the installed onnxruntime package, then pip install {package}"
         )
+
+
+def load_libraries(provider: str, preload: Callable[[], None]) -> None:
+    """Load CUDA and cuDNN from NVIDIA's Python packages, if those are installed; else the system's are used.
+
+    Args:
+        preload: `onnxruntime.preload_dlls`.
+    """
+    if provider in (CUDA, TENSORRT):
+        with redirect_stdout(io.StringIO()):  # it prints what it does not find; `check_started` says what follows
+            preload()
 
 
 def check_started(provider: str, started: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import onnxruntime as ort
 from tasks.features import INPUT_NAMES
 from tasks.manifest import Execution
 from tasks.model_directory import ModelDirectory
-from tasks.providers import CPU, CUDA, check_installed, check_started
+from tasks.providers import CPU, CUDA, check_installed, check_started, load_libraries
 from tasks.regular import read_regular
 
 Arrays = dict[str, np.ndarray]
@@ -79,6 +79,7 @@ def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSessi
     path = directory.model_path
     try:
         check_installed(execution.provider, ort.get_available_providers())
+        load_libraries(execution.provider, ort.preload_dlls)
         options = _options(execution)
         weights = _weights(directory, execution, options)
         try:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tasks.manifest import Execution
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, check_installed, check_started
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, check_installed, check_started, load_libraries
 
 
 def config(**execution):
@@ -69,3 +69,13 @@ def test_providers_that_do_not_start_are_named():
     check_started(CUDA, [CUDA, CPU])
     with pytest.raises(ValueError, match=rf"does not start: `{CUDA}` \(started: {CPU}\)"):
         check_started(CUDA, [CPU])
+
+
+@pytest.mark.parametrize(("provider", "loads"), [(CUDA, True), (TENSORRT, True), (CPU, False), (OPENVINO, False)])
+def test_libraries_of_a_gpu_are_loaded_without_noise(provider, loads, capsys):
+    """ONNX Runtime loads CUDA and cuDNN where they are installed; what it prints about missing ones is not shown."""
+    calls = []
+    load_libraries(provider, lambda: (print("Failed to load libcudart.so"), calls.append(provider)))
+
+    assert bool(calls) == loads
+    assert capsys.readouterr().out == ""
