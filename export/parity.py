@@ -31,6 +31,7 @@ def check_parity(
     run: RunModel,
     *,
     atol: float,
+    max_batch_tokens: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, float]:
     """Compare every output on random ids, at unpadded positions.
@@ -40,6 +41,7 @@ def check_parity(
         reference: runs the network in PyTorch.
         run: runs the graph.
         atol: maximum absolute difference of outputs up to 10; proportional above.
+        max_batch_tokens: skip batches with more tokens.
         progress: called with 1 after each of the `len(batch_shapes(task))` batches.
 
     Returns:
@@ -49,7 +51,7 @@ def check_parity(
         ParityError: naming the output, the shape of the batch and the difference.
     """
     differences = dict.fromkeys(task.output_names, 0.0)
-    for arrays in random_batches(task):
+    for arrays in random_batches(task, max_batch_tokens=max_batch_tokens):
         mask = arrays["attention_mask"].astype(bool)
         rows, length = mask.shape
         expected = reference(arrays)

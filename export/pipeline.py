@@ -44,6 +44,11 @@ from training.hub import resolve_checkpoint
 from training.model.heads import BertModel
 from training.reports.model_card import read_notes
 
+EARLY_TOKENS = 1024
+"""Largest batch, in tokens, of the comparison before tuning; all batches follow after it."""
+LONG_TEXTS = 2048
+"""Tokens; longer texts are costly, as attention takes memory and time in proportion to their square."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
@@ -122,7 +127,7 @@ def export_checkpoint(
     if notes := read_notes(model_dir):
         reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
     reporter.say(_describe(source, model))
-    for remark in filter(None, (source.family.remark, source.remark)):
+    for remark in filter(None, (source.family.remark, source.remark, _long_texts(source, model))):
         reporter.say(remark)
     source, found = _read_data(source, model, config, data, reporter)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
@@ -183,7 +188,7 @@ def _write_graph(
     if config.tune:  # an error should come before the minutes that tuning takes
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)
-        _check_parity(task, reference, graph, default, limits, SILENT)
+        _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
     configuration, trials = _autotune(decision, workload, target, config, reporter)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
     try:
@@ -297,7 +302,7 @@ def _autotune(
 ) -> tuple[Configuration, list[Trial]]:
     if not config.tune:
         return default_configuration(target), []
-    reporter.say("speed of graph variants and settings on this machine (100%: the fastest of its line)")
+    reporter.say("speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)")
     return autotune(
         decision.network,
         decision.precision,
@@ -316,15 +321,32 @@ def _check_parity(
     configuration: Configuration,
     limits: QualityLimits,
     reporter: Reporter,
+    *,
+    max_batch_tokens: int | None = None,
 ) -> dict[str, float]:
     """Check the fp32 graph and return the largest difference of each output; the session ends here, with its memory."""
     run = ort_run(graph, execution=on_all_cores(configuration.execution))
     with reporter.bar("parity", unit="batch", total=len(batch_shapes(task))) as bar:
-        differences = check_parity(task, reference, run, atol=limits.atol, progress=bar.update)
+        differences = check_parity(
+            task, reference, run, atol=limits.atol, max_batch_tokens=max_batch_tokens, progress=bar.update
+        )
     reporter.say(
         f"fp32 graph: differs from PyTorch by at most {max(differences.values()):.1e} (atol {limits.atol:.0e})"
     )
     return differences
+
+
+def _long_texts(source: Source, model: ExportableModel) -> str:
+    """Return a remark on what long texts cost."""
+    length = source.task.settings.max_seq_length
+    if length <= LONG_TEXTS:
+        return ""
+    heads = getattr(model.config, "num_attention_heads", 0)
+    memory = f", and up to {heads * length**2 * 4 / 2**30:.1f} GiB each for attention, also in the server" * bool(heads)
+    return (
+        f"texts of up to {length:,} tokens take minutes to compare with PyTorch{memory}; give --max-seq-length if "
+        "yours are shorter"
+    )
 
 
 def _describe(source: Source, model: ExportableModel) -> str:

@@ -5,8 +5,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export import ort_run
+from export import ExportConfig, export_checkpoint, ort_run
 from export.parity import ParityError, check_parity
+from export.reporter import Reporter
 from export.source import read_source
 from training.evaluate import torch_run
 
@@ -118,3 +119,31 @@ def test_tolerance_is_relative_for_large_outputs(exported, references):
         check_parity(task, of(references["spans"]), with_error, atol=1e-4)
     scale = 1e5
     check_parity(task, of(references["spans"]), with_error, atol=1e-4)
+
+
+@pytest.mark.parametrize(("length", "says"), [(2049, True), (64, False)])
+def test_long_texts_get_a_line_with_their_cost(save_checkpoint, tmp_path, length, says):
+    """An export of a network for long texts says what they cost, and which flag lowers it."""
+    checkpoint = save_checkpoint(tmp_path / "long", max_position_embeddings=2100)
+    lines = []
+    export_checkpoint(
+        *(checkpoint, tmp_path / "m/1", ExportConfig(tune=False)),
+        settings={"max_seq_length": length, "pooling": "cls"},
+        reporter=Reporter(lines.append),
+    )
+
+    expected = "texts of up to 2,049 tokens take minutes to compare with PyTorch, and up to 0.1 GiB each for attention"
+    assert any(line.startswith(expected) and "give --max-seq-length" in line for line in lines) == says
+
+
+def test_comparison_before_tuning_leaves_out_large_batches(exported, references):
+    """The limit of tokens holds for rows and padding together."""
+    task, seen = exported["embedding"].load_task(), []
+
+    def run(arrays):
+        seen.append(arrays["input_ids"].size)
+        return references["embedding"](arrays)
+
+    check_parity(task, references["embedding"], run, atol=1e-4, max_batch_tokens=64)
+
+    assert max(seen) == 64
