@@ -61,6 +61,22 @@ def read_activation(
     return next(iter(found), None)
 
 
+def is_cross_encoder(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether sentence-transformers wrote a checkpoint, as the arguments of `read_activation` show.
+
+    It applies a sigmoid to one output if no function is named.
+    """
+    if "sentence_transformers" in config:  # releases 4 and 5
+        return True
+    return any(read_json(path).get("model_type") == "CrossEncoder" for path in _own_files(checkpoint, directory))
+
+
+def _own_files(checkpoint: Path, directory: Path) -> list[Path]:
+    """Return the library's own configuration files."""
+    places = dict.fromkeys([checkpoint / MODEL_CONFIG_FILE, directory / MODEL_CONFIG_FILE])
+    return [path for path in places if path.is_file()]
+
+
 def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each function that the files name, after its place."""
     path = directory / CONFIG_FILE
@@ -71,9 +87,8 @@ def _named(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Iter
         f"`{path}` (sentence_transformers.activation_fn)": library.get("activation_fn"),
         f"`{path}` (sbert_ce_default_activation_function)": config.get("sbert_ce_default_activation_function"),
     }
-    for own in dict.fromkeys([checkpoint / MODEL_CONFIG_FILE, directory / MODEL_CONFIG_FILE]):
-        if own.is_file():
-            places[f"`{own}` (activation_fn)"] = read_json(own).get("activation_fn")
+    for own in _own_files(checkpoint, directory):
+        places[f"`{own}` (activation_fn)"] = read_json(own).get("activation_fn")
     return ((place, name) for place, name in places.items() if name is not None)
 
 

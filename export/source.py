@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypedDict, get_args
 
-from export.activation import read_activation
+from export.activation import is_cross_encoder, read_activation
 from export.families import ExportableModel, Family, read_family
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
@@ -217,12 +217,13 @@ def _is_regression(config: Mapping[str, Any]) -> bool:
 def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> tuple[Activation, str]:
     """Return the activation function of a network with one output, and a note if nothing in the files decides.
 
-    One output with problem type `multi_label_classification` is a sigmoid, as in transformers.
+    One output with problem type `multi_label_classification` is a sigmoid, as in transformers, and so is that of a
+    cross-encoder, as in sentence-transformers.
     """
     problem = config.get("problem_type")
     if named := read_activation(checkpoint, directory, config):
         return named, ""
-    if problem == MULTI_LABEL:
+    if problem == MULTI_LABEL or is_cross_encoder(checkpoint, directory, config):
         return "sigmoid", ""
     return "identity", "" if problem == "regression" else _NO_ACTIVATION
 

@@ -26,7 +26,9 @@ NAMED = {
     "release 6, sigmoid": ({}, {"activation_fn": SIGMOID, "model_type": "CrossEncoder"}, "sigmoid"),
     "release 6, identity": ({}, {"activation_fn": IDENTITY, "model_type": "CrossEncoder"}, "identity"),
     "a label": ({"problem_type": "multi_label_classification"}, {}, "sigmoid"),
-    "no function": ({"sentence_transformers": {"version": "5.2.3"}}, {}, "identity"),
+    "release 5, no function": ({"sentence_transformers": {"version": "5.2.3"}}, {}, "sigmoid"),
+    "release 6, no function": ({}, {"model_type": "CrossEncoder"}, "sigmoid"),
+    "no function": ({}, {}, "identity"),
     "null": ({"sbert_ce_default_activation_function": None}, {}, "identity"),
 }
 """Keys of config.json and config_sentence_transformers.json, and the function that they mean."""
@@ -63,6 +65,7 @@ def test_the_named_function_is_a_setting(save_cross_encoder, config, library, ac
         ("null", {}, True),
         ("release 3, identity", {}, False),
         ("a label", {}, False),
+        ("release 5, no function", {}, False),
         ("no function", {"activation": "identity"}, False),
         ("regression", {}, False),
     ],
@@ -92,7 +95,9 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder,
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("named", ["release 5, sigmoid", "release 3, identity", "a label", "no function"])
+@pytest.mark.parametrize(
+    "named", ["release 5, sigmoid", "release 3, identity", "a label", "release 5, no function", "no function"]
+)
 @pytest.mark.parametrize("given", ["identity", "sigmoid", None])
 def test_other_libraries_apply_the_function_of_the_server(tmp_path, save_cross_encoder, named, given):
     """CrossEncoder and pipelines give the served scores from a model directory, also with --activation."""
