@@ -35,8 +35,8 @@ from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
 
 _SIMPLE = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
-_STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
-_GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"}
+_STANDARD_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+_GELU = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
 
 AnyNetwork = Network | ExportedNetwork

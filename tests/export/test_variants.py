@@ -199,7 +199,7 @@ def test_standard_graphs_have_standard_operators_only(precision, networks):
             assert ("DequantizeLinear" in kinds) == (precision.matmul == "static int8")
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_fast", "relu", "silu"])
 def test_standard_activations(activation, networks, random_batch):
     """Standard graphs compute gelu, tanh gelu and relu like fused graphs."""
     network = networks["plain"]

@@ -73,7 +73,7 @@ def inputs():
     return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_fast", "relu", "silu"])
 @pytest.mark.parametrize("task", NETWORKS)
 def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
     """A checkpoint of transformers gives the same outputs in our network, to 1e-5."""
