@@ -41,7 +41,7 @@ from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks import AnyTask
 from tasks.batching import RunModel
-from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import INPUT_NAMES, collate
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
@@ -72,6 +72,8 @@ class Int8Settings:
     vocab_size: int = 30522
     family: Literal[tuple(ARCHITECTURES)] = "bert"  # type: ignore[valid-type]
     """Family of the network with random weights."""
+    pooling: Pooling = "cls"
+    """Pooling of the network with random weights."""
     checkpoint: Path | None = None
     """Checkpoint to time instead of random weights."""
     texts: Path | None = None
@@ -85,7 +87,7 @@ class Int8Settings:
 
 
 def random_network(
-    shape: tuple[int, int, int], vocab_size: int = 30522, family: str = "bert"
+    shape: tuple[int, int, int], vocab_size: int = 30522, family: str = "bert", pooling: Pooling = "cls"
 ) -> tuple[BertModel, Embedding]:
     """Return a random network for embeddings and its task.
 
@@ -109,7 +111,8 @@ def random_network(
     }
     named = {architecture.config_keys.get(key, key): size for key, size in sizes.items()}
     config = architecture.read_config(named | OPTIONS.get(family, {}))
-    return create_model("embedding", config).eval(), Embedding(tokenizer, EmbeddingSettings(max_seq_length=512))
+    settings = EmbeddingSettings(max_seq_length=512, pooling=pooling)
+    return create_model("embedding", config).eval(), Embedding(tokenizer, settings)
 
 
 def with_ranges(model: BertModel, task: AnyTask, texts: Path | None = None) -> Network:
@@ -224,7 +227,7 @@ def main() -> None:
         task = read_source(settings.checkpoint, task="embedding").task
         model = load_model(settings.checkpoint, task.name)
     else:
-        model, task = random_network(settings.shape, settings.vocab_size, settings.family)
+        model, task = random_network(settings.shape, settings.vocab_size, settings.family, settings.pooling)
     load = workload(settings, task)
     with tempfile.TemporaryDirectory() as directory:
         candidates = {
