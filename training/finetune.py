@@ -58,6 +58,7 @@ from training.objectives.registry import OBJECTIVES, best_baseline
 from training.objectives.regression import standardise_head
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import Outcome, Setting, metric_of
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
 from training.weights import read_weights
 
@@ -497,7 +498,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(FinetuneRecipe, "training.finetune", __doc__)
     with world() as peers:
-        recipe = replace(recipe, checkpoint=resolve_on_all(recipe.checkpoint, peers))
+        recipe = replace(recipe, checkpoint=checkpoint_directory(resolve_on_all(recipe.checkpoint, peers)))
         checkpoint = finetune(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

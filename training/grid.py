@@ -47,6 +47,7 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import TASK_FILE, read_task_card
 from training.weights import WEIGHTS_FILE
 
@@ -354,7 +355,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(GridRecipe, "training.grid", __doc__)
     with world() as peers:
-        recipe = replace(recipe, checkpoint=resolve_on_all(recipe.checkpoint, peers))
+        recipe = replace(recipe, checkpoint=checkpoint_directory(resolve_on_all(recipe.checkpoint, peers)))
         grid(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {recipe.run_dir / 'checkpoint'}")

@@ -62,6 +62,23 @@ def test_classification_learns(checkpoint, tmp_path, alone):
     assert transformers.AutoModelForSequenceClassification.from_pretrained(path).config.id2label == {0: "no", 1: "yes"}
 
 
+def test_folder_of_early_sentence_transformers_is_a_checkpoint(checkpoint, tmp_path, monkeypatch, capfd):
+    """The network is in a subfolder that `modules.json` names."""
+    folder = tmp_path / "vectors"
+    shutil.copytree(checkpoint, folder / "0_Transformer")
+    modules = [("0_Transformer", "models.Transformer"), ("1_Pooling", "models.Pooling")]
+    described = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in modules]
+    (folder / "modules.json").write_text(json.dumps(described))
+    train = write_classification(tmp_path / "train.jsonl", 40, 0)
+    paths = {"checkpoint": folder, "train": train, "run-dir": tmp_path / "run", "num-epochs": 1}
+    arguments = ["classification", *(str(word) for name, value in paths.items() for word in (f"--{name}", value))]
+
+    result = call(main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 0, result.stderr
+    assert read_task_card(tmp_path / "run/checkpoint").settings.labels == ("no", "yes")
+
+
 @pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
     """F1 on dev is high over several windows, with and without unanswerable questions."""
