@@ -298,9 +298,10 @@ def _check_truncation_side(directory: Path) -> None:
 
 
 def _tokenizer_limit(directory: Path) -> list[int]:
-    """Return `model_max_length` if present; Hugging Face writes 10^30 for no limit."""
+    """Return `model_max_length`, or `max_len` of early files, if present; Hugging Face writes 10^30 for no limit."""
     path = directory / TOKENIZER_CONFIG_FILE
-    limit = read_optional_json(path).get("model_max_length")
+    values = read_optional_json(path)
+    limit = values.get("model_max_length", values.get("max_len"))
     is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
     if not is_number or not -math.inf < (limit or 0) < math.inf:
         raise ValueError(f"`{path}`: model_max_length must be a number: `{as_json(limit)}`")

@@ -154,6 +154,17 @@ def test_lowercase_flags_must_agree(tmp_path, save_sentence_transformer, lowerca
             read_source(directory)
 
 
+@pytest.mark.parametrize(("key", "length"), [("model_max_length", 24), ("max_len", 24), ("max_length", 40)])
+def test_limit_of_the_tokenizer(tmp_path, save_checkpoint, key, length):
+    """The tokenizer's limit is read by its names of all releases; without one, the positions are the limit."""
+    directory = save_checkpoint(tmp_path / "plain")
+    path = directory / "tokenizer_config.json"
+    values = {name: value for name, value in json.loads(path.read_text()).items() if name != "model_max_length"}
+    path.write_text(json.dumps(values | {key: 24}))
+
+    assert read_source(directory, task="embedding").task.settings.max_seq_length == length
+
+
 OWN_HEADS = ["classification", "regression", "multiple-choice", "tagging", "spans"]
 
 
