@@ -299,14 +299,13 @@ class DisentangledEncoder(Encoder):
         if with_pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            if attention_mask_BL is not None and self.config.conv_kernel_size:  # the convolution sees no padding
-                x_BLD = x_BLD * attention_mask_BL[..., None].to(x_BLD.dtype)
-            mask, relative = padding_mask(attention_mask_BL), self.embeddings.relative_to(input_ids_BL.shape[1])
-            for layer in self.layers:
-                x_BLD = layer(x_BLD, mask, relative)
+    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        if attention_mask_BL is not None and self.config.conv_kernel_size:  # the convolution sees no padding
+            x_BLD = x_BLD * attention_mask_BL[..., None].to(x_BLD.dtype)
+        mask, relative = padding_mask(attention_mask_BL), self.embeddings.relative_to(input_ids_BL.shape[1])
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, mask, relative)
         return x_BLD
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

@@ -183,10 +183,14 @@ class Encoder(nn.Module):
             attention_mask_BL: 1 for tokens and 0 for padding; None for no padding.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
-            for layer in [*self.layers] * self.num_passes:
-                x_BLD = layer(x_BLD, mask)
+            return self.encode(input_ids_BL, attention_mask_BL, token_type_ids_BL)
+
+    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        """Compute embeddings and layers, with gradients or without; other families have layers of their own."""
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
+        for layer in [*self.layers] * self.num_passes:
+            x_BLD = layer(x_BLD, mask)
         return x_BLD
 
     def attention_bias(self, attention_mask_BL: Tensor | None, length: int) -> Tensor | None:

@@ -148,18 +148,17 @@ class ModernBertEncoder(Encoder):
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.pooler = PredictionHead(config)
 
-    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
         length, device = input_ids_BL.shape[1], input_ids_BL.device
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            frequencies = [self.config.frequencies(local=local, device=device) for local in (False, True)]
-            rotations = [rotary_table(length, item) for item in frequencies]
-            distances = (length, self.config.local_attention // 2)
-            masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
-            for number, layer in enumerate(self.layers):
-                local = self.config.is_local(number)
-                x_BLD = layer(x_BLD, rotations[local], masks[local])
-            return self.final_norm(x_BLD)
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        frequencies = [self.config.frequencies(local=local, device=device) for local in (False, True)]
+        rotations = [rotary_table(length, item) for item in frequencies]
+        distances = (length, self.config.local_attention // 2)
+        masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
+        for number, layer in enumerate(self.layers):
+            local = self.config.is_local(number)
+            x_BLD = layer(x_BLD, rotations[local], masks[local])
+        return self.final_norm(x_BLD)
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         """Return the pooled output [B, D]: the head over [CLS], or over the mean of the tokens."""

@@ -102,13 +102,12 @@ class NomicEncoder(Encoder):
         self.config = config
         self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
 
-    def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-            rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1], input_ids_BL.device)
-            mask = padding_mask(attention_mask_BL)
-            for layer in self.layers:
-                x_BLD = layer(x_BLD, rotation, mask)
+    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
+        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+        rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1], input_ids_BL.device)
+        mask = padding_mask(attention_mask_BL)
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, rotation, mask)
         return x_BLD
 
     def rotation(self, attention_mask_BL: Tensor | None, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
