@@ -6,6 +6,7 @@ run = ort_run("models/demo/1/model.onnx")
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,11 +40,12 @@ def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) ->
         ValueError: if the graph is missing or ONNX Runtime cannot run it, or the execution provider is unknown or does
             not start.
     """
-    session = _session(model, execution or Execution())
+    weights = _values(model) if isinstance(model, Graph) else {}
+    session = _session(model, execution or Execution(), weights)
     names = [output.name for output in session.get_outputs()]
 
     # `keep_alive`: the session reads the weights from the graph's arrays.
-    def run(arrays: dict[str, np.ndarray], keep_alive: object = model) -> dict[str, np.ndarray]:
+    def run(arrays: dict[str, np.ndarray], keep_alive: object = weights) -> dict[str, np.ndarray]:
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run
@@ -72,7 +74,19 @@ def is_available(provider: str) -> bool:
     return True
 
 
-def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.InferenceSession:
+def _values(graph: Graph) -> dict[str, onnxruntime.OrtValue]:
+    """Return the weights as values of ONNX Runtime, without a copy."""
+    return {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in graph.weights.items()}
+
+
+def _session(
+    model: str | Path | Graph, execution: Execution, weights: Mapping[str, onnxruntime.OrtValue]
+) -> onnxruntime.InferenceSession:
+    """Create a session.
+
+    Args:
+        weights: `_values` of a graph, which must live as long as the session.
+    """
     check_installed(execution.provider, onnxruntime.get_available_providers())
     load_libraries(execution.provider, onnxruntime.preload_dlls)
     options = onnxruntime.SessionOptions()
@@ -83,7 +97,7 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
         options.add_session_config_entry(name, value)
     try:
         session = onnxruntime.InferenceSession(
-            _add_weights(options, model, execution) if isinstance(model, Graph) else str(model),
+            _add_weights(options, model, execution, weights) if isinstance(model, Graph) else str(model),
             options,
             providers=execution.providers,
             disabled_optimizers=list(execution.disabled_optimizers),
@@ -99,13 +113,20 @@ def _session(model: str | Path | Graph, execution: Execution) -> onnxruntime.Inf
     return session
 
 
-def _add_weights(options: onnxruntime.SessionOptions, graph: Graph, execution: Execution) -> bytes:
-    """Pass the weights to the session without a copy; return the serialised graph.
+def _add_weights(
+    options: onnxruntime.SessionOptions,
+    graph: Graph,
+    execution: Execution,
+    weights: Mapping[str, onnxruntime.OrtValue],
+) -> bytes:
+    """Pass the weights to the session; return the serialised graph.
 
     Providers that compile graphs need the weights inside the graph.
     """
     if execution.provider in (OPENVINO, TENSORRT):
         return graph.whole().SerializeToString()
-    values = map(onnxruntime.OrtValue.ortvalue_from_numpy, graph.weights.values())
-    options.add_external_initializers(list(graph.weights), list(values))
+    options.add_external_initializers(list(weights), list(weights.values()))
+    if execution.provider == CPU:
+        for name, value in weights.items():
+            options.add_initializer(name, value)  # otherwise each session copies its weights
     return graph.proto.SerializeToString()

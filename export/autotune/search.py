@@ -24,15 +24,20 @@ from export.session import is_available
 from export.targets import TARGETS, Target, default_configuration
 from export.variant import Configuration, GraphPrecision, format_value
 
-MIN_ROUNDS, FIELD_S, FINALISTS_S = 7, 0.7, 2.0
-"""Rounds of a race: at least 7, and more while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
+MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
+"""Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes
+need fewer repetitions, as they average over moments of noise."""
+FIELD_S, FINALISTS_S = 0.7, 2.0
+"""More rounds follow while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
 MAX_SLOWDOWN = 1.1
 """Candidates slower than this multiple of the fastest drop out of a race."""
 NEARLY_AS_FAST = 0.97
 """Minimum fraction of the highest speed, for a value to be combined with others and for a finalist to win."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
-"""Maximum number of finalists, and of their sessions, each of which holds the weights in memory. Two finalists are
+"""Maximum number of finalists, and of their sessions, each of which holds packed weights in memory. Two finalists are
 added: the default, and the best one with default values wherever these are nearly as fast."""
+HEAT = 3
+"""Candidates that race at a time where their sessions take much memory; the fastest goes on to the next heat."""
 FINALISTS = "finalists"
 """Name of the trials of the final race; their values are descriptions of configurations."""
 PRECISION = "precision"
@@ -83,13 +88,13 @@ def autotune(
         if isinstance(network, ExportedNetwork) and name in vars(default.variant):
             continue  # its graph has no variants
         configurations = {value: best.with_value(name, value) for value in values}
-        trials += (raced := _race(timer, name, _passes(timer, configurations), reporter, min_s=FIELD_S))
+        trials += (raced := _race_configurations(timer, name, configurations, reporter, min_s=FIELD_S))
         best = configurations[_fastest(raced)]
         timer.close_sessions(keep=[best])
     candidates = [*_combinations(best, trials), _closest_to_default(best, default, trials)]
     finalists = {item.describe(default): item for item in (*candidates, default) if item != default}
     finalists[default.describe(default)] = default
-    trials += (raced := _race(timer, FINALISTS, _passes(timer, finalists), reporter, min_s=FINALISTS_S))
+    trials += (raced := _race_configurations(timer, FINALISTS, finalists, reporter, min_s=FINALISTS_S))
     contenders = [trial for trial in raced if trial.ratio >= NEARLY_AS_FAST]
     winner = min(contenders, key=lambda trial: (len(finalists[trial.value].differences(default)), -trial.ratio))
     chosen, speed = finalists[winner.value], winner.tokens_per_s
@@ -98,7 +103,8 @@ def autotune(
     timer.close_sessions(keep=[chosen])
     if compare_with:
         passes = {item.name: partial(timer.seconds, chosen, item) for item in (precision, *compare_with)}
-        trials += _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
+        seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
+        trials += _trials(timer, PRECISION, seconds, reporter)
     return chosen, trials
 
 
@@ -125,8 +131,8 @@ def compare_precisions(
     for network, precision in graphs:
         timer.add(network, precision)
     passes = {precision.name: partial(timer.seconds, configuration, precision) for _, precision in graphs}
-    trials = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
-    return {trial.value: 1 / trial.ratio for trial in trials}
+    seconds = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
+    return {trial.value: 1 / trial.ratio for trial in _trials(timer, PRECISION, seconds, reporter)}
 
 
 def all_configurations(target: Target, precision: GraphPrecision, num_cores: int) -> list[Configuration]:
@@ -149,8 +155,23 @@ def _alternatives(target: Target, precision: GraphPrecision, num_cores: int) -> 
     }
 
 
-def _passes(timer: Timer, configurations: Mapping[Any, Configuration]) -> dict[Any, Callable[[], float]]:
-    return {value: partial(timer.seconds, configuration) for value, configuration in configurations.items()}
+def _race_configurations(
+    timer: Timer, name: str, configurations: Mapping[Any, Configuration], reporter: Reporter, *, min_s: float
+) -> list[Trial]:
+    """Race configurations by value, in heats if their sessions take much memory, and report the results."""
+    waiting, seconds = dict(configurations), dict[Any, float]()
+    size = HEAT if timer.is_large else len(waiting)
+    while waiting:
+        heat = {value: waiting.pop(value) for value in [*waiting][: size - bool(seconds)]}
+        if seconds:
+            leader = min(seconds, key=seconds.__getitem__)
+            timer.close_sessions(keep=[configurations[leader]])
+            heat[leader] = configurations[leader]
+        passes = {value: partial(timer.seconds, configuration) for value, configuration in heat.items()}
+        found = _race(timer, name, passes, reporter, min_s=min_s)
+        drift = seconds[leader] / found[leader] if seconds else 1.0
+        seconds |= {value: taken * drift for value, taken in found.items()}
+    return _trials(timer, name, {value: seconds[value] for value in configurations}, reporter)
 
 
 def _race(
@@ -161,19 +182,22 @@ def _race(
     *,
     min_s: float,
     max_slowdown: float = MAX_SLOWDOWN,
-) -> list[Trial]:
-    """Race candidates and report the results.
+) -> dict[Any, float]:
+    """Race candidates and return the seconds of each.
 
     Args:
         passes: one measurement of each value.
         min_s: total time for each candidate, in seconds.
         max_slowdown: as for `race`.
     """
-    label = name.replace("_", " ")
-    rounds = max(MIN_ROUNDS, int(min_s / timer.pass_s))
-    with reporter.bar(label, unit="round", total=rounds) as bar:
-        seconds = timed(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
-    fastest = min(seconds.values())
+    rounds = max(min(MIN_ROUNDS, int(SLOW_S / timer.pass_s)), SLOW_ROUNDS, int(min_s / timer.pass_s))
+    with reporter.bar(name.replace("_", " "), unit="round", total=rounds) as bar:
+        return timed(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
+
+
+def _trials(timer: Timer, name: str, seconds: Mapping[Any, float], reporter: Reporter) -> list[Trial]:
+    """Return the trials of a race, and report them."""
+    label, fastest = name.replace("_", " "), min(seconds.values())
     num_tokens, length = timer.workload.num_tokens, timer.workload.mean_length
     trials = [Trial(name, value, fastest / taken, num_tokens / taken, length) for value, taken in seconds.items()]
     results = [f"{format_value(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]

@@ -22,6 +22,8 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 PASS_S = 0.1
 """Minimum seconds of a measurement."""
+LARGE_BYTES = 2**28
+"""Weights from this size on are large: a session keeps those of its matrix products again, packed."""
 MIN_BATCHES = 1
 """Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
@@ -116,12 +118,16 @@ class Timer:
     ) -> None:
         self.network, self.precision, self.num_cores = network, precision, num_cores
         self.workload = workload
+        self.is_large = False
+        """True if sessions take much memory."""
         self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
         self._networks: dict[GraphPrecision, AnyNetwork] = {}
         self._batches: dict[int, list[Arrays]] = {}
-        long_enough = PASS_S / self.seconds(default_configuration(target))
         num_callers = 1 if target.single_batch else num_cores
         large_enough = MIN_BATCHES * num_callers * max(target.batch_tokens) / workload.num_tokens
+        tried = min(1.0, large_enough)
+        self.workload = workload.scaled(tried)
+        long_enough = tried * PASS_S / self.seconds(default_configuration(target))
         self.workload = workload.scaled(max(long_enough, large_enough))
         self._batches.clear()
         self.pass_s = self.seconds(default_configuration(target))
@@ -143,11 +149,12 @@ class Timer:
         if is_new := key not in self._runs:
             network = self._networks.get(key[0], self.network)
             graph = build_graph(network, key[0], configuration.variant)
+            self.is_large |= graph.num_bytes >= LARGE_BYTES
             self._runs[key] = ort_run(graph, execution=configuration.execution)
         num_callers = self.num_cores // configuration.execution.num_threads
         one_pass = partial(run_all, self._runs[key], self._batches[cap], num_callers)
-        if is_new:
-            one_pass()  # warm-up
+        if is_new:  # warm-up; the first batch has the longest sequences
+            run_all(self._runs[key], self._batches[cap][:1] * num_callers, num_callers)
         return one_pass()
 
     def timed(self, configurations: Iterable[Configuration], rounds: int, **options: Any) -> dict[Configuration, float]:

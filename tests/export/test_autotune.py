@@ -87,6 +87,31 @@ def test_fastest_configuration_is_chosen(network, monkeypatch):
     assert lines[-1] == "precision: dynamic int8 100%, fp32 25%"
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_large_networks_race_in_heats(is_large, network, monkeypatch):
+    """Few sessions are alive at a time, and all candidates are compared with the fastest, whichever heat it was in."""
+    speed, alive, most = {"attention": {"MatMul": 1.5, "Attention": 2.0}}, set(), []
+
+    def seconds(self, configuration, *precision):
+        self.is_large = is_large
+        alive.add(configuration.session_key())
+        most.append(len(alive))
+        return seconds_at(speed)(self, configuration, *precision)
+
+    def close(self, *, keep=()):
+        alive.intersection_update(item.session_key() for item in keep)
+
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
+    monkeypatch.setattr("export.autotune.timing.Timer.close_sessions", close)
+    best, trials = autotune(network, GraphPrecision(matmul="dynamic int8"), Workload((5, 9), 65), num_cores=2)
+
+    ratios = {trial.value: round(trial.ratio, 2) for trial in trials if trial.name == "attention"}
+    assert best.variant.attention == "Attention"
+    assert ratios["Attention"] == 1
+    assert ratios["MatMul"] == 0.75
+    assert (max(most) <= 3) == is_large
+
+
 def test_nearly_fastest_values_are_combined(network, monkeypatch):
     """Values that are nearly as fast alone are tried together, as they may win in combination."""
 
@@ -144,7 +169,7 @@ def test_only_significant_gains_leave_the_default(network, monkeypatch):
 def test_speedup_of_a_precision_is_measured_in_all_rounds(network, monkeypatch):
     """The speedup over fp32 is reported, so the slower precision is not dropped early."""
     calls = []
-    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *arguments: calls.append(arguments) or 1.0)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *arguments: calls.append(arguments) or 0.1)
 
     autotune(
         network,
