@@ -20,11 +20,11 @@ from training.weights import checkpoint_digest
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
 CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
-PRETRAIN = "modern --eval-every 1000 --checkpoint-every 1000 --log-every 50"
+PRETRAIN = "modern --family bert --eval-every 1000 --checkpoint-every 1000 --log-every 50"
 PRETRAINING_STAGES = (
     "--learning-rate 2e-3 --max-minutes 75",
-    "--initialization bert --learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
-    "--initialization bert --learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
+    "--learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
+    "--learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
 )
 NAME = "bertline-mini"
 DATA = "Data"

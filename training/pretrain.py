@@ -5,7 +5,8 @@
     python -m training.launch 2 training.pretrain mini --corpus build/corpus --run-dir runs/mini
 
 The first word names a recipe: a published shape (tiny, mini, small, medium, base, large) with the paper's settings, or
-`modern`, for short runs. Flags replace its values; the defaults below are those of `mini`. The same command resumes.
+`modern`, for short runs, with ModernBERT's blocks. Flags replace its values; the defaults below are those of `mini`.
+The same command resumes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine
 from training.reports.model_card import score_rows
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest
 
@@ -63,7 +65,7 @@ class PretrainRecipe(LoopSettings):
     dev_corpus: Path | None = None
     """Held-out corpus, prepared with the same tokenizer, for MLM loss and accuracy."""
     init: Path | None = None
-    """Checkpoint to start from instead of new weights, also of the hub (org/name); its shape replaces the recipe's."""
+    """Checkpoint to start from instead of new weights, also of the hub (org/name), with its family and shape."""
     initialization: Literal["bert", "local"] = "bert"
     """Initialization of new weights. bert: as in the reference code; local: heads attend to neighbouring tokens from
     the start, which avoids the plateau of short runs."""
@@ -126,7 +128,7 @@ class PretrainRecipe(LoopSettings):
         if self.init and self.initialization != "bert":
             raise ValueError(
                 f"initialization `{self.initialization}` is for new weights, but --init gives trained ones: leave out "
-                "one of them (a recipe by name may set it: --initialization bert)"
+                "one of them"
             )
         self._check_lengths()
 
@@ -156,8 +158,10 @@ class PretrainRecipe(LoopSettings):
         if self.init:
             raise ValueError(f"family `{self.family}` is for new weights, but --init gives trained ones: leave it out")
         if self.next_sentences:
-            raise ValueError(f"family `{self.family}` is trained without next sentences: give --no-next-sentences")
-        why = f"is for BERT, and not for family `{self.family}`"
+            raise ValueError(
+                f"family `{self.family}` is trained without next sentences: give --no-next-sentences, or --family bert"
+            )
+        why = f"is not for family `{self.family}`: give --family bert"
         for name in ("direction", "objective"):
             refuse_unused(self, name, why)
 
@@ -205,7 +209,7 @@ RECIPES = {
     "large": _shape(24, 1024, 16),
     "modern": [
         *_shape(4, 256, 4),
-        *("--initialization", "local", "--dropout", "0", "--masking-rate", "0.45", "--no-next-sentences"),
+        *("--dropout", "0", "--masking-rate", "0.45", "--no-next-sentences"),
         *("--learning-rate", "2e-3", "--betas", "0.9", "0.98", "--warmup-ratio", "0.06"),
         *("--max-minutes", "30", "--num-steps", "1000000"),
     ],
@@ -213,6 +217,8 @@ RECIPES = {
 """Flags of each recipe: the published shapes (google-research/bert README), and `modern` for short runs: no dropout,
 more masks, no next sentences, a large learning rate that falls with the time left (Izsak et al. 2021, Geiping and
 Goldstein 2022, docs/experiments)."""
+NEW_WEIGHTS = {"modern": ["--family", "modernbert", "--initialization", "local"]}
+"""Flags of a recipe that a run from a checkpoint leaves out."""
 
 
 def pretrain(recipe: PretrainRecipe, world: World) -> Path:
@@ -526,7 +532,8 @@ def recipe_from_arguments(arguments: Sequence[str]) -> PretrainRecipe:
         name = flags.pop(0)
         if name not in RECIPES:
             raise ValueError(f"unknown recipe: `{name}` (one of: {', '.join(RECIPES)})")
-        flags = [*RECIPES[name], *flags]
+        starts_anew = not any(flag == "--init" or flag.startswith("--init=") for flag in flags)
+        flags = [*RECIPES[name], *(NEW_WEIGHTS.get(name, []) if starts_anew else []), *flags]
     return parse(_command_line, "training.pretrain", __doc__, flags)
 
 
@@ -536,7 +543,7 @@ def main() -> None:
     recipe = recipe_from_arguments(sys.argv[1:])
     with world() as peers:
         if recipe.init:
-            recipe = replace(recipe, init=resolve_on_all(recipe.init, peers))
+            recipe = replace(recipe, init=checkpoint_directory(resolve_on_all(recipe.init, peers)))
         checkpoint = pretrain(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

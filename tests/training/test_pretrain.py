@@ -320,7 +320,7 @@ def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
         ({"long_fraction": 0.5}, "--long-fraction `0.5` has no effect here: it needs --long-seq-length"),
         (
             {"family": "modernbert", "next_sentences": False, "objective": "replaced-tokens"},
-            "--objective `replaced-tokens` has no effect here: it is for BERT, and not for family `modernbert`",
+            "--objective `replaced-tokens` has no effect here: it is not for family `modernbert`: give --family bert",
         ),
     ],
 )
@@ -459,6 +459,16 @@ def test_published_shapes_are_first_words(tmp_path):
         recipe_from_arguments(["huge"])
 
 
+def test_modern_starts_from_a_checkpoint_of_any_family(tmp_path):
+    """New weights are ModernBERT's; a checkpoint brings its own family."""
+    paths = ["modern", "--corpus", "c", "--run-dir", "r"]
+    new, continued = recipe_from_arguments(paths), recipe_from_arguments([*paths, "--init=checkpoint"])
+
+    assert (new.family, new.initialization) == ("modernbert", "local")
+    assert (continued.family, continued.initialization, continued.masking_rate) == ("bert", "bert", new.masking_rate)
+    assert recipe_from_arguments([*paths, "--family", "bert", "--next-sentences"]).next_sentences
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -469,7 +479,7 @@ def test_published_shapes_are_first_words(tmp_path):
         (["--masking-rate", "2"], "masking_rate must be above 0"),
         (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
         (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
-        (["--init", "c", "--initialization", "local"], "(a recipe by name may set it: --initialization bert)"),
+        (["--init", "c", "--initialization", "local"], "--init gives trained ones: leave out one of them"),
         (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "above max_position_embeddings"),
