@@ -49,9 +49,18 @@ class Prefetcher:
         Raises:
             ChildProcessError: if a process that makes batches was killed.
         """
+        try:
+            return self._take(position)
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "a process that makes batches was killed; is there enough memory? lower --data-workers"
+            ) from error
+
+    def _take(self, position: DataPosition) -> tuple[DataPosition, list[Batch], float]:
         start = time.perf_counter()
         self._fill(position)
-        found, batches = self._result(self._ahead.popleft()[1])
+        made = self._ahead.popleft()[1].result()
+        found, batches = pickle.loads(made) if isinstance(made, bytes) else made
         wait_s = time.perf_counter() - start
         moved = [batch.to(self._world.device) for batch in batches]
         self._fill(_next(found))
@@ -69,15 +78,6 @@ class Prefetcher:
                 self._ahead.append((following, self._pool.submit(self._make, following)))
             following = _next(following)
 
-    def _result(self, future: Future[Made | bytes]) -> Made:
-        try:
-            made = future.result()
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                "a process that makes batches was killed; is there enough memory? lower --data-workers"
-            ) from error
-        return pickle.loads(made) if isinstance(made, bytes) else made
-
     def __enter__(self) -> Prefetcher:
         return self
 
@@ -90,7 +90,7 @@ def num_data_workers(settings: LoopSettings, world: World) -> int:
     if settings.data_workers is not None:
         return settings.data_workers
     is_slow = settings.stage == "pretraining" and world.device.type == "cuda"
-    return min(GPU_DATA_WORKERS, available_cpus() // world.size - 1) if is_slow else 0
+    return max(0, min(GPU_DATA_WORKERS, available_cpus() // world.size - 1)) if is_slow else 0
 
 
 def _next(position: DataPosition) -> DataPosition:

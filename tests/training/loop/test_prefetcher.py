@@ -97,8 +97,19 @@ def test_a_killed_process_is_an_error_of_one_line(alone):
             [prefetcher.take(DataPosition(index=index)) for index in range(1, 10)]
 
 
+def test_a_broken_pool_stays_an_error_of_one_line(alone):
+    """Submitting to a pool whose process was killed earlier fails alike."""
+    with Prefetcher([Phase(data=NamedData())], PROCESSES, alone) as prefetcher:
+        _, batches, _ = prefetcher.take(DataPosition())
+        os.kill(int(batches[0].inputs["process"]), signal.SIGKILL)
+        time.sleep(0.5)  # the pool notices
+        for index in (1, 7):
+            with pytest.raises(ChildProcessError, match="lower --data-workers"):
+                [prefetcher.take(DataPosition(index=number)) for number in range(index, index + 6)]
+
+
 def test_an_error_in_a_process_is_that_of_the_data(alone):
-    """What goes wrong in a process is reported as in a thread."""
+    """An error in a process is raised in training, as from a thread."""
     data = NamedData()
     data.batch = lambda epoch, index, part: 1 // 0
     with Prefetcher([Phase(data=data)], PROCESSES, alone) as prefetcher, pytest.raises(ZeroDivisionError):
@@ -137,6 +148,7 @@ def test_processes_end_with_a_killed_training(alone):
         ({}, "cpu", "pretraining", 1, 0),
         ({}, "cuda", "pretraining", 1, 8),
         ({}, "cuda", "pretraining", 4, 3),
+        ({}, "cuda", "pretraining", 32, 0),
         ({}, "cuda", "fine-tuning", 1, 0),
         ({"data_workers": 3}, "cpu", "fine-tuning", 1, 3),
         ({"data_workers": 0}, "cuda", "pretraining", 1, 0),
