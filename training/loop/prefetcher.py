@@ -67,10 +67,11 @@ class Prefetcher:
         return found, moved, wait_s
 
     def _fill(self, position: DataPosition) -> None:
-        """Make batches from this position on, and not from another one, as after the end of an epoch or phase."""
+        """Make batches from this position on, and forget those of another one, as after the end of an epoch or phase.
+
+        Those are made nevertheless: a pool of Python 3.11 with cancelled work does not end if a process is killed.
+        """
         if self._ahead and self._ahead[0][0] != position:
-            for _, future in self._ahead:
-                future.cancel()
             self._ahead.clear()
         following = _next(self._ahead[-1][0]) if self._ahead else position
         while len(self._ahead) < max(1, 2 * self._num_workers):
