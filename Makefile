@@ -28,6 +28,7 @@ VOCAB_SIZE ?= 30522
 RECIPE ?= mini
 TASK ?= classification
 MODE ?= unsupervised
+TEACHER ?= $(error give TEACHER=..., the checkpoint to learn from; see make help)
 RUN ?= runs/$(@F)
 # A directory, or a repository of the Hugging Face hub: org/name or org/name@revision.
 CHECKPOINT ?= runs/pretrain/checkpoint
@@ -84,7 +85,7 @@ test: $(READY)  ## the tests (7 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
-.PHONY: vocab corpus pretrain finetune contrastive grid ablations evaluate report export serve models
+.PHONY: vocab corpus pretrain finetune contrastive distil grid ablations evaluate report export serve models
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -95,6 +96,8 @@ finetune: $(READY)  ## TASK=classification|spans|regression|multiple-choice|tagg
 	$(NEED_DATA)$(PY) $(LAUNCH) training.finetune $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 contrastive: $(READY)  ## vectors of texts: MODE=unsupervised|supervised CHECKPOINT='folder or org/name' DATA='texts, or pairs' DEV=pairs with numbers RUN=folder NPROC=processes
 	$(NEED_DATA)$(PY) $(LAUNCH) training.contrastive $(MODE) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
+distil: $(READY)  ## a small network learns from a large one: TASK=embedding|classification|spans|... TEACHER='folder or org/name' CHECKPOINT=student DATA='train file, or texts' DEV=dev file RUN=folder NPROC=processes
+	$(NEED_DATA)$(PY) $(LAUNCH) training.distill $(TASK) --teacher $(TEACHER) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 ablations: $(READY)  ## DATA=folder of text and labelled data: the paper's tables 5, 6, 8 and figure 5, in small (hours on 2 cores; ARGS='--scale full' on a GPU)

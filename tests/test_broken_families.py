@@ -12,7 +12,8 @@ from export.source import read_source
 from tests.families import create
 from tests.toy import write_classification
 from training.checkpoint import load_model
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 
 FAMILIES = ("bert", "roberta", "modernbert")
 WEIGHTS = "model.safetensors"

@@ -21,7 +21,8 @@ from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
 from training.evaluate import load_for_evaluation, torch_run
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 
 SHORT = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

@@ -30,7 +30,8 @@ from tasks.json_files import read_json
 from training.checkpoint import load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.labelled import read_examples
-from training.finetune import FinetuneRecipe, default_learning_rate, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
 from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError

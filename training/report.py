@@ -18,6 +18,7 @@ import tyro
 from markupsafe import Markup
 from safetensors import SafetensorError, safe_open
 
+from tasks.embedding import Embedding
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
 from training.checkpoint import CONFIG_FILE
@@ -25,11 +26,14 @@ from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
 from training.data.sources import source_names
-from training.finetune import FinetuneRecipe
+from training.distillation.tasks import TaskDistillRecipe
+from training.distillation.vectors import VectorDistillRecipe
+from training.finetuning.recipe import FinetuneRecipe
 from training.hub import cached_checkpoint
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
 from training.pretrain import UNIGRAM, PretrainRecipe, unigram_scores
+from training.provenance import checkpoint_name
 from training.renamed_fields import with_new_names
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
@@ -50,7 +54,7 @@ class ReportRecipe:
     """Write the report of a run."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory of training.pretrain, training.finetune or training.contrastive, finished or not."""
+    """Run directory of training.pretrain, .finetune, .contrastive or .distill, finished or not."""
     data: tuple[Path, ...] = ()
     """Files with examples to predict: text for a pretrained checkpoint, else as for training.evaluate. By default, the
     dev data of the run."""
@@ -107,7 +111,12 @@ def render(run: Path, data: Sequence[Path] = ()) -> str:
 
 def recipe_type(settings: Mapping[str, Any]) -> type:
     """Return the type of a run's recipe."""
-    types = {"pretraining": PretrainRecipe, "fine-tuning": FinetuneRecipe, "contrastive training": ContrastiveRecipe}
+    types = {
+        "pretraining": PretrainRecipe,
+        "fine-tuning": FinetuneRecipe,
+        "contrastive training": ContrastiveRecipe,
+        "distillation": VectorDistillRecipe if settings.get("task") == Embedding.name else TaskDistillRecipe,
+    }
     return types[stage_of(settings)]
 
 
@@ -121,6 +130,7 @@ def facts(
         found["corpus"] = _corpus(Path(settings["corpus"]))
     else:
         found["data"] = ", ".join(source_names([Path(path) for path in settings.get("train", ())]))
+        found["teacher"] = ", ".join(checkpoint_name(Path(path)) for path in settings.get("teacher", ()))
         found["from"] = "random weights" if settings.get("from_scratch") else base_model({"recipe": settings})
     tokens = max((line.get("num_tokens", 0) for line in lines), default=0)
     found["tokens seen"] = format_count(tokens) if tokens else ""

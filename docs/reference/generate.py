@@ -89,8 +89,10 @@ def training() -> str:
     """Return the page of the training commands' flags."""
     from training.contrastive import ContrastiveRecipe
     from training.corpus import CorpusRecipe
+    from training.distillation.tasks import TaskDistillRecipe
+    from training.distillation.vectors import VectorDistillRecipe
     from training.evaluate import EvaluateRecipe
-    from training.finetune import FinetuneRecipe
+    from training.finetuning.recipe import FinetuneRecipe
     from training.grid import GridRecipe
     from training.pretrain import PretrainRecipe
     from training.vocab import VocabRecipe
@@ -101,6 +103,8 @@ def training() -> str:
         "pretrain": PretrainRecipe,
         "finetune": FinetuneRecipe,
         "contrastive": ContrastiveRecipe,
+        "distill": TaskDistillRecipe,
+        "distill embedding": VectorDistillRecipe,
         "grid": GridRecipe,
         "evaluate": EvaluateRecipe,
     }

@@ -17,7 +17,7 @@ import mini.ship
 import training.ablations.__main__
 import training.contrastive
 import training.corpus
-import training.finetune
+import training.finetuning.recipe
 import training.grid
 import training.pretrain
 import training.vocab
@@ -46,7 +46,7 @@ def test_results_have_different_paths():
 COMMANDS = {
     "training.vocab": (training.vocab.VocabRecipe, "out"),
     "training.corpus": (training.corpus.CorpusRecipe, "out"),
-    "training.finetune": (training.finetune.FinetuneRecipe, "run_dir"),
+    "training.finetune": (training.finetuning.recipe.FinetuneRecipe, "run_dir"),
     "training.grid": (training.grid.GridRecipe, "run_dir"),
     "training.contrastive": (training.contrastive.ContrastiveRecipe, "run_dir"),
     "training.ablations": (training.ablations.__main__.AblationsRecipe, "run_dir"),

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from training.contrastive import ContrastiveRecipe
-from training.finetune import FinetuneRecipe
+from training.finetuning.recipe import FinetuneRecipe
 from training.loop.types import LoopSettings
 from training.pretrain import PretrainRecipe
 

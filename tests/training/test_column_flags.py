@@ -5,7 +5,7 @@ import pytest
 from training.command import parse
 from training.contrastive import ContrastiveRecipe
 from training.evaluate import EvaluateRecipe
-from training.finetune import FinetuneRecipe
+from training.finetuning.recipe import FinetuneRecipe
 
 FLAGS = {
     FinetuneRecipe: ["classification", "--checkpoint", "c", "--train", "a.tsv", "--run-dir", "r"],

@@ -14,7 +14,7 @@ import training
 from training.command import RENAMED_FLAGS, command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CorpusRecipe
-from training.finetune import FinetuneRecipe
+from training.finetuning.recipe import FinetuneRecipe
 from training.grid import GridRecipe
 from training.pretrain import RECIPES, PretrainRecipe, recipe_from_arguments
 

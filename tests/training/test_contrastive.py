@@ -24,13 +24,13 @@ from training.checkpoint import load_model, load_tokenizer
 from training.contrastive import (
     ContrastiveRecipe,
     encode_views,
-    recipe_from_arguments,
     train_embedding,
 )
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.labelled import read_examples
+from training.embedding_run import parse_embedding_recipe
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
@@ -220,7 +220,7 @@ def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, 
     words = f"supervised --checkpoint a --train b --run-dir c --dev {tmp_path / 'dev.tsv'} --columns.text one"
     monkeypatch.setattr("sys.argv", ["contrastive", *words.split(), *flags])
 
-    recipe = recipe_from_arguments()
+    recipe = parse_embedding_recipe(ContrastiveRecipe, "training.contrastive", None)
 
     assert recipe.columns == Columns(text="one")
     assert recipe.dev_columns == Columns(text=text, label=label)

@@ -28,7 +28,8 @@ from training.data.labelled import read_examples
 from training.data.sources import source_names
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, default_learning_rate, finetune, main
+from training.finetune import finetune, main
+from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
 from training.loop.run_directory import read_metrics
 from training.objectives.base import LabelledFeatures
 from training.objectives.registry import OBJECTIVES

@@ -12,7 +12,8 @@ from tests.families import CONFIGS, create, load_classifier
 from tests.toy import write_classification
 from training.checkpoint import load_model, load_tokenizer
 from training.evaluate import torch_run
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 from training.task_card import read_task_card
 
 TEXTS = ["the big cat", "old red dog the", "a cat near the river"]

@@ -19,7 +19,8 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import read_examples
 from training.data.table_examples import read_classification
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 from training.loop.run_directory import read_metrics
 from training.objectives.registry import OBJECTIVES
 from training.task_card import TaskCard, read_task_card

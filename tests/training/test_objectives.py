@@ -24,7 +24,9 @@ from training.data.finetuning import FinetuningData, label_examples
 from training.data.labelled import READERS
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune, task_options
+from training.finetune import finetune
+from training.finetuning.data import task_options
+from training.finetuning.recipe import FinetuneRecipe
 from training.loop.run_directory import read_metrics
 from training.objectives.base import IGNORED
 from training.objectives.registry import OBJECTIVES

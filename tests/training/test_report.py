@@ -18,7 +18,8 @@ from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.commands import call
 from tests.toy import TINY, make_text, write_classification, write_spans
 from training.evaluate import main as evaluate
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 from training.pretrain import PretrainRecipe, pretrain
 from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table

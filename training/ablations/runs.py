@@ -19,7 +19,7 @@ from tasks.json_files import read_json
 from training.ablations.prepare import PreparedData
 from training.ablations.scales import Scale
 from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from training.finetune import FinetuneRecipe
+from training.finetuning.recipe import FinetuneRecipe
 from training.grid import Digests, look_up, run_or_look_up
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeat
     objective = OBJECTIVES[task.name]
     left_out = [location for location, example in examples.located() if not objective.is_usable(example)]
     items = [
-        item
-        for example, features in zip(examples, encode_examples(task, examples), strict=True)
+        replace(item, example=number)
+        for number, (example, features) in enumerate(zip(examples, encode_examples(task, examples), strict=True))
         if objective.is_usable(example)
         for item in objective.label(task, example, features)
     ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tasks.spans import SpanExample
-from training.data.cells import table_rows
+from training.data.cells import table_rows, text_cell
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.tables import WITH_LISTS, kind_of
@@ -35,6 +36,28 @@ def read_spans(path: Path, columns: Columns | None = None) -> Examples:
     except ValueError as error:
         raise ValueError(f"`{path}` is not in SQuAD's format: {error}") from error
     return Examples((f"`{path}`, question `{example.id}`", example) for example in examples)
+
+
+def read_questions(path: Path, columns: Columns) -> Examples:
+    """Read questions without their answers, which the file need not have, from the same formats or any other table.
+
+    Raises:
+        ValueError: naming the file, the question and the wrong value.
+    """
+    if kind_of(path) == ".json":
+        located = read_spans(path).located()
+        return Examples((location, replace(example, answers=(), answer_start=-1)) for location, example in located)
+    return Examples(
+        (
+            location,
+            SpanExample(
+                question=text_cell(location, row, columns.question),
+                context=text_cell(location, row, columns.context),
+                id=str(row.get("id", "")),
+            ),
+        )
+        for location, row in table_rows(path, columns)
+    )
 
 
 def _row_example(location: str, row: Mapping[str, Any], columns: Columns) -> SpanExample:

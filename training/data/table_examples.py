@@ -66,30 +66,36 @@ def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -
     return examples
 
 
-def read_multiple_choice(path: Path, columns: Columns) -> Examples:
+def read_multiple_choice(path: Path, columns: Columns, *, labelled: bool = True) -> Examples:
     """Read choices from a list in column `choices`, or from SWAG's columns (sent1, sent2, ending0, ending1 ...)."""
-    return Examples((location, _choice_example(location, row, columns)) for location, row in table_rows(path, columns))
+    rows = table_rows(path, columns)
+    return Examples((location, _choice_example(location, row, columns, labelled)) for location, row in rows)
 
 
-def _choice_example(location: str, row: dict[str, object], columns: Columns) -> MultipleChoiceExample:
+def _choice_example(location: str, row: dict[str, object], columns: Columns, labelled: bool) -> MultipleChoiceExample:
     if "ending0" in row:
         endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
         row = row | {columns.choices: [row[name] for name in endings]}
         row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
     context, question = (optional_text(location, row, name) for name in (columns.context, columns.question))
     choices = text_list(location, row, columns.choices)
-    label = to_number(filled_cell(location, row, columns.label))
-    if label not in range(len(choices)):  # pandas writes 1 as 1.0 if other rows have no value
-        raise ValueError(
-            f"{location}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
-        )
+    label = _choice_label(location, row, columns, len(choices)) if labelled else None
     return MultipleChoiceExample(
         choices=choices,
         context=context or "",
         question=question or "",
-        label=int(label),
+        label=label,
         id=str(row.get("id", "")),
     )
+
+
+def _choice_label(location: str, row: dict[str, object], columns: Columns, num_choices: int) -> int:
+    label = to_number(filled_cell(location, row, columns.label))
+    if label not in range(num_choices):  # pandas writes 1 as 1.0 if other rows have no value
+        raise ValueError(
+            f"{location}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
+        )
+    return int(label)
 
 
 def read_texts(path: Path, columns: Columns) -> Examples:
@@ -99,6 +105,17 @@ def read_texts(path: Path, columns: Columns) -> Examples:
         return Examples((location, text_cell(location, row, columns.text)) for location, row in rows)
     lines = enumerate(read_lines(path), start=1)
     return Examples((f"`{path}`, line {number}", line) for number, line in lines if line.strip())
+
+
+def read_text_pairs(path: Path, columns: Columns) -> Examples:
+    """Read tuples of a text and its pair, None without one, from a table; else, the lines that are not blank."""
+    if kind_of(path) not in TABLES:
+        return Examples((location, (text, None)) for location, text in read_texts(path, columns).located())
+    rows = table_rows(path, columns)
+    return Examples(
+        (location, (text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)))
+        for location, row in rows
+    )
 
 
 def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Examples:

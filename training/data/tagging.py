@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tasks.tagging import TaggingExample
 from tasks.tags import find_malformed_tag
-from training.data.cells import table_rows, text_list
+from training.data.cells import table_rows, text_cell, text_list
 from training.data.columns import Columns
 from training.data.conll import is_conll_column, read_conll
 from training.data.examples import Examples
-from training.data.tables import WITH_LISTS, kind_of
+from training.data.table_examples import read_texts
+from training.data.tables import TABLES, WITH_LISTS, kind_of
+from training.text.documents import suffix_of
 
 
 def read_tagging(path: Path, columns: Columns) -> Examples:
@@ -24,6 +28,24 @@ def read_tagging(path: Path, columns: Columns) -> Examples:
         location = next(location for location, example in examples.located() if odd[0] in example.tags)
         raise ValueError(f"{location}: tag `{odd[0]}`: {odd[1]}")
     return examples
+
+
+def read_untagged(path: Path, columns: Columns) -> Examples:
+    """Read sentences without their tags: lists of words or texts from a table, lines of a .txt file, or CoNLL."""
+    if kind_of(path) in (*TABLES, ".json"):
+        return Examples((location, _untagged(location, row, columns)) for location, row in table_rows(path, columns))
+    if suffix_of(path) == ".txt":
+        located = read_texts(path, columns).located()
+        return Examples((location, TaggingExample((), source=text)) for location, text in located)
+    return Examples(
+        (location, replace(example, tags=())) for location, example in read_tagging(path, columns).located()
+    )
+
+
+def _untagged(location: str, row: dict[str, Any], columns: Columns) -> TaggingExample:
+    if columns.tokens in row:
+        return TaggingExample(words=text_list(location, row, columns.tokens))
+    return TaggingExample((), source=text_cell(location, row, columns.text))
 
 
 def _read_table(path: Path, columns: Columns) -> Examples:

@@ -13,7 +13,7 @@ from tasks.schema import Bounds
 from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, check_numbers
 
 Dtype = Literal["auto", "fp32", "bf16"]
-Stage = Literal["pretraining", "fine-tuning", "contrastive training"]
+Stage = Literal["pretraining", "fine-tuning", "contrastive training", "distillation"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,8 @@ class LabelledFeatures:
 
     features: tuple[Features, ...]
     labels: tuple[int | float, ...]
+    example: int = -1
+    """Number of the example in its data; -1 if nothing is looked up by it."""
 
     @property
     def length(self) -> int:
@@ -68,12 +70,23 @@ class LabelledFeatures:
         return max(map(len, self.features))
 
 
+def is_labelled(labels: Tensor) -> Tensor:
+    """Return which examples have labels, [examples] bool; those of others are `IGNORED` or, if numbers, NaN.
+
+    Args:
+        labels: [examples, labels].
+    """
+    first = labels[:, 0]
+    return ~first.isnan() if labels.is_floating_point() else first != IGNORED
+
+
 class LabelledObjective(Objective):
     """Objective on labelled sequences, with the loss `loss`."""
 
     def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
-        """Return `labels` [examples, labels], and a target for each example."""
-        return {"labels": torch.tensor([item.labels for item in examples])}, {"loss": len(examples)}
+        """Return `labels` [examples, labels], and a target for each example that has labels."""
+        labels = torch.tensor([item.labels for item in examples])
+        return {"labels": labels}, {"loss": int(is_labelled(labels).sum())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +147,24 @@ class TaskObjective(LabelledObjective):
         """Return warnings about examples, a line each: labels that look wrong, or that cannot be predicted."""
         return []
 
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        """Read the examples of a file without their labels, which it need not have."""
+        raise ValueError("this task has no data without labels")
+
     @abstractmethod
     def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[LabelledFeatures]:
         """Return the labelled sequences of an example."""
+
+    def without_label(self, task: AnyTask, features: Sequence[Any]) -> list[LabelledFeatures]:
+        """Return the sequences of an example without labels (see `is_labelled`)."""
+        return [LabelledFeatures(tuple(features), (IGNORED,))]
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.loss(network(**batch.inputs), batch)}
+
+    @abstractmethod
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the loss of a network's outputs, summed over the examples of a batch that have labels."""
 
     def evaluation_head(self, model: BertModel, task: AnyTask) -> AbstractContextManager[None]:
         """Return a context in which the network has the head for evaluation and saving, if that is another one."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
@@ -27,9 +27,17 @@ from training.baselines import majority_label
 from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.table_examples import read_classification
+from training.data.table_examples import read_classification, read_text_pairs
 from training.loop.types import Batch
-from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, all_label_names
+from training.objectives.base import (
+    IGNORED,
+    Baseline,
+    LabelledFeatures,
+    TaskObjective,
+    TaskOptions,
+    all_label_names,
+    is_labelled,
+)
 
 MANY_LABELS = 50
 """Number of different labels above which numbers look like a regression."""
@@ -49,6 +57,10 @@ class ClassificationObjective(TaskObjective):
 
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_classification(path, columns)
+
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        located = read_text_pairs(path, columns).located()
+        return Examples((location, ClassificationExample(*texts)) for location, texts in located)
 
     def settings(self, options: TaskOptions, examples: Sequence[ClassificationExample]) -> TaskSettings:
         labels = all_label_names(self, examples)
@@ -112,12 +124,16 @@ class ClassificationObjective(TaskObjective):
         chosen = {*example.labels}
         return [LabelledFeatures(tuple(features), tuple(float(name in chosen) for name in task.settings.labels))]
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits, labels = network(**batch.inputs)["logits"].float(), batch.targets["labels"]
-        if labels.is_floating_point():
-            loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[1]
-            return {"loss": loss}
-        return {"loss": F.cross_entropy(logits, labels[:, 0], reduction="sum")}
+    def without_label(self, task: AnyTask, features: Sequence[Features]) -> list[LabelledFeatures]:
+        labels = (math.nan,) * len(task.settings.labels) if task.settings.is_multi_label else (IGNORED,)
+        return [LabelledFeatures(tuple(features), labels)]
+
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        logits, labels = outputs["logits"].float(), batch.targets["labels"]
+        if not labels.is_floating_point():
+            return F.cross_entropy(logits, labels[:, 0], reduction="sum", ignore_index=IGNORED)
+        known = is_labelled(labels)
+        return F.binary_cross_entropy_with_logits(logits[known], labels[known], reduction="sum") / labels.shape[1]
 
     def tuned(
         self, task: AnyTask, dev: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]

@@ -19,7 +19,7 @@ from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.table_examples import read_multiple_choice
 from training.loop.types import Batch
-from training.objectives.base import Baseline, LabelledFeatures, Targets, TaskObjective, TaskOptions
+from training.objectives.base import IGNORED, Baseline, LabelledFeatures, Targets, TaskObjective, TaskOptions
 
 
 class MultipleChoiceObjective(TaskObjective):
@@ -30,6 +30,9 @@ class MultipleChoiceObjective(TaskObjective):
 
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_multiple_choice(path, columns)
+
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        return read_multiple_choice(path, columns, labelled=False)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=options.max_seq_length)
@@ -44,7 +47,12 @@ class MultipleChoiceObjective(TaskObjective):
         targets, counts = super().targets(examples)
         return targets | {"num_choices": torch.tensor([len(item.features) for item in examples])}, counts
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = network(**batch.inputs)["logits"].float().split(batch.targets["num_choices"].tolist())
-        padded = nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-torch.inf)
-        return {"loss": F.cross_entropy(padded, batch.targets["labels"][:, 0], reduction="sum")}
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        padded = choice_logits(outputs, batch)
+        return F.cross_entropy(padded, batch.targets["labels"][:, 0], reduction="sum", ignore_index=IGNORED)
+
+
+def choice_logits(outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """Return the logits of each question [questions, choices], minus infinity where it has fewer choices."""
+    logits = outputs["logits"].float().split(batch.targets["num_choices"].tolist())
+    return nn.utils.rnn.pad_sequence(logits, batch_first=True, padding_value=-torch.inf)

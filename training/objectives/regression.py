@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +21,10 @@ from tasks.regression import RegressionExample, RegressionSettings
 from training.baselines import mean_label
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.table_examples import read_regression
+from training.data.table_examples import read_regression, read_text_pairs
 from training.loop.types import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
-from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
+from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, is_labelled
 
 
 class RegressionObjective(TaskObjective):
@@ -34,6 +35,10 @@ class RegressionObjective(TaskObjective):
 
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_regression(path, columns)
+
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        located = read_text_pairs(path, columns).located()
+        return Examples((location, RegressionExample(*texts)) for location, texts in located)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels = np.array([example.label or 0 for example in examples], dtype=np.float64)
@@ -61,8 +66,13 @@ class RegressionObjective(TaskObjective):
         finally:
             model.classifier = own
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": F.mse_loss(network(**batch.inputs)["logits"].float(), batch.targets["labels"], reduction="sum")}
+    def without_label(self, task: AnyTask, features: Sequence[Features]) -> list[LabelledFeatures]:
+        return [LabelledFeatures(tuple(features), (math.nan,))]
+
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        labels = batch.targets["labels"]
+        known = is_labelled(labels)
+        return F.mse_loss(outputs["logits"].float()[known], labels[known], reduction="sum")
 
 
 def standardise_head(model: BertForSequenceRegression, settings: RegressionSettings) -> None:

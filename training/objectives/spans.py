@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
@@ -19,9 +19,9 @@ from tasks.spans import SpanExample, SpanSettings, Window
 from training.baselines import first_words, no_answer
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.squad import read_spans
+from training.data.squad import read_questions, read_spans
 from training.loop.types import Batch
-from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions
+from training.objectives.base import IGNORED, Baseline, LabelledFeatures, TaskObjective, TaskOptions
 
 
 class SpanObjective(TaskObjective):
@@ -32,6 +32,9 @@ class SpanObjective(TaskObjective):
 
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_spans(path, columns)
+
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        return read_questions(path, columns)
 
     default_max_seq_length = 384
     unusable_reason = "no answer is at its answer_start"
@@ -78,15 +81,22 @@ class SpanObjective(TaskObjective):
     def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[LabelledFeatures]:
         return [LabelledFeatures((window,), answer_positions(example, window)) for window in features]
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def without_label(self, task: AnyTask, features: Sequence[Window]) -> list[LabelledFeatures]:
+        return [LabelledFeatures((window,), (IGNORED, IGNORED)) for window in features]
+
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the loss. Padding is left out of the softmax, so that the loss does not depend on the batching."""
-        outputs = network(**batch.inputs)
-        padding = batch.inputs["attention_mask"] == 0
         losses = [
-            F.cross_entropy(outputs[name].float().masked_fill(padding, -torch.inf), labels, reduction="sum")
-            for name, labels in zip(("start_logits", "end_logits"), batch.targets["labels"].unbind(1), strict=True)
+            F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
+            for logits, labels in zip(boundary_logits(outputs, batch), batch.targets["labels"].unbind(1), strict=True)
         ]
-        return {"loss": torch.stack(losses).mean()}
+        return torch.stack(losses).mean()
+
+
+def boundary_logits(outputs: Mapping[str, Tensor], batch: Batch) -> list[Tensor]:
+    """Return the start and the end logits, [windows, length] each, minus infinity at padding."""
+    padding = batch.inputs["attention_mask"] == 0
+    return [outputs[name].float().masked_fill(padding, -torch.inf) for name in ("start_logits", "end_logits")]
 
 
 def _long_answers(task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:

@@ -21,7 +21,7 @@ from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
 from training.baselines import majority_tag
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.tagging import read_tagging
+from training.data.tagging import read_tagging, read_untagged
 from training.loop.types import Batch
 from training.objectives.base import (
     IGNORED,
@@ -45,6 +45,9 @@ class TaggingObjective(TaskObjective):
 
     def read(self, path: Path, columns: Columns) -> Examples:
         return read_tagging(path, columns)
+
+    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+        return read_untagged(path, columns)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]
@@ -92,10 +95,14 @@ class TaggingObjective(TaskObjective):
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
         return {"labels": padded}, {"loss": int((padded != IGNORED).sum())}
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def without_label(self, task: AnyTask, features: Sequence[WordWindow]) -> list[LabelledFeatures]:
+        with_words = [window for window in features if len(window.tagged_words[0])]
+        return [LabelledFeatures((window,), (IGNORED,) * len(window)) for window in with_words]
+
+    def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         labels = batch.targets["labels"]
-        logits = network(**batch.inputs)["logits"].float()[:, : labels.shape[1]]
-        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)}
+        logits = outputs["logits"].float()[:, : labels.shape[1]]
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)
 
 
 def _is_split(task: AnyTask, word: str) -> bool:

@@ -41,6 +41,10 @@ MAIN_SETTINGS = {
     "long_fraction": "fraction of last steps",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
+    "alpha": "weight of the labels beside the teacher",
+    "similarity_weight": "weight of the loss of similarities",
+    "projection": "projection of the teacher's vectors",
+    "dimensions": "sizes to which vectors may be cut",
     "learning_rate": "learning rate, peak",
     "warmup_ratio": "warm-up, fraction of the steps",
     "weight_decay": "weight decay",
@@ -130,6 +134,7 @@ def training_record(
         "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
         "stages": _stages(provenance),
         "base": base_model(provenance),
+        "teachers": provenance.get("teachers", []),
         "direction": direction,
         "pretraining_tokens": sum(record.get("num_tokens", 0) for record in _records(provenance)[0]),
     }
@@ -270,7 +275,7 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
     if init := record.get("init"):
         data = data | {f"weights to start from: {init['name']}": init["sha256"]}
     return {
-        "title": title,
+        "title": title.replace("Fine-tuning", "Distillation") if "teachers" in record else title,
         "settings": {label: values[key] for key, label in MAIN_SETTINGS.items() if values.get(key) is not None},
         "data": data,
         "torch": record.get("torch"),

@@ -19,7 +19,8 @@ from training.checkpoint import create_model, load_model, read_config
 from training.data.columns import Columns
 from training.data.labelled import read_examples
 from training.evaluate import load_for_evaluation
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
 from training.model.architectures import ARCHITECTURES

@@ -13,7 +13,7 @@ from training.checkpoint import create_model
 from training.checkpoint_writer import save_checkpoint
 from training.contrastive import ContrastiveRecipe
 from training.data.columns import Columns
-from training.finetune import FinetuneRecipe
+from training.finetuning.recipe import FinetuneRecipe
 from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, recipe_fields
 from training.loop.run_directory import RunDirectory, read_metrics

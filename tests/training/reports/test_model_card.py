@@ -25,7 +25,8 @@ from tests.toy import TINY, write_classification
 from training.checkpoint import create_model, read_config
 from training.checkpoint_writer import save_checkpoint
 from training.evaluate import torch_run
-from training.finetune import FinetuneRecipe, finetune
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.provenance import checkpoint_name

@@ -1,0 +1,253 @@
+"""Tests of the distillation of tasks: a student learns from a teacher alone, beside labels, and from several."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.toy import write_classification, write_multi_label, write_spans
+from training.distillation.tasks import TaskDistillRecipe, distil_task
+from training.evaluate import load_for_evaluation
+from training.finetune import finetune
+from training.finetuning.recipe import FinetuneRecipe
+from training.loop.run_directory import RunDirectory, read_metrics
+from training.task_card import read_task_card
+
+LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
+
+
+def write_numbers(path, count, seed):
+    """Write texts whose number is 3 for a cat and 1 for a dog."""
+    write_classification(path, count, seed)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row | {"label": 3.0 if row["label"] == "yes" else 1.0}) + "\n" for row in rows))
+    return path
+
+
+def write_choices(path, count, seed):
+    """Write questions whose answer is the choice with a cat."""
+    write_classification(path, count, seed)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = []
+    for number, row in enumerate(rows):
+        choices = [row["text"].replace("dog", "cat"), row["text"].replace("cat", "dog"), "the big house"]
+        order = [number % 3, (number + 1) % 3, (number + 2) % 3]
+        lines.append(json.dumps({"choices": [choices[item] for item in order], "label": order.index(0)}) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def write_tags(path, count, seed):
+    """Write sentences in which cats are animals."""
+    write_classification(path, count, seed)
+    rows = [json.loads(line)["text"].split() for line in path.read_text().splitlines()]
+    tagged = [{"tokens": row, "tags": ["B-CAT" if word == "cat" else "O" for word in row]} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in tagged))
+    return path
+
+
+WRITE = {
+    "classification": write_classification,
+    "multi-label": write_multi_label,
+    "spans": lambda path, count, seed: write_spans(path.with_suffix(".json"), count, seed, unanswerable=True),
+    "regression": write_numbers,
+    "multiple-choice": write_choices,
+    "tagging": write_tags,
+}
+TASKS = [*WRITE]
+METRIC = {
+    "classification": "accuracy",
+    "multi-label": "micro_f1",
+    "spans": "f1",
+    "regression": "pearson",
+    "multiple-choice": "accuracy",
+    "tagging": "f1",
+}
+
+
+def task_of(name):
+    return "classification" if name == "multi-label" else name
+
+
+@pytest.fixture(scope="module")
+def taught(checkpoint, tmp_path_factory, alone):
+    """Return a function from a task to its teacher, fine-tuned on toy data, its training data and dev data."""
+    found = {}
+
+    def make(name):
+        if name not in found:
+            folder = tmp_path_factory.mktemp(name)
+            train = WRITE[name](folder / "train.jsonl", 400, 0)
+            dev = WRITE[name](folder / "dev.jsonl", 80, 1)
+            recipe = FinetuneRecipe(
+                task=task_of(name),
+                checkpoint=checkpoint,
+                train=(train,),
+                dev=(dev,),
+                run_dir=folder / "teacher",
+                num_epochs=8 if name in ("spans", "multi-label") else 5,
+                max_seq_length=48,
+                max_query_length=16 if name == "spans" else 64,
+                **LEARN,
+            )
+            found[name] = finetune(recipe, alone), train, dev
+        return found[name]
+
+    return make
+
+
+@pytest.fixture
+def recipe_of(checkpoint, taught, tmp_path):
+    """Return a function from a task to a recipe without labels."""
+
+    def make(name, **changes):
+        teacher, _, dev = taught(name)
+        unlabelled = WRITE[name](tmp_path / "more.jsonl", 400, 2)
+        values = {
+            "task": task_of(name),
+            "checkpoint": checkpoint,
+            "teacher": (teacher,),
+            "unlabelled": (unlabelled,),
+            "dev": (dev,),
+            "run_dir": tmp_path / "run",
+            "num_epochs": 8 if name in ("spans", "multi-label") else 5,
+            "max_seq_length": 48,
+            "max_query_length": 16 if name == "spans" else 64,
+            "temperature": 1.0,
+        }
+        return TaskDistillRecipe(**{**values, **LEARN, **changes})
+
+    return make
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_student_learns_without_labels(name, recipe_of, taught, alone):
+    """A student that saw only texts and its teacher is nearly as good on dev as the teacher."""
+    recipe = recipe_of(name)
+    if name == "tagging":  # running text
+        rows = [json.loads(line)["tokens"] for line in recipe.unlabelled[0].read_text().splitlines()]
+        (path := recipe.run_dir.parent / "texts.txt").write_text("".join(" ".join(row) + "\n" for row in rows))
+        recipe = replace(recipe, unlabelled=(path,))
+    path = distil_task(recipe, alone)
+
+    card, theirs = read_task_card(path), read_task_card(taught(name)[0])
+    scores = {row: values[METRIC[name]] for row, values in card.scores.items() if isinstance(values, dict)}
+    assert scores["teacher, teacher"] == pytest.approx(theirs.scores["dev"][METRIC[name]], abs=1e-6)
+    assert scores["teacher, teacher"] > 0.8
+    assert scores["dev"] > scores["teacher, teacher"] - 0.15
+    assert getattr(card.settings, "labels", ()) == getattr(theirs.settings, "labels", ())
+    assert load_for_evaluation(path)[0].settings == card.settings
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_labels_and_more_texts(name, recipe_of, taught, alone):
+    """With labels, both losses are trained and logged, on all examples; the contrast is the same student without."""
+    train = taught(name)[1]
+    recipe = recipe_of(name, train=(train,), alpha=0.5, num_epochs=1)
+    path = distil_task(recipe, alone)
+
+    card, lines = read_task_card(path), [line for line in read_metrics(recipe.run_dir) if "loss" in line]
+    assert len(lines) >= 800 / 16 // 10  # long texts are several sequences
+    for line in lines:
+        assert line["loss"] == pytest.approx(0.5 * line["label_loss"] + 0.5 * line["teacher_loss"], rel=1e-5)
+    rows = [row for row, values in card.scores.items() if isinstance(values, dict)]
+    contrast = read_task_card(recipe.run_dir / "fine-tuned" / "checkpoint")
+    assert [row for row in rows if row in ("dev", "teacher, teacher", "fine-tuned")] == [
+        "dev",
+        "teacher, teacher",
+        "fine-tuned",
+    ]
+    assert card.scores["fine-tuned"] == contrast.scores["dev"]
+    assert rows[-1] not in ("dev", "teacher, teacher", "fine-tuned")  # a baseline
+    assert contrast.settings == card.settings or name == "multi-label"  # thresholds are chosen for each
+    assert [list(item) for item in card.provenance["teachers"]] == [["name", "sha256", "licence"]]
+
+
+def test_without_labels_beside_them(recipe_of, taught, alone):
+    """With alpha 1 a student learns the labels alone, so its losses are those of the contrast."""
+    train = taught("classification")[1]
+    recipe = recipe_of("classification", train=(train,), unlabelled=(), alpha=1.0, num_epochs=1, log_every=1)
+    path = distil_task(recipe, alone)
+
+    losses = [
+        [line["loss"] for line in read_metrics(run) if "loss" in line]
+        for run in (path.parent, path.parent / "fine-tuned")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_interrupted_run_resumes_bit_for_bit(recipe_of, tmp_path, alone, monkeypatch):
+    """Outputs are not computed again, and the losses are those of an undisturbed run."""
+    recipe = recipe_of("classification", num_epochs=1, log_every=1, checkpoint_every=4)
+    whole = distil_task(recipe, alone)
+    log = RunDirectory.log
+
+    def fail(run, values):
+        if values["step"] == 11:
+            raise KeyboardInterrupt
+        log(run, values)
+
+    broken = replace(recipe, run_dir=tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "log", fail)
+        with pytest.raises(KeyboardInterrupt):
+            distil_task(broken, alone)
+    monkeypatch.setattr("training.distillation.teachers.Teacher.run", None)
+    resumed = distil_task(broken, alone)
+
+    losses = [[line.get("loss") for line in read_metrics(path.parent)] for path in (whole, resumed)]
+    assert losses[0] == losses[1]
+
+
+def test_labels_in_another_order_are_the_same_labels(recipe_of, taught, tmp_path, alone):
+    """A teacher whose labels have another order teaches each label under its name."""
+    teacher, _, _ = taught("classification")
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in teacher.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    for name in ("task.json", "config.json"):
+        text = (other / name).read_text()
+        (other / name).write_text(text.replace('"yes"', '"YES"').replace('"no"', '"yes"').replace('"YES"', '"no"'))
+    recipe = recipe_of("classification", teacher=(other,), train=(taught("classification")[1],), contrast=False)
+    card = read_task_card(distil_task(replace(recipe, alpha=0.0), alone))
+
+    assert card.settings.labels == ("no", "yes")
+    assert card.scores["teacher, other"]["accuracy"] < 0.2
+    assert card.scores["dev"]["accuracy"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("classification", {"unlabelled": ()}, "give --train, --unlabelled or both"),
+        ("classification", {"alpha": 1.5}, "--alpha must be at least 0 and at most 1: `1.5`"),
+        ("classification", {"temperature": 0.0}, "--temperature must be above 0"),
+        ("classification", {"task": "tagging"}, "was trained for `classification`, not for `tagging`"),
+    ],
+)
+def test_mistakes_are_errors_before_training(name, changes, message, recipe_of, alone):
+    """The error names the mistake, and no run is begun."""
+    recipe = recipe_of(name)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        distil_task(replace(recipe, **changes), alone)
+
+    assert not recipe.run_dir.exists()
+
+
+def test_teachers_that_do_not_fit(recipe_of, taught, tmp_path, alone, checkpoint):
+    """Other labels, another problem type, and a checkpoint without a task are refused by name."""
+    (other := tmp_path / "other.jsonl").write_text(
+        '{"text": "a cat", "label": "yes"}\n{"text": "a", "label": "maybe"}\n'
+    )
+    recipe = recipe_of("classification", contrast=False)
+    for changes, message in (
+        ({"train": (other,), "dev": ()}, r"have other labels: the teacher lacks `maybe`"),
+        ({"teacher": (taught("multi-label")[0],), "train": (taught("classification")[1],)}, "have other labels"),
+        ({"teacher": (checkpoint,)}, "was trained for `masked-lm`, not for `classification`"),
+        ({"unlabelled": (tmp_path / "none.txt",)}, "no such file|cannot use|none.txt"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            distil_task(replace(recipe, **changes), alone)
+    assert not recipe.run_dir.exists()

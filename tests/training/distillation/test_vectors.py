@@ -1,0 +1,288 @@
+"""Tests of the distillation of vectors: a student comes close to its teacher, whole, resumed, or from a Parquet."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tasks.batching import predict
+from tasks.embedding import Embedding, EmbeddingSettings
+from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
+from training.checkpoint import create_model, load_tokenizer, read_shape
+from training.checkpoint_writer import save_checkpoint
+from training.distillation.vectors import VectorDistillRecipe, distil_vectors
+from training.evaluate import load_for_evaluation
+from training.loop.run_directory import RunDirectory, read_metrics
+from training.task_card import TaskCard, read_task_card
+from training.weights import read_weights
+
+
+def write_embedder(path, checkpoint, *, hidden_size, seed=0, pooling="mean"):
+    """Write an embedder whose random weights are large enough that its vectors depend on the words."""
+    shape = replace(read_shape(checkpoint), hidden_size=hidden_size, intermediate_size=4 * hidden_size)
+    torch.manual_seed(seed)
+    model = create_model("embedding", shape)
+    torch.nn.init.normal_(model.bert.embeddings.word.weight, std=1.0)
+    settings = EmbeddingSettings(max_seq_length=32, pooling=pooling, normalize=True)
+    save_checkpoint(path, model, tokenizer_from=checkpoint, card=TaskCard(task="embedding", settings=settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def teacher(checkpoint, tmp_path_factory):
+    """Return a teacher twice as wide as its student."""
+    path = write_embedder(tmp_path_factory.mktemp("teacher") / "large", checkpoint, hidden_size=64)
+    (path / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# Large\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts():
+    rng = np.random.default_rng(0)
+    return [topic_text(rng, number % len(TOPICS)) for number in range(300)]
+
+
+@pytest.fixture
+def recipe(checkpoint, teacher, texts, tmp_path):
+    """Return a recipe that takes a second."""
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    return VectorDistillRecipe(
+        task="embedding",
+        checkpoint=checkpoint,
+        teacher=(teacher,),
+        train=(tmp_path / "texts.txt",),
+        dev=(write_pairs(tmp_path / "dev.jsonl", 60, 1, all_alike=False),),
+        run_dir=tmp_path / "run",
+        pooling="mean",
+        train_seq_length=32,
+        global_batch_size=32,
+        num_epochs=15,
+        learning_rate=5e-3,
+        dtype="fp32",
+        dropout=0.0,
+        log_every=1,
+        eval_every=0,
+    )
+
+
+def vectors_of(checkpoint, texts):
+    task, run = load_for_evaluation(checkpoint)
+    return np.stack(predict(task, texts, run))
+
+
+def similarity_error(first, second):
+    """Return the mean difference of the cosines of all pairs."""
+    return float(np.abs(first @ first.T - second @ second.T).mean())
+
+
+def test_a_student_comes_close_to_its_teacher(recipe, teacher, texts, alone, capsys):
+    """A smaller student has the similarities of its teacher; card and model card name teacher and licence."""
+    path = distil_vectors(recipe, alone)
+
+    theirs = vectors_of(teacher, texts)
+    (tmp := recipe.run_dir.parent / "before").mkdir()
+    before = write_embedder(tmp / "student", recipe.checkpoint, hidden_size=32)
+    assert similarity_error(vectors_of(path, texts), theirs) < 0.3 * similarity_error(vectors_of(before, texts), theirs)
+    card = read_task_card(path)
+    assert [record["licence"] for record in card.provenance["teachers"]] == ["apache-2.0"]
+    assert list(card.scores)[:3] == ["dev", "teacher, large", "before, cls"]
+    text = (path / "README.md").read_text()
+    assert "It learnt the outputs of `large` (apache-2.0)." in text
+    assert "### Distillation" in text
+    out = capsys.readouterr().out
+    assert re.search(r"64 numbers of the\s+teacher are compared with 32, which keep [\d.]+% of its vectors", out)
+    losses = [line["vector_loss"] for line in read_metrics(recipe.run_dir) if "vector_loss" in line]
+    assert losses[-1] < losses[0] / 3
+
+
+@pytest.mark.parametrize("projection", ["pca", "learnt", "kept"])
+def test_projections(projection, recipe, teacher, texts, alone):
+    """A kept layer gives vectors of the teacher's size and close to its own; others leave the student's size."""
+    path = distil_vectors(replace(recipe, projection=projection), alone)
+
+    ours, theirs = vectors_of(path, texts), vectors_of(teacher, texts)
+    assert ours.shape[1] == (64 if projection == "kept" else 32)
+    assert read_task_card(path).settings.layers == (("dense identity",) if projection == "kept" else ())
+    assert similarity_error(ours, theirs) < 0.1
+    if projection == "kept":
+        assert float((ours * theirs).sum(1).mean()) > 0.85
+
+
+def test_a_student_of_the_same_size_has_the_vectors_of_its_teacher(recipe, tmp_path, texts, alone):
+    """With equal sizes nothing is rotated: old vectors of the teacher can be compared with the student's."""
+    teacher = write_embedder(tmp_path / "same", recipe.checkpoint, hidden_size=32)
+    path = distil_vectors(replace(recipe, teacher=(teacher,)), alone)
+
+    assert float((vectors_of(path, texts) * vectors_of(teacher, texts)).sum(1).mean()) > 0.95
+
+
+def test_cut_vectors_of_matryoshka(recipe, texts, teacher, alone):
+    """The first numbers of a vector alone have the teacher's similarities, much better than without."""
+    theirs, errors = vectors_of(teacher, texts), {}
+    for dimensions in ((), (4, 8)):
+        path = distil_vectors(
+            replace(recipe, projection="pca", dimensions=dimensions, run_dir=recipe.run_dir / str(len(dimensions))),
+            alone,
+        )
+        cut = vectors_of(path, texts)[:, :4]
+        errors[dimensions] = similarity_error(cut / np.linalg.norm(cut, axis=1, keepdims=True), theirs)
+
+    assert errors[(4, 8)] < 0.9 * errors[()]
+
+
+def test_several_teachers(recipe, teacher, texts, tmp_path, alone):
+    """The student learns the mean of the teachers' cosines; a teacher given twice is refused."""
+    other = write_embedder(tmp_path / "other", recipe.checkpoint, hidden_size=32, seed=3)
+    path = distil_vectors(replace(recipe, teacher=(teacher, other)), alone)
+
+    both = [vectors_of(item, texts) for item in (teacher, other)]
+    mean = sum(item @ item.T for item in both) / 2
+    ours = vectors_of(path, texts)
+    assert float(np.abs(ours @ ours.T - mean).mean()) < 0.08
+    with pytest.raises(ValueError, match="have the same weights; leave one out"):
+        distil_vectors(replace(recipe, teacher=(other, shutil.copytree(other, tmp_path / "copy"))), alone)
+
+
+def write_recorded(path, texts, vectors, kind="fixed"):
+    flat = pa.array(np.asarray(vectors, np.float32).reshape(-1))
+    column = pa.FixedSizeListArray.from_arrays(flat, len(vectors[0])) if kind == "fixed" else pa.array(list(vectors))
+    pq.write_table(pa.table({"text": texts, "vector": column, "row": list(range(len(texts)))}), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["fixed", "list"])
+def test_recorded_vectors_are_a_teacher(kind, recipe, teacher, texts, tmp_path, alone):
+    """Vectors in a Parquet give the losses of the teacher that made them; their texts are the training data."""
+    whole = distil_vectors(recipe, alone)
+    path = write_recorded(tmp_path / "vectors.parquet", texts, vectors_of(teacher, texts), kind)
+    again = replace(recipe, teacher=(), recorded=(path,), train=(), run_dir=tmp_path / "again")
+    found = distil_vectors(again, alone)
+
+    losses = [[line["loss"] for line in read_metrics(item.parent) if "loss" in line] for item in (whole, found)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert read_task_card(found).provenance["teachers"][0]["name"] == "vectors.parquet"
+
+
+def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
+    """Teacher's vectors are not computed again, and the losses are those of an undisturbed run."""
+    recipe = replace(recipe, num_epochs=2, checkpoint_every=4, projection="learnt")
+    whole = distil_vectors(recipe, alone)
+    log = RunDirectory.log
+
+    def fail(run, values):
+        if values["step"] == 11:
+            raise KeyboardInterrupt
+        log(run, values)
+
+    broken = replace(recipe, run_dir=tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "log", fail)
+        with pytest.raises(KeyboardInterrupt):
+            distil_vectors(broken, alone)
+    monkeypatch.setattr("training.distillation.teachers.Teacher.run", None)
+    resumed = distil_vectors(broken, alone)
+
+    losses = [[line.get("loss") for line in read_metrics(path.parent)] for path in (whole, resumed)]
+    assert losses[0] == losses[1]
+    assert not [name for name in read_weights(resumed) if "projection" in name]
+    with pytest.raises(ValueError, match=r"was started with similarity_weight `10.0`, not `3.0`"):
+        distil_vectors(replace(broken, similarity_weight=3.0), alone)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_losses_of_one(recipe, teacher, tmp_path):
+    """Similarities are compared over all processes."""
+    losses = {}
+    for processes in (1, 2):
+        launch = ["training.launch", str(processes)] if processes > 1 else []
+        flags = ["--teacher", teacher, "--checkpoint", recipe.checkpoint, "--train", *recipe.train]
+        flags += ["--run-dir", tmp_path / str(processes), "--dropout", "0", "--global-batch-size", "16"]
+        flags += ["--log-every", "1", "--dtype", "fp32", "--num-epochs", "0.3", "--pooling", "mean"]
+        flags += ["--train-seq-length", "32"]
+        command = [sys.executable, "-m", *launch, "training.distill", "embedding", *map(str, flags)]
+        subprocess.run(command, check=True, capture_output=True)
+        losses[processes] = [line["loss"] for line in read_metrics(tmp_path / str(processes))]
+
+    assert len(losses[1]) == 6
+    assert losses[2] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": ()}, "give either --teacher or --recorded"),
+        ({"train": ()}, "give --train, the texts to learn on"),
+        ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
+        ({"dimensions": (32,)}, "--dimensions `32` must be below the 32 of the student's vectors"),
+        ({"dimensions": (8,), "projection": "kept"}, "--dimensions need --projection pca"),
+        ({"similarity_weight": -1.0}, "--similarity-weight must be at least 0"),
+        ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
+    ],
+)
+def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
+    """The error names the mistake and the remedy, and no run is begun."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        distil_vectors(replace(recipe, **changes), alone)
+
+    assert not recipe.run_dir.exists()
+
+
+def test_a_teacher_without_pooling_is_refused(recipe, alone):
+    """A pretrained checkpoint does not say how its vectors are pooled."""
+    with pytest.raises(ValueError, match=r"does not state how its vectors are pooled .* give --teacher-pooling"):
+        distil_vectors(replace(recipe, teacher=(recipe.checkpoint,)), alone)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop_columns(["vector"]), r"has no column `vector` \(columns: text, row\)"),
+        (lambda table: table.slice(0, 0), "no rows in"),
+        (lambda table: table.slice(0, 100), r"200 of 300 training texts have no vector in .* the first: `"),
+        (lambda table: _with(table, "text", 3, " "), "row 4: `text` is empty"),
+        (lambda table: _with(table, "vector", 2, None), "row 3: `vector` is empty"),
+        (lambda table: _with(table, "vector", 2, [1.0]), "row 3: a vector of 1 numbers, others have 64"),
+        (lambda table: _with(table, "vector", 2, [float("nan")] * 64), "for text 3 are NaN or infinite"),
+        (lambda table: table.set_column(1, "vector", table["text"]), "column `vector` must hold lists of numbers"),
+    ],
+)
+def test_recorded_vectors_that_do_not_fit(change, message, recipe, teacher, texts, tmp_path, alone):
+    """Each mistake in a Parquet is an error that names file, row or column."""
+    texts = list(dict.fromkeys(texts))
+    texts += [f"the cat {number}" for number in range(300 - len(texts))]
+    recipe.train[0].write_text("\n".join(texts) + "\n")
+    path = write_recorded(tmp_path / "vectors.parquet", texts, np.ones((300, 64)), "list")
+    pq.write_table(change(pq.read_table(path)), path)
+
+    with pytest.raises(ValueError, match=message):
+        distil_vectors(replace(recipe, teacher=(), recorded=(path,)), alone)
+
+
+def _with(table, column, row, value):
+    values = table[column].to_pylist()
+    values[row] = value
+    return table.set_column(table.schema.names.index(column), column, pa.array(values, table[column].type))
+
+
+def test_files_that_are_no_parquet(recipe, tmp_path, alone):
+    """A missing or other file is named."""
+    (tmp_path / "a.parquet").write_text(json.dumps({"text": "a"}))
+    for path, message in ((tmp_path / "a.parquet", "is not a Parquet file"), (tmp_path / "b", "no such file")):
+        with pytest.raises(ValueError, match=message):
+            distil_vectors(replace(recipe, teacher=(), recorded=(path,)), alone)
+
+
+def test_vectors_are_those_of_the_task(recipe, alone, texts):
+    """The checkpoint has a tokenizer and settings of its own: it is a whole embedder."""
+    path = distil_vectors(replace(recipe, num_epochs=0.1), alone)
+
+    task = Embedding(load_tokenizer(path), read_task_card(path).settings)
+    assert task.settings == EmbeddingSettings(max_seq_length=32, pooling="mean", normalize=True)

@@ -1,0 +1,179 @@
+"""Outputs of a teacher on disk: computed once, chunk by chunk, then memory-mapped.
+
+FOLDER/<digest>/values.f32     rows of numbers, [rows, width] little-endian float32
+FOLDER/<digest>/ends.i64       row after the last one of each item
+FOLDER/<digest>/outputs.json   what they were made from: digests of teacher and data, settings
+
+The digest is that of `outputs.json`, so that another teacher, other data or other settings have another folder. An
+interrupted computation goes on after its last whole chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tasks.files import atomic_write, name_in_errors, resumable_directory
+from tasks.json_files import read_json
+from training.loop.distributed import World
+from training.progress_bar import ProgressBar
+
+VALUES_FILE, ENDS_FILE, RECORD_FILE = "values.f32", "ends.i64", "outputs.json"
+CHUNK = 2048
+"""Items that are computed and written at a time."""
+_VALUE, _END = np.dtype("<f4"), np.dtype("<i8")
+
+Compute = Callable[[slice], Sequence[np.ndarray]]
+"""Function from a slice of the items to an array [rows, width] for each; rows differ, width does not."""
+
+
+class TeacherOutputs:
+    """Rows of numbers for each item, memory-mapped."""
+
+    def __init__(self, values: np.ndarray, ends: np.ndarray) -> None:
+        """Take arrays.
+
+        Args:
+            values: [rows, width] float32.
+            ends: [items] int64, the row after the last one of each item.
+        """
+        self.values = values
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, item: int) -> np.ndarray:
+        """Return the rows of an item, [rows, width]."""
+        return self.values[self.ends[item - 1] if item else 0 : self.ends[item]]
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return int(self.values.shape[1])
+
+
+def record_outputs(
+    folder: Path, made_from: Mapping[str, Any], num_items: int, compute: Compute, *, unit: str
+) -> TeacherOutputs:
+    """Compute the outputs for all items, or read them if an earlier call has done so.
+
+    Args:
+        folder: folder for the outputs of all teachers.
+        made_from: everything that the outputs depend on, as JSON.
+        num_items: number of items.
+        compute: function that computes the outputs of some items.
+        unit: name of an item, for the progress bar.
+
+    Raises:
+        ValueError: if outputs are NaN or infinite, if another process is writing them, or if they are damaged.
+        OSError: if they cannot be written; what is there is kept, and the next call goes on.
+    """
+    record = _record(made_from)
+    path = folder / _digest(record)
+    if not path.exists():
+        with resumable_directory(path, made_from=dict(made_from)) as partial:
+            with name_in_errors(path):
+                _compute_missing(partial, num_items, compute, unit)
+            atomic_write(partial / RECORD_FILE, record.encode())
+    return _read(path, num_items)
+
+
+def record_on_main(
+    folder: Path,
+    made_from: Mapping[str, Any],
+    num_items: int,
+    load: Callable[[], Compute],
+    world: World,
+    *,
+    unit: str,
+) -> TeacherOutputs:
+    """Record outputs on the main process, while the others wait, and open them in all; see `record_outputs`.
+
+    Args:
+        load: function that loads the teacher; not called if no output is missing.
+    """
+    loaded = functools.cache(load)
+
+    def record() -> TeacherOutputs:
+        return record_outputs(folder, made_from, num_items, lambda part: loaded()(part), unit=unit)
+
+    world.on_main(lambda: len(record()))
+    return record()
+
+
+def cached_scores(
+    folder: Path, made_from: Mapping[str, Any], score: Callable[[], dict[str, float]]
+) -> dict[str, float]:
+    """Return scores of a teacher, computed once."""
+    path = folder / f"scores-{_digest(_record(made_from))}.json"
+    if not path.is_file():
+        atomic_write(path, _record({**made_from, "scores": score()}).encode())
+    found: dict[str, float] = read_json(path)["scores"]
+    return found
+
+
+def _record(made_from: Mapping[str, Any]) -> str:
+    return json.dumps(made_from, indent=2, sort_keys=True) + "\n"
+
+
+def _digest(record: str) -> str:
+    return hashlib.sha256(record.encode()).hexdigest()[:16]
+
+
+def _compute_missing(partial: Path, num_items: int, compute: Compute, unit: str) -> None:
+    width = compute(slice(0, 1))[0].shape[1]
+    done, num_rows = _drop_half_written(partial, width)
+    with (
+        ProgressBar("teacher", unit=unit, total=num_items, initial=done) as bar,
+        (partial / VALUES_FILE).open("ab") as values_file,
+        (partial / ENDS_FILE).open("ab") as ends_file,
+    ):
+        for first in range(done, num_items, CHUNK):
+            outputs = [np.asarray(rows, _VALUE) for rows in compute(slice(first, min(first + CHUNK, num_items)))]
+            odd = next((number for number, rows in enumerate(outputs) if not np.isfinite(rows).all()), None)
+            if odd is not None:
+                raise ValueError(f"the teacher's outputs for {unit} {first + odd + 1:,} are NaN or infinite")
+            ends = num_rows + np.cumsum([len(rows) for rows in outputs])
+            _append(values_file, np.concatenate(outputs).reshape(-1, width))
+            _append(ends_file, ends.astype(_END))
+            num_rows = int(ends[-1])
+            bar.update(len(outputs))
+
+
+def _append(file: IO[bytes], array: np.ndarray) -> None:
+    file.write(array.tobytes())
+    file.flush()
+
+
+def _drop_half_written(partial: Path, width: int) -> tuple[int, int]:
+    """Cut both files after the last item that is whole in both; return the numbers of items and rows before."""
+    values_path, ends_path = partial / VALUES_FILE, partial / ENDS_FILE
+    if not (values_path.exists() and ends_path.exists()):
+        for path in (values_path, ends_path):
+            path.unlink(missing_ok=True)
+        return 0, 0
+    ends = np.fromfile(ends_path, _END)  # without the bytes of a number that was cut
+    whole_rows = values_path.stat().st_size // (width * _VALUE.itemsize)
+    done = int(np.searchsorted(ends, whole_rows, side="right"))
+    num_rows = int(ends[done - 1]) if done else 0
+    os.truncate(ends_path, done * _END.itemsize)
+    os.truncate(values_path, num_rows * width * _VALUE.itemsize)
+    return done, num_rows
+
+
+def _read(path: Path, num_items: int) -> TeacherOutputs:
+    """Map the files into memory, after a check of their sizes."""
+    ends = np.fromfile(path / ENDS_FILE, _END)
+    num_rows = int(ends[-1]) if len(ends) else 0
+    width, rest = divmod((path / VALUES_FILE).stat().st_size, num_rows * _VALUE.itemsize or 1)
+    if len(ends) != num_items or rest or not width:
+        raise ValueError(f"the outputs of a teacher in `{path}` are damaged; remove that folder to compute them again")
+    return TeacherOutputs(np.memmap(path / VALUES_FILE, _VALUE, "r", shape=(num_rows, width)), ends)

@@ -1,0 +1,138 @@
+"""Recorded vectors: Parquet files with columns `text` and `vector`, as the batch jobs of the client write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.files import sha256
+from training.data.examples import Examples
+from training.distillation.outputs import Compute
+from training.loop.distributed import World
+
+TEXT, VECTOR = "text", "vector"
+
+
+@dataclass(frozen=True)
+class RecordedVectors:
+    """Vectors of texts in Parquet files."""
+
+    paths: tuple[Path, ...]
+    sha256: str
+    """Digests of the files."""
+    texts: Examples
+    """Texts with their locations, in the order of the rows."""
+    size: int
+    """Numbers in a vector."""
+
+    def record(self) -> dict[str, str]:
+        """Return name and digest, for the task card of the student."""
+        return {"name": ", ".join(path.name for path in self.paths), "sha256": self.sha256, "licence": ""}
+
+    def rows_of(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the row of each text.
+
+        Raises:
+            ValueError: if a text has no vector, or two different ones.
+        """
+        rows: dict[str, int] = {}
+        for row, text in enumerate(self.texts):
+            rows.setdefault(text, row)
+        missing = [text for text in texts if text not in rows]
+        if missing:
+            raise ValueError(
+                f"{len(missing):,} of {len(texts):,} training texts have no vector in `{self.paths[0]}`, the first: "
+                f"`{missing[0][:60]}`; record the vectors of the same texts, whole, or leave out --train"
+            )
+        return np.array([rows[text] for text in texts])
+
+    def made_from(self) -> dict[str, str]:
+        """Return the digest of the files."""
+        return {"recorded": self.sha256}
+
+    def compute(self, texts: Sequence[str], world: World) -> Compute:
+        """Return a function from a slice of texts to the vectors of each, [1, size]; it reads the files at once.
+
+        Raises:
+            ValueError: if a text has no vector.
+        """
+        rows = self.rows_of(texts)
+        vectors = np.concatenate([_vectors(path, self.size) for path in self.paths])
+        return lambda part: list(vectors[rows[part]][:, None])
+
+
+def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
+    """Read the texts of Parquet files, and the size of their vectors.
+
+    Raises:
+        ValueError: naming the file, and the column or row that is wrong.
+    """
+    texts, sizes = Examples(), {}
+    for path in paths:
+        schema = _open(path).schema_arrow
+        for name in (TEXT, VECTOR):
+            if name not in schema.names:
+                raise ValueError(
+                    f"`{path}` has no column `{name}` (columns: {', '.join(schema.names)}); "
+                    "`bertline embed -o vectors.parquet` writes `text` and `vector`"
+                )
+        for number, text in enumerate(_read(path, TEXT).to_pylist(), start=1):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"`{path}`, row {number}: `{TEXT}` is empty")
+            texts.add(f"`{path}`, row {number}", text)
+        sizes[path] = _size(path)
+    if not texts:
+        raise ValueError(f"no rows in {', '.join(f'`{path}`' for path in paths)}")
+    if len({*sizes.values()}) > 1:
+        found = ", ".join(f"`{path}` {size}" for path, size in sizes.items())
+        raise ValueError(f"vectors of different sizes: {found}; give files of one model")
+    digests = "+".join(map(sha256, paths))
+    return RecordedVectors(tuple(paths), digests, texts, next(iter(sizes.values())))
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    if not path.is_file():
+        raise ValueError(f"no such file: `{path}`")
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"`{path}` is not a Parquet file: {' '.join(str(error).split())[:100]}") from error
+
+
+def _read(path: Path, column: str) -> pa.ChunkedArray:
+    try:
+        return _open(path).read(columns=[column]).column(column)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"`{path}` cannot be read: {' '.join(str(error).split())[:100]}") from error
+
+
+def _size(path: Path) -> int:
+    """Return the size of the vectors from the first one."""
+    field = _open(path).schema_arrow.field(VECTOR)
+    if not isinstance(field.type, pa.FixedSizeListType | pa.ListType | pa.LargeListType) or not pa.types.is_floating(
+        field.type.value_type
+    ):
+        raise ValueError(f"`{path}`: column `{VECTOR}` must hold lists of numbers: {field.type}")
+    if isinstance(field.type, pa.FixedSizeListType):
+        return int(field.type.list_size)
+    first = next((value for value in _read(path, VECTOR) if value.is_valid), None)
+    return len(first) if first is not None else 0
+
+
+def _vectors(path: Path, size: int) -> np.ndarray:
+    """Return the vectors of a file, [rows, size] float32."""
+    column = _read(path, VECTOR).combine_chunks()
+    if column.null_count:
+        row = column.is_null().index(True).as_py() + 1
+        raise ValueError(f"`{path}`, row {row}: `{VECTOR}` is empty; its text was rejected: leave out the row")
+    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    if len(values) != len(column) * size:
+        lengths = column.value_lengths().to_numpy()
+        row = int(np.flatnonzero(lengths != size)[0]) + 1
+        raise ValueError(f"`{path}`, row {row}: a vector of {lengths[row - 1]} numbers, others have {size}")
+    return values.reshape(-1, size)

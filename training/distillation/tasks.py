@@ -1,0 +1,303 @@
+"""Distil a task: the student learns the probabilities of teachers, beside labels or without any."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+
+from tasks import AnyTask
+from tasks.base import TaskSettings
+from tasks.batching import run_features
+from tasks.classification import ClassificationSettings, sigmoid
+from tasks.regression import RegressionSettings
+from tasks.spans import SpanSettings
+from tasks.tagging import TaggingSettings
+from training.bounds import FRACTION, POSITIVE
+from training.data.descriptions import are_all_pairs
+from training.data.examples import Examples, encode_examples
+from training.data.input_warnings import report_inputs
+from training.distillation.outputs import Compute, TeacherOutputs, cached_scores, record_on_main
+from training.distillation.teachers import (
+    TEACHER_FIELDS,
+    Teacher,
+    check_different,
+    digest_of,
+    licences,
+    outputs_folder,
+    read_task_teacher,
+)
+from training.evaluate import predict_with_progress
+from training.finetune import finetune
+from training.finetuning.data import (
+    FinetuningExamples,
+    encode_data,
+    finetuning_batches,
+    read_data,
+    report_data,
+    sequence_length,
+)
+from training.finetuning.network import create_network
+from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
+from training.finetuning.scores import score_and_write, train_network
+from training.loop.distributed import World
+from training.loop.recipe import RecipeRecord
+from training.loop.run_directory import RunDirectory
+from training.loop.types import Stage
+from training.objectives.base import LabelledFeatures
+from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
+from training.objectives.registry import OBJECTIVES
+from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.task_card import read_task_card
+
+CONTRAST = "fine-tuned"
+"""Folder of the contrast, in the run directory, and its row in the table of scores."""
+_LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
+"""Fields of examples that teachers do not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDistillRecipe(FinetuneRecipe):
+    """Train a student on the probabilities of teachers."""
+
+    stage: ClassVar[Stage] = "distillation"
+
+    teacher: tuple[Path, ...]
+    """Teachers: checkpoints that were fine-tuned for the task, with the same labels. Of several, the student learns the
+    mean of their probabilities. Their vocabulary and tokenizer may differ from the student's."""
+    train: tuple[Path, ...] = ()
+    """Labelled data: files as for training.finetune."""
+    unlabelled: tuple[Path, ...] = ()
+    """Data without labels. Texts, one a line, or tables with `text` (and `text_pair`); spans: SQuAD's format, or tables
+    with `question` and `context`; multiple choice: as labelled data, without the label."""
+    outputs: Path | None = None
+    """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
+    `teacher-outputs` beside the run directory."""
+    alpha: Annotated[float, FRACTION] = 0.1
+    """Weight of the labels, 0 to 1; the teachers have the rest."""
+    temperature: Annotated[float, POSITIVE] = 2.0
+    """Divisor of the logits of teachers and student before the softmax. A higher one shows more of the less probable
+    labels."""
+    contrast: bool = True
+    """Fine-tune the student on the labels alone as well, with the same settings, to see what the teacher is worth. It
+    takes as long again; its run is the folder `fine-tuned` in the run directory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.train or self.unlabelled):
+            raise ValueError("give --train, --unlabelled or both, the data to learn on")
+
+
+def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
+    """Train, or resume.
+
+    Returns:
+        The checkpoint directory.
+
+    Raises:
+        ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
+    """
+    with RunDirectory(recipe.run_dir, world) as run:
+        return _distil(with_learning_rate(recipe, run), run)
+
+
+def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
+    teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
+    check_different(teachers)
+    data, unlabelled = _read_data(recipe, teachers)
+    digests = input_digests(recipe.checkpoint, (*recipe.train, *recipe.unlabelled), recipe.dev)
+    digests["teachers_sha256"] = [teacher.sha256 for teacher in teachers]
+    if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))):
+        return run.checkpoint_path
+    items, cuts = _encode(recipe, data, unlabelled, run.world)
+    examples = Examples([*data.train.located(), *unlabelled.located()])
+    outputs = [_record(recipe, data.task, teacher, examples, run.world) for teacher in teachers]
+    others = run.world.on_main(lambda: _teacher_scores(recipe, data, teachers, run.world))
+    if recipe.contrast and recipe.train:
+        others |= _contrast(recipe, run.world)
+    data = replace(data, task=_with_scale(data.task, teachers, outputs)) if not recipe.train else data
+    torch.manual_seed(recipe.seed)
+    model = create_network(recipe, data.task)
+    lessons = [_lesson(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
+    objective = TaskDistillation(
+        OBJECTIVES[recipe.task],
+        MATCHINGS[recipe.task](data.task, recipe.temperature),
+        lambda example: [lesson(example) for lesson in lessons],
+        alpha=recipe.alpha if recipe.train else 0.0,
+    )
+    batches = finetuning_batches(recipe, data.task, items, objective)
+    progress = train_network(recipe, run, data, model, batches)
+    if run.world.is_main:
+        paths, pairs = (*recipe.train, *recipe.unlabelled, *recipe.dev), are_all_pairs(examples)
+        origin = provenance(recipe.checkpoint, paths, recipe, digests, text_pairs=pairs)
+        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world) | {"cuts": cuts}
+        origin["teachers"] = [teacher.record() for teacher in teachers]
+        score_and_write(recipe, run, data, model, origin=origin, others=others)
+    run.world.barrier()
+    return run.checkpoint_path
+
+
+# Data
+
+
+def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[FinetuningExamples, Examples]:
+    """Read labelled and unlabelled data.
+
+    Raises:
+        ValueError: as `read_data`; also if a teacher has other labels.
+    """
+    data = read_data(recipe, None if recipe.train else _settings_of(teachers[0], recipe))
+    unlabelled = Examples()
+    for path in recipe.unlabelled:
+        found = OBJECTIVES[recipe.task].read_unlabelled(path, recipe.columns)
+        if not found:
+            raise ValueError(f"no examples in `{path}`")
+        for location, example in found.located():
+            unlabelled.add(location, data.task.complete(example))
+    for teacher in teachers:
+        _check_teacher(teacher, data)
+    return data, unlabelled
+
+
+def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
+    """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe."""
+    settings = teacher.task.settings
+    given: dict[str, Any] = {"max_seq_length": sequence_length(recipe)}
+    if isinstance(settings, SpanSettings | TaggingSettings):
+        given["doc_stride"] = min(recipe.doc_stride, given["max_seq_length"] // 2)
+    if isinstance(settings, SpanSettings):
+        given |= {"max_query_length": recipe.max_query_length, "max_answer_length": recipe.max_answer_length}
+        given["null_threshold"] = 0.0 if recipe.null_threshold == "auto" else recipe.null_threshold
+    if isinstance(settings, ClassificationSettings):
+        given["thresholds"] = ()
+    return replace(settings, **given)
+
+
+def _check_teacher(teacher: Teacher, data: FinetuningExamples) -> None:
+    """Check that a teacher knows the labels of the student.
+
+    Raises:
+        ValueError: naming the labels that only one of both has.
+    """
+    name, own, theirs = teacher.checkpoint, data.task.settings, teacher.task.settings
+    labels = [set(getattr(settings, "labels", ())) for settings in (own, theirs)]
+    for who, missing in (("teacher", labels[0] - labels[1]), ("student", labels[1] - labels[0])):
+        if missing:
+            some = ", ".join(f"`{label}`" for label in sorted(missing)[:5])
+            raise ValueError(f"teacher `{name}` and student have other labels: the {who} lacks {some}")
+    if isinstance(own, ClassificationSettings) and own.problem_type != theirs.problem_type:
+        raise ValueError(f"teacher `{name}` is a {theirs.problem_type} model, and the data are for {own.problem_type}")
+    if isinstance(own, SpanSettings) and own.unanswerable and not theirs.unanswerable:
+        print(
+            f"warning: teacher `{name}` was trained without unanswerable questions, and cannot teach when there is no "
+            "answer; raise --alpha, so that the labels do",
+            file=sys.stderr,
+        )
+
+
+def _encode(
+    recipe: TaskDistillRecipe, data: FinetuningExamples, unlabelled: Examples, world: World
+) -> tuple[list[LabelledFeatures], dict[str, Any]]:
+    """Return the features of all examples, which the labelled ones precede, and records of truncation."""
+    items: list[LabelledFeatures] = []
+    cuts: dict[str, Any] = {}
+    if recipe.train:
+        encoded = encode_data(recipe, data)
+        items += encoded.train
+        cuts = report_data(recipe, data, encoded) if world.is_main else {}
+    else:
+        encode_examples(data.task, data.dev)  # raises for invalid ones before training
+    features = encode_examples(data.task, unlabelled)
+    if unlabelled and world.is_main:
+        print(f"{len(unlabelled):,} examples without labels", flush=True)
+        cuts["unlabelled examples"] = report_inputs("unlabelled examples", recipe.checkpoint, data.task, features)
+    for number, windows in enumerate(features, start=len(data.train)):
+        without_label = OBJECTIVES[recipe.task].without_label(data.task, windows)
+        items += [replace(item, example=number) for item in without_label]
+    return items, cuts
+
+
+# Teachers
+
+
+def _record(
+    recipe: TaskDistillRecipe, task: AnyTask, teacher: Teacher, examples: Examples, world: World
+) -> TeacherOutputs:
+    """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
+    made_from = teacher.made_from() | {"examples": digest_of(map(_inputs, examples))}
+    located = list(examples.located())
+    rows_of = MATCHINGS[task.name].rows
+
+    def load() -> Compute:
+        run = teacher.run(world)
+
+        def compute(part: slice) -> list[Rows]:
+            chosen = Examples(located[part])
+            encoded = encode_examples(teacher.task, chosen)
+            found = iter(run_features(teacher.task, [item for features in encoded for item in features], run))
+            outputs = [[next(found) for _ in features] for features in encoded]
+            return [rows_of(*item) for item in zip(chosen, encoded, outputs, strict=True)]
+
+        return compute
+
+    return record_on_main(outputs_folder(recipe), made_from, len(examples), load, world, unit="example")
+
+
+def _inputs(example: Any) -> list[Any]:
+    """Return what a teacher reads of an example."""
+    return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
+
+
+def _lesson(settings: TaskSettings, teacher: Teacher, outputs: TeacherOutputs) -> Callable[[int], Rows]:
+    """Return a function from the number of an example to the teacher's outputs, in the student's order and unit."""
+    theirs = teacher.task.settings
+    labels = getattr(settings, "labels", ())
+    order = [theirs.labels.index(label) for label in labels] if labels else slice(None)
+    with_sigmoid = getattr(theirs, "activation", "") == "sigmoid" != getattr(settings, "activation", "")
+    return lambda example: sigmoid(outputs[example]) if with_sigmoid else outputs[example][:, order]
+
+
+def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[TeacherOutputs]) -> AnyTask:
+    """Return the task of a student without labels; its numbers, if any, have mean and deviation of the teachers'."""
+    if not isinstance(task.settings, RegressionSettings):
+        return task
+    lessons = [_lesson(task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
+    numbers = np.mean([[lesson(example)[0, 0] for example in range(len(outputs[0]))] for lesson in lessons], axis=0)
+    return task.with_settings(label_mean=float(numbers.mean()), label_deviation=float(numbers.std()) or 1.0)
+
+
+def _teacher_scores(
+    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[Teacher], world: World
+) -> dict[str, dict[str, float]]:
+    """Return the dev scores of each teacher, and print their licences."""
+    print(f"teacher: {licences([teacher.record() for teacher in teachers])}", flush=True)
+    if not data.dev:
+        return {}
+    dev = digest_of(data.dev)
+
+    def score(teacher: Teacher) -> dict[str, float]:
+        predictions = predict_with_progress(teacher.task, data.dev, teacher.run(world))
+        return teacher.task.score(data.dev, predictions)
+
+    return {
+        f"teacher, {teacher.name}": cached_scores(
+            outputs_folder(recipe), teacher.made_from() | {"dev": dev}, functools.partial(score, teacher)
+        )
+        for teacher in teachers
+    }
+
+
+def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:
+    """Fine-tune the student on the labels alone; return its dev scores by row."""
+    names = [item.name for item in fields(FinetuneRecipe) if item.init]
+    values = {name: getattr(recipe, name) for name in names} | {"run_dir": recipe.run_dir / CONTRAST}
+    if world.is_main:
+        print(f"contrast: the same student without a teacher, in `{values['run_dir']}` (--no-contrast)", flush=True)
+    card = read_task_card(finetune(FinetuneRecipe(**values), world))
+    return {CONTRAST: card.scores["dev"]} if card and recipe.dev else {}

@@ -1,0 +1,149 @@
+"""Teachers: checkpoints whose outputs a student learns."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import AnyTask, settings_to_dict
+from tasks.batching import RunModel, predict
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from training.checkpoint import load_tokenizer
+from training.distillation.outputs import Compute
+from training.embedding_run import stated_settings
+from training.evaluate import read_for_evaluation, torch_run
+from training.loop.distributed import World
+from training.provenance import checkpoint_record
+from training.reports.model_card import CARD_FILE
+from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
+from training.weights import checkpoint_digest
+
+TEACHER_FIELDS = ("teacher", "recorded", "outputs")
+"""Recipe fields with paths of teachers. Digests stand for their contents."""
+_LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A checkpoint and its task; the network is loaded when it has to run."""
+
+    checkpoint: Path
+    task: AnyTask
+    sha256: str
+    """Digest of its weights."""
+    load: Callable[[], Any]
+    """Function that loads the network."""
+
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint."""
+        return checkpoint_record(self.checkpoint)["name"]
+
+    def compute(self, texts: Sequence[str], world: World) -> Compute:
+        """Load the network; return a function from a slice of texts to the vector of each, [1, size]."""
+        run = self.run(world)
+        return lambda part: [vector[None] for vector in predict(self.task, texts[part], run)]
+
+    def run(self, world: World) -> RunModel:
+        """Load the network on the device of this process."""
+        return torch_run(self.load(), self.task, world.device)
+
+    def made_from(self) -> dict[str, Any]:
+        """Return everything of the teacher that its outputs depend on, as JSON."""
+        return {
+            "task": self.task.name,
+            "weights": self.sha256,
+            "tokenizer": self.task.tokenizer.digest,
+            "settings": settings_to_dict(self.task.settings),
+        }
+
+    def record(self) -> dict[str, str]:
+        """Return name, digest and licence, for the task card of the student."""
+        licence = read_licence(self.checkpoint)
+        return {**checkpoint_record(self.checkpoint), "sha256": self.sha256, "licence": licence}
+
+
+def read_licence(directory: Path) -> str:
+    """Return the licence that a model card states for the hub of Hugging Face; empty if it states none."""
+    path = directory / CARD_FILE
+    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2) if path.is_file() else []
+    found = _LICENCE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    return found[1] if found else ""
+
+
+def read_embedder(checkpoint: Path, pooling: Pooling | None) -> Teacher:
+    """Read a teacher of vectors.
+
+    Args:
+        checkpoint: folder of sentence-transformers, or a checkpoint of the task `embedding`.
+        pooling: pooling of its vectors; None for that of the checkpoint.
+
+    Raises:
+        ValueError: if it states no pooling, and none is given.
+    """
+    directory = checkpoint_directory(checkpoint)
+    tokenizer = load_tokenizer(directory)
+    stated = stated_settings(checkpoint, tokenizer)
+    if pooling is None and "pooling" not in stated:
+        raise ValueError(
+            f"teacher `{checkpoint}` does not state how its vectors are pooled (no modules.json); see its "
+            "description, and give --teacher-pooling"
+        )
+    settings = EmbeddingSettings(**stated | ({"pooling": pooling} if pooling else {}))
+    return Teacher(
+        checkpoint=checkpoint,
+        task=Embedding(tokenizer, settings),
+        sha256=folder_digest(checkpoint),
+        load=lambda: load_embedder(checkpoint, settings),
+    )
+
+
+def read_task_teacher(checkpoint: Path, task: str) -> Teacher:
+    """Read a teacher of a task that can be fine-tuned.
+
+    Raises:
+        ValueError: if it was trained for another task, or states none.
+    """
+    known, load = read_for_evaluation(checkpoint)
+    if known.name != task:
+        raise ValueError(f"teacher `{checkpoint}` was trained for `{known.name}`, not for `{task}`")
+    return Teacher(checkpoint=checkpoint, task=known, sha256=checkpoint_digest(checkpoint), load=load)
+
+
+def outputs_folder(recipe: Any) -> Path:
+    """Return the folder for the outputs of teachers."""
+    folder: Path = recipe.outputs or recipe.run_dir.parent / "teacher-outputs"
+    return folder
+
+
+def digest_of(items: Iterable[Any]) -> str:
+    """Return the SHA-256 of texts, or of examples as their fields."""
+    found = hashlib.sha256()
+    for item in items:
+        found.update(repr(item).encode("utf-8", "surrogatepass") + b"\n")
+    return found.hexdigest()
+
+
+def check_different(teachers: Sequence[Teacher]) -> None:
+    """Raise ValueError if a teacher is given twice."""
+    names: dict[str, Path] = {}
+    for teacher in teachers:
+        if (other := names.setdefault(teacher.sha256, teacher.checkpoint)) != teacher.checkpoint:
+            raise ValueError(f"teachers `{other}` and `{teacher.checkpoint}` have the same weights; leave one out")
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [rows, size] at length 1."""
+    found: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return found
+
+
+def licences(records: Sequence[Mapping[str, str]]) -> str:
+    """Describe the licences of teachers in a line."""
+    return ", ".join(f"`{item['name']}`: {item['licence'] or 'no licence stated'}" for item in records)

@@ -1,0 +1,347 @@
+"""Distil sentence embeddings: the student learns the vectors of a teacher on texts without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import tyro
+from torch import nn
+
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling, dense_layer
+from tasks.features import Features
+from tasks.regression import RegressionExample
+from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
+from training.checkpoint import load_tokenizer
+from training.data.finetuning import FinetuningData
+from training.data.table_examples import read_texts
+from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
+from training.distillation.projection import SAMPLE, padding_axes, principal_axes
+from training.distillation.recorded import RecordedVectors, read_recorded_vectors
+from training.distillation.teachers import (
+    TEACHER_FIELDS,
+    Teacher,
+    check_different,
+    digest_of,
+    licences,
+    outputs_folder,
+    read_embedder,
+    unit_rows,
+)
+from training.embedding_run import (
+    EmbeddingRecipe,
+    describe_vectors,
+    different_texts,
+    embedding_settings,
+    encode_texts,
+    pair_evaluation,
+    read_dev_pairs,
+    report_texts,
+    scores_before,
+    weights_digest,
+    write_embedder,
+)
+from training.loop.distributed import World
+from training.loop.recipe import RecipeRecord
+from training.loop.run_directory import RunDirectory
+from training.loop.train import train
+from training.loop.types import Phase, Progress, Stage
+from training.model.heads import BertModel
+from training.objectives.base import LabelledFeatures
+from training.objectives.vector_distillation import PROJECTION, VectorDistillation
+from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.sentence_transformers import checkpoint_directory, load_embedder
+from training.similarity import similarity_scores
+from training.text.sentences import split_sentences
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorDistillRecipe(EmbeddingRecipe):
+    """Train a student to give the vectors of a teacher."""
+
+    stage: ClassVar[Stage] = "distillation"
+
+    task: Annotated[Literal["embedding"], tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    """embedding: vectors of texts."""
+    teacher: tuple[Path, ...] = ()
+    """Teachers: folders of sentence-transformers, checkpoints of the task embedding, or repositories of the hub. The
+    vectors of several are put one after the other, so that the student learns their mean cosines."""
+    recorded: tuple[Path, ...] = ()
+    """Instead of a teacher: Parquet files with columns `text` and `vector`, as `bertline embed -o vectors.parquet`
+    writes them. Any served model can be the teacher, or a service of somebody else."""
+    train: tuple[Path, ...] = ()
+    """Texts: plain text, one text a line, or tables with a column `text` (and `text_pair`, if there is one). Default:
+    those of the recorded files."""
+    outputs: Path | None = None
+    """Folder for the vectors of teachers, which are computed once for each teacher and data. Default: the folder
+    `teacher-outputs` beside the run directory."""
+    split_sentences: bool = False
+    """Split each text into sentences, in any script (Thai and Lao: at spaces)."""
+    teacher_pooling: Pooling | None = None
+    """Pooling of the teacher's vectors, if it states none."""
+    similarity_weight: Annotated[float, NOT_NEGATIVE] = 10.0
+    """Weight of the loss of similarities, the squared difference of the cosines of all pairs of texts in a batch; that
+    of a text's own vector, 1 - cosine, counts 1."""
+    projection: Literal["auto", "pca", "learnt", "kept"] = "auto"
+    """How vectors of different sizes are compared. auto: as they are if sizes are equal; else the teacher's vectors
+    along their principal axes, or with zeros added. pca: principal axes in any case. learnt: a linear layer from the
+    student's vector to the teacher's, left out after training. kept: such a layer that stays in the model, whose
+    vectors then have the teacher's size."""
+    dimensions: tuple[Annotated[int, COUNT], ...] = ()
+    """Sizes to which users may cut vectors, such as 128 64 (Matryoshka): each is trained as the whole vector is."""
+    global_batch_size: Annotated[int, COUNT] = 128
+    """Texts in a step, over all processes; the similarities of all are compared."""
+    learning_rate: Annotated[float, LEARNING_RATE] = 1e-3
+    train_seq_length: Annotated[int, TOKENS] = 128
+    """Longest training text of the student in tokens; longer texts are cut. The teacher reads up to its own limit."""
+    num_epochs: Annotated[float, EPOCHS] = 1.0
+    eval_every: Annotated[int, NOT_NEGATIVE] = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.teacher) == bool(self.recorded):
+            raise ValueError("give either --teacher or --recorded, the vectors to learn")
+        if not self.train:
+            object.__setattr__(self, "train", self.recorded)
+        if not self.train:
+            raise ValueError("give --train, the texts to learn on")
+        if self.global_batch_size < 2:
+            raise ValueError("global_batch_size must be at least 2: the texts of a batch are compared")
+        if self.teacher_pooling and not self.teacher:
+            raise ValueError("--teacher-pooling is for --teacher; recorded vectors are pooled")
+        if self.dimensions and self.projection in ("learnt", "kept"):
+            raise ValueError(f"--dimensions need --projection pca, whose first axes matter most, not {self.projection}")
+        object.__setattr__(self, "dimensions", tuple(sorted({*self.dimensions}, reverse=True)))
+
+
+def distil_vectors(recipe: VectorDistillRecipe, world: World) -> Path:
+    """Train, or resume.
+
+    Returns:
+        The checkpoint directory.
+
+    Raises:
+        ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
+    """
+    with RunDirectory(recipe.run_dir, world) as run:
+        return _distil(recipe, run)
+
+
+def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
+    sources = _read_sources(recipe)
+    data = _read_data(recipe, sources)
+    recipe = replace(recipe, pooling=data.task.settings.pooling)
+    digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
+    digests |= weights_digest(recipe.checkpoint) | {"teachers_sha256": [source.sha256 for source in sources]}
+    if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS))):
+        return run.checkpoint_path
+    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
+    origin["teachers"] = [source.record() for source in sources]
+    vectors = [_record(recipe, source, list(data.features), run.world) for source in sources]
+    torch.manual_seed(recipe.seed)
+    model = load_embedder(recipe.checkpoint, data.task.settings, new_head=True, dropout=recipe.dropout)
+    model.bert.pooler.requires_grad_(False)
+    before: dict[str, dict[str, float]] = {}
+    if run.world.is_main and data.dev:
+        before = _teacher_scores(recipe, sources, data.dev, run.world)
+        before |= scores_before(data.task, data.dev, model, run.world)
+    lesson = _prepare(recipe, data.task.settings, model, vectors)
+    if run.world.is_main:
+        origin["cuts"] = _report_data(recipe, data, sources, lesson)
+    task = data.task.with_settings(layers=lesson.layers)
+    batches = _batches(recipe, data, task, model, lesson, run.world)
+    progress = _train(recipe, run, task, data.dev, model, batches)
+    if run.world.is_main:
+        model.dense = nn.ModuleDict({name: layer for name, layer in model.dense.items() if name != PROJECTION})
+        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
+        write_embedder(recipe, run, task, data.dev, model, baselines=before, origin=origin)
+    run.world.barrier()
+    return run.checkpoint_path
+
+
+# Teachers and texts
+
+Source = Teacher | RecordedVectors
+"""Origin of the vectors to learn."""
+
+
+def _read_sources(recipe: VectorDistillRecipe) -> list[Source]:
+    if recipe.recorded:
+        return [read_recorded_vectors(recipe.recorded)]
+    teachers = [read_embedder(path, recipe.teacher_pooling) for path in recipe.teacher]
+    check_different(teachers)
+    return [*teachers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """Texts of a run, and the task that encodes them."""
+
+    task: Embedding
+    features: dict[str, Features]
+    """Features of each different text."""
+    dev: Sequence[RegressionExample]
+    """Pairs with a similarity; empty without dev data."""
+
+
+def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> _Data:
+    tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
+    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
+    texts = different_texts(_located_texts(recipe, sources))
+    if len(texts) < 2:
+        raise ValueError(f"`{recipe.train[0]}` has fewer than two different texts; there is nothing to compare")
+    features = encode_texts(task, texts, recipe.train_seq_length)
+    return _Data(task=task, features=features, dev=read_dev_pairs(recipe, tokenizer))
+
+
+def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
+    """Yield location and text of the training data."""
+    if recipe.train == recipe.recorded:
+        for source in sources:
+            assert isinstance(source, RecordedVectors)
+            yield from source.texts.located()
+        return
+    for path in recipe.train:
+        for location, text in read_texts(path, recipe.columns).located():
+            for part in split_sentences(text) if recipe.split_sentences else [text]:
+                yield location, part
+
+
+def _record(recipe: VectorDistillRecipe, source: Source, texts: Sequence[str], world: World) -> TeacherOutputs:
+    """Return the vectors of a teacher for all texts; the main process computes those that are missing."""
+    made_from = source.made_from() | {"texts": digest_of(texts)}
+    load = partial(source.compute, texts, world)
+    return record_on_main(outputs_folder(recipe), made_from, len(texts), load, world, unit="text")
+
+
+def _teacher_scores(
+    recipe: VectorDistillRecipe, sources: Sequence[Source], dev: Sequence[RegressionExample], world: World
+) -> dict[str, dict[str, float]]:
+    """Return the dev scores of each teacher; recorded vectors have none."""
+
+    def score(teacher: Teacher, task: Embedding) -> dict[str, float]:
+        return similarity_scores(task, dev, teacher.run(world))
+
+    return {
+        f"teacher, {source.name}": cached_scores(
+            outputs_folder(recipe), source.made_from() | {"dev": digest_of(dev)}, partial(score, source, source.task)
+        )
+        for source in sources
+        if isinstance(source, Teacher) and isinstance(source.task, Embedding)
+    }
+
+
+# Lesson: the vectors to learn, in the student's size
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lesson:
+    """Vectors to learn, and how those of the student are compared with them."""
+
+    vectors: Sequence[TeacherOutputs]
+    """Vectors of each teacher."""
+    axes: np.ndarray
+    """[teachers' size, size]; projection of the teachers' vectors."""
+    sizes: tuple[int, ...]
+    """Sizes to which vectors are cut, the whole size first."""
+    layers: tuple[str, ...]
+    """Layers after pooling of the trained model."""
+    kept: float | None
+    """Fraction of the squared length of the teachers' vectors that the projection keeps; None without principal axes.
+    """
+
+    def teacher_vectors(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the vectors of some texts [texts, size], of length 1; cosines are means of the teachers' cosines."""
+        found = [unit_rows(outputs.values[numbers]) for outputs in self.vectors]
+        return np.concatenate(found, axis=1) / np.float32(len(found) ** 0.5)
+
+
+def _prepare(
+    recipe: VectorDistillRecipe, settings: EmbeddingSettings, model: BertModel, vectors: Sequence[TeacherOutputs]
+) -> _Lesson:
+    """Choose the projection, and add its layer to the model if it is a part of the student.
+
+    Raises:
+        ValueError: for dimensions that the student does not have.
+    """
+    teacher_size, size = sum(outputs.width for outputs in vectors), _vector_size(model, settings)
+    layers, is_layer = settings.layers, recipe.projection in ("learnt", "kept")
+    if is_layer:
+        name = PROJECTION if recipe.projection == "learnt" else str(len(layers))
+        model.dense[name] = nn.Linear(size, teacher_size, bias=False)
+        layers = (*layers, dense_layer("identity")) if recipe.projection == "kept" else layers
+        size = teacher_size
+    if too_large := [dimension for dimension in recipe.dimensions if dimension >= size]:
+        raise ValueError(f"--dimensions `{too_large[0]}` must be below the {size} of the student's vectors")
+    lesson = _Lesson(vectors=vectors, axes=np.eye(0), sizes=(size, *recipe.dimensions), layers=layers, kept=None)
+    if size <= teacher_size and (recipe.projection == "pca" or recipe.dimensions or size < teacher_size):
+        sample = np.arange(0, len(vectors[0]), -(-len(vectors[0]) // SAMPLE))
+        axes, kept = principal_axes(lesson.teacher_vectors(sample), size)
+        return replace(lesson, axes=axes, kept=kept)
+    return replace(lesson, axes=padding_axes(teacher_size, size))
+
+
+def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
+    """Return the size of the student's vectors."""
+    linear = [layer for layer in model.dense.values() if isinstance(layer, nn.Linear)]
+    return linear[-1].out_features if linear else len(settings.poolings) * model.config.hidden_size
+
+
+def _report_data(
+    recipe: VectorDistillRecipe, data: _Data, sources: Sequence[Source], lesson: _Lesson
+) -> dict[str, Any]:
+    """Describe teachers and data; return records of truncated texts, for the task card."""
+    kept = "" if lesson.kept is None else f", which keep {lesson.kept:.1%} of its vectors"
+    print(f"teacher: {licences([source.record() for source in sources])}", flush=True)
+    print(
+        f"{len(data.features):,} texts; {describe_vectors(data.task.settings)}; {lesson.axes.shape[0]} numbers of the "
+        f"teacher are compared with {lesson.sizes[0]}{kept}",
+        flush=True,
+    )
+    return report_texts(recipe, data.task, ((item,) for item in data.features.values()), data.dev)
+
+
+# Training
+
+
+def _batches(
+    recipe: VectorDistillRecipe, data: _Data, task: Embedding, model: BertModel, lesson: _Lesson, world: World
+) -> FinetuningData:
+    objective = VectorDistillation(
+        task.settings,
+        model.dense,
+        lesson.teacher_vectors,
+        axes=lesson.axes,
+        sizes=lesson.sizes,
+        similarity_weight=recipe.similarity_weight,
+        world=world,
+    )
+    items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features.values())]
+    pad_id = task.tokenizer.pad_id
+    return FinetuningData(items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id)
+
+
+def _train(
+    recipe: VectorDistillRecipe,
+    run: RunDirectory,
+    task: Embedding,
+    dev: Sequence[RegressionExample],
+    model: BertModel,
+    batches: FinetuningData,
+) -> Progress:
+    return train(
+        model,
+        [Phase(data=batches)],
+        batches.objective.losses,
+        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
+        settings=recipe,
+        run=run,
+        weights=batches.objective.weights,
+        evaluation=pair_evaluation(recipe, task, dev, model, run.world),
+        label="distil",
+    )

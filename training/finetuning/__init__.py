@@ -1,0 +1,1 @@
+"""Parts of fine-tuning, which distillation also uses: recipe, data, network, scores."""

@@ -1,0 +1,131 @@
+"""Recipe of fine-tuning, and its default learning rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+import tyro
+
+from tasks import TASKS
+from tasks.json_files import read_json
+from tasks.registry import LabelledTask
+from training.ablations.model import Combination
+from training.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
+from training.checkpoint import read_shape
+from training.data.columns import Columns
+from training.loop.recipe import RECIPE_FILE, stage_of
+from training.loop.run_directory import RunDirectory
+from training.loop.types import LoopSettings, Stage
+from training.objectives.registry import OBJECTIVES
+
+_TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
+"""Recipe fields that are settings of some tasks only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRecipe(LoopSettings):
+    """Fine-tune a checkpoint on labelled data."""
+
+    stage: ClassVar[Stage] = "fine-tuning"
+
+    task: Annotated[
+        LabelledTask,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="TASK"),
+    ]
+    """Task to learn:
+    - classification: a label for a text, or for a pair; with lists of labels, any number of them
+    - spans: the answer to a question as a span of a text (SQuAD)
+    - regression: a number for a text, or for a pair
+    - multiple-choice: the right one of several answers
+    - tagging: a tag for each word, such as names (CoNLL)"""
+    checkpoint: Path
+    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
+    Hugging Face hub, as org/name or org/name@revision."""
+    train: tuple[Path, ...]
+    """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
+    Hugging Face, as hf:ID,config=NAME,split=NAME."""
+    dev: tuple[Path, ...] = ()
+    """Held-out data to score on, in the same format."""
+    run_dir: Path
+    """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """torch.compile; auto: on for GPUs. It compiles each sequence length separately, so it pays only on long runs."""
+    columns: Columns = field(default_factory=Columns)
+    """Columns of the training and dev data."""
+    from_scratch: bool = False
+    """Start from random weights, with the checkpoint's shape and vocabulary, to measure the effect of pretraining."""
+    frozen: bool = False
+    """Train the head only, on frozen hidden states (the feature-based approach, section 5.3 of the paper)."""
+    layers: tuple[int, ...] | None = None
+    """Layers whose hidden states the head reads: 0 for the embeddings, 1 for the first layer, -1 for the last. None for
+    those of the checkpoint; in BERT the last. A network with other values of layers, combine or bilstm than BERT's
+    cannot be exported."""
+    combine: Combination | None = None
+    """Combination of several layers: concatenated, added, or averaged with learned weights."""
+    bilstm: Annotated[int, NOT_NEGATIVE] | None = None
+    """Size of each direction of a BiLSTM of two layers below the head (the paper: 768); 0 for none."""
+    num_epochs: Annotated[float, EPOCHS] = 3.0
+    """Passes through the training data."""
+    learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it
+    """Peak of the learning rate. None: by the hidden size of the encoder, 3e-4 up to 256 (bertline-mini), 1e-4 up to
+    512, 5e-5 up to 768 (BERT-base), 2e-5 above."""
+    checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
+    eval_examples: Annotated[int, COUNT] = 500
+    """Random dev examples for the curve, scored four times during training. The final score is on all dev examples."""
+    max_seq_length: Annotated[int, TOKENS] | None = None
+    """Longest sequence in tokens. None for 384 in spans and 128 in other tasks, or the checkpoint's limit if lower."""
+    doc_stride: Annotated[int, COUNT] = 128
+    """Spans and tagging: tokens between the starts of two windows of a long text, at most half a window."""
+    max_query_length: Annotated[int, COUNT] = 64
+    """Spans: longest question in tokens."""
+    max_answer_length: Annotated[int, COUNT] = 30
+    """Spans: longest answer in tokens."""
+    null_threshold: float | Literal["auto"] = 0.0
+    """Spans with unanswerable questions: lead in logits that "no answer" needs over the best span; `auto` for the value
+    with the best F1 on dev."""
+    thresholds: tuple[Annotated[float, FRACTION], ...] | Literal["auto"] = "auto"
+    """Multi-label classification: smallest score that selects a label, one number for all labels or one for each, in
+    the order of their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in _TASK_FIELDS:
+            tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
+            if self.task not in tasks:
+                refuse_unused(self, name, f"is for {' and '.join(tasks)}")
+        if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
+            raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
+
+
+RecipeT = TypeVar("RecipeT", bound=FinetuneRecipe)
+
+
+# Learning rate
+
+DEFAULT_LEARNING_RATES = ((256, 3e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
+"""Largest hidden size, and the learning rate up to it: measured for 256 (docs/results.md); of the BERT paper for 768
+and 1,024; in between for 512."""
+
+
+def default_learning_rate(hidden_size: int) -> float:
+    """Return the default learning rate of fine-tuning for the hidden size of an encoder."""
+    return next(rate for size, rate in DEFAULT_LEARNING_RATES if hidden_size <= size)
+
+
+def with_learning_rate(recipe: RecipeT, run: RunDirectory) -> RecipeT:
+    """Set the learning rate if the recipe has none: that of the run if it resumes, else the default."""
+    if recipe.learning_rate is not None:
+        return recipe
+    path = recipe.run_dir / RECIPE_FILE
+    before = read_json(path) if path.is_file() and (run.states() or run.checkpoint_path.exists()) else {}
+    if stage_of(before) == recipe.stage and isinstance(rate := before.get("learning_rate"), float):
+        return replace(recipe, learning_rate=rate)
+    hidden_size = read_shape(recipe.checkpoint).hidden_size
+    rate = default_learning_rate(hidden_size)
+    if run.world.is_main:
+        print(f"learning rate: {rate:g}, by default for hidden size {hidden_size} (--learning-rate)", flush=True)
+    return replace(recipe, learning_rate=rate)
