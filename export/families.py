@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,48 +15,26 @@ from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
 from tasks.manifest import Precision
 from training.ablations.model import AblationConfig, direction_of
-from training.checkpoint import CONFIG_FILE, architecture_of, is_known_family, load_model, read_shape
-from training.model.architectures.base import Architecture
+from training.checkpoint import is_known_family, load_model
+from training.checkpoint_task import KnownFamily, read_known_family
 from training.model.encoder import EncoderConfig
-from training.model.heads import MODELS, BertModel
+from training.model.heads import BertModel
 
 ExportableModel = BertModel | TransformersModel
 """Network in PyTorch."""
 
 
 @dataclass(frozen=True)
-class KnownFamily:
+class ExportedFamily(KnownFamily):
     """Family that `training.model` computes and `export.graph` writes."""
 
     directory: Path
     """Folder of the weights."""
-    architecture: Architecture
-    shape: EncoderConfig
 
     remark = ""
     """Note for the user."""
     calibrates = True
     """True if int8 graphs can use calibrated ranges."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of rows of the word embeddings."""
-        return self.shape.vocab_size
-
-    @property
-    def num_positions(self) -> int:
-        """Longest sequence, in tokens."""
-        return self.shape.num_positions
-
-    @property
-    def embedding_classes(self) -> Sequence[str]:
-        """Classes that are exported as embeddings."""
-        names = [self.architecture.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
-        return [*names, f"{self.architecture.class_prefix}ForPreTraining"]
-
-    def class_name(self, task: str) -> str:
-        """Return the family's class for a task."""
-        return self.architecture.class_name(MODELS[task].architecture)
 
     def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
         """Accept any precision and target."""
@@ -66,7 +44,7 @@ class KnownFamily:
         return load_model(self.directory, task.name, num_labels=num_labels)
 
 
-Family = KnownFamily | TransformersFamily
+Family = ExportedFamily | TransformersFamily
 
 
 def read_family(directory: Path, values: Mapping[str, Any]) -> Family:
@@ -81,9 +59,9 @@ def read_family(directory: Path, values: Mapping[str, Any]) -> Family:
     """
     if not is_known_family(values):
         return read_transformers_family(directory, values)
-    shape = read_shape(directory)
-    _refuse_ablations(directory, shape)
-    return KnownFamily(directory, architecture_of(values, directory / CONFIG_FILE), shape)
+    known = read_known_family(directory, values)
+    _refuse_ablations(directory, known.shape)
+    return ExportedFamily(known.architecture, known.shape, directory)
 
 
 def _refuse_ablations(directory: Path, shape: EncoderConfig) -> None:

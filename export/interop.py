@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from export.activation import with_activation
 from export.source import Source
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.json_files import read_json
 from tasks.regression import RegressionSettings
+from training.activation import with_activation
 from training.checkpoint import CONFIG_FILE, label_values
 from training.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
 from training.sentence_transformers_writer import model_values

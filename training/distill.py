@@ -42,8 +42,8 @@ def main() -> None:
         if isinstance(recipe, VectorDistillRecipe):
             result = distil_vectors(replace(recipe, checkpoint=checkpoint, teacher=tuple(teachers)), peers)
         else:
-            paths = [checkpoint_directory(path) for path in (checkpoint, *teachers)]
-            result = distil_task(replace(recipe, checkpoint=paths[0], teacher=tuple(paths[1:])), peers)
+            student = checkpoint_directory(checkpoint)
+            result = distil_task(replace(recipe, checkpoint=student, teacher=tuple(teachers)), peers)
         if peers.is_main:
             print(f"checkpoint -> {result}")
 

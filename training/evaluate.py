@@ -9,7 +9,7 @@ Embeddings are scored on pairs of texts: Spearman's correlation of their cosines
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
-from training.checkpoint import load_model, load_tokenizer, read_shape
+from training.checkpoint import load_model, load_tokenizer
 from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
@@ -34,7 +34,6 @@ from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.hub import recorded_name, resolve_checkpoint
-from training.model.heads import BertModel
 from training.model.vectors import SentenceEmbedder
 from training.objectives.base import find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline
@@ -86,33 +85,24 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
         ValueError: if the checkpoint has no task card, or its network does not fit the card.
         LanguageModelError: if it predicts next tokens; no task does.
     """
-    task, load = read_for_evaluation(checkpoint)
-    return task, torch_run(load(), task, "cuda" if torch.cuda.is_available() else "cpu")
-
-
-def read_for_evaluation(checkpoint: Path) -> tuple[AnyTask, Callable[[], BertModel]]:
-    """Read the task of a checkpoint; return it with a function that loads the network.
-
-    Raises:
-        ValueError: if the checkpoint has no task card, or its network does not fit the card.
-        LanguageModelError: if it predicts next tokens; no task does.
-    """
     tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
     if card is None:
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
-    task, shape = create_task(card.task, tokenizer, card.settings), read_shape(checkpoint)
-    if task.settings.max_seq_length > shape.num_positions:
+    task = create_task(card.task, tokenizer, card.settings)
+    if isinstance(card.settings, EmbeddingSettings):
+        model = load_embedder(checkpoint, card.settings)
+    else:
+        model = load_model(checkpoint, card.task)
+    if task.settings.max_seq_length > (num_positions := model.config.num_positions):
         raise ValueError(
-            f"`{checkpoint}` has {shape.num_positions} positions, too few for the max_seq_length "
+            f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
             f"`{task.settings.max_seq_length}` of its task.json"
         )
-    if task.name == "masked-lm" and (direction := direction_of(shape)) != "both":
+    if task.name == "masked-lm" and (direction := direction_of(model.config)) != "both":
         raise LanguageModelError(
             f"`{checkpoint}` is a language model ({direction}) and fills in no masked words; fine-tune it"
         )
-    if isinstance(card.settings, EmbeddingSettings):
-        return task, partial(load_embedder, checkpoint, card.settings)
-    return task, partial(load_model, checkpoint, card.task)
+    return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_labels(task: AnyTask, examples: Examples) -> None:

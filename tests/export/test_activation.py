@@ -9,12 +9,12 @@ import pytest
 import transformers
 
 from export import export_checkpoint, ort_run
-from export.activation import with_activation
 from export.source import read_source
 from tasks.batching import predict
 from tasks.manifest import Manifest
 from tasks.regression import RegressionExample
 from tests.export.conftest import UNTUNED
+from training.activation import with_activation
 
 PAIRS = [("the cat", "a"), ("going home", "the bakery"), ("x y z", "x y z closed.")]
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import numpy as np
 from tasks import AnyTask, settings_to_dict
 from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from training.checkpoint import load_tokenizer
+from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint_task import read_checkpoint_task
 from training.distillation.outputs import Compute
 from training.embedding_run import stated_settings
-from training.evaluate import read_for_evaluation, torch_run
+from training.evaluate import torch_run
 from training.loop.distributed import World
 from training.provenance import checkpoint_record
 from training.reports.model_card import CARD_FILE
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
+from training.task_card import read_task_card
 from training.weights import checkpoint_digest
 
 TEACHER_FIELDS = ("teacher", "recorded", "outputs")
@@ -100,20 +103,28 @@ def read_embedder(checkpoint: Path, pooling: Pooling | None) -> Teacher:
         checkpoint=checkpoint,
         task=Embedding(tokenizer, settings),
         sha256=folder_digest(checkpoint),
-        load=lambda: load_embedder(checkpoint, settings),
+        load=partial(load_embedder, checkpoint, settings),
     )
 
 
 def read_task_teacher(checkpoint: Path, task: str) -> Teacher:
-    """Read a teacher of a task that can be fine-tuned.
+    """Read a teacher of a task that can be fine-tuned, whoever trained it.
 
     Raises:
-        ValueError: if it was trained for another task, or states none.
+        ValueError: if it was trained for another task, or its files do not state its settings.
     """
-    known, load = read_for_evaluation(checkpoint)
-    if known.name != task:
-        raise ValueError(f"teacher `{checkpoint}` was trained for `{known.name}`, not for `{task}`")
-    return Teacher(checkpoint=checkpoint, task=known, sha256=checkpoint_digest(checkpoint), load=load)
+    directory = checkpoint_directory(checkpoint)
+    card = read_task_card(directory)
+    if card and card.task != task:
+        raise ValueError(f"teacher `{checkpoint}` was trained for `{card.task}`, not for `{task}`")
+    found = read_checkpoint_task(checkpoint, task=task)
+    num_labels = len(getattr(found.task.settings, "labels", ())) or None
+    return Teacher(
+        checkpoint=checkpoint,
+        task=found.task,
+        sha256=checkpoint_digest(directory),
+        load=partial(load_model, directory, task, num_labels=num_labels),
+    )
 
 
 def outputs_folder(recipe: Any) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -251,3 +252,16 @@ def test_teachers_that_do_not_fit(recipe_of, taught, tmp_path, alone, checkpoint
         with pytest.raises((ValueError, OSError), match=message):
             distil_task(replace(recipe, **changes), alone)
     assert not recipe.run_dir.exists()
+
+
+def test_a_teacher_of_somebody_else(recipe_of, taught, tmp_path, alone):
+    """A checkpoint without a task card teaches as the same one with it: labels come from its config."""
+    teacher, _, _ = taught("classification")
+    other = shutil.copytree(teacher, tmp_path / "other")
+    (other / "task.json").unlink()
+    losses = []
+    for number, path in enumerate((teacher, other)):
+        recipe = recipe_of("classification", teacher=(path,), num_epochs=1, run_dir=tmp_path / str(number))
+        losses.append([line["loss"] for line in read_metrics(distil_task(recipe, alone).parent) if "loss" in line])
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
