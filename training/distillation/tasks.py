@@ -19,10 +19,11 @@ from tasks.classification import ClassificationSettings, sigmoid
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
-from training.bounds import FRACTION, POSITIVE
+from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 from training.data.descriptions import are_all_pairs
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
+from training.distillation.layers import take_layers
 from training.distillation.outputs import Compute, TeacherOutputs, cached_scores, record_on_main
 from training.distillation.teachers import (
     TEACHER_FIELDS,
@@ -79,6 +80,9 @@ class TaskDistillRecipe(FinetuneRecipe):
     outputs: Path | None = None
     """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
     `teacher-outputs` beside the run directory."""
+    take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
+    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
+    student starts as a part of its teacher."""
     alpha: Annotated[float, FRACTION] = 0.1
     """Weight of the labels, 0 to 1; the teachers have the rest."""
     temperature: Annotated[float, POSITIVE] = 2.0
@@ -124,6 +128,7 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     data = replace(data, task=_with_scale(data.task, teachers, outputs)) if not recipe.train else data
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
+    model = take_layers(model, recipe.take_layers) if recipe.take_layers else model
     lessons = [_lesson(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     objective = TaskDistillation(
         OBJECTIVES[recipe.task],

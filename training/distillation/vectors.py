@@ -17,9 +17,10 @@ from tasks.embedding import Embedding, EmbeddingSettings, Pooling, dense_layer
 from tasks.features import Features
 from tasks.regression import RegressionExample
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
-from training.checkpoint import load_tokenizer
+from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_texts
+from training.distillation.layers import take_layers
 from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
 from training.distillation.projection import SAMPLE, padding_axes, principal_axes
 from training.distillation.recorded import RecordedVectors, read_recorded_vectors
@@ -92,6 +93,11 @@ class VectorDistillRecipe(EmbeddingRecipe):
     along their principal axes, or with zeros added. pca: principal axes in any case. learnt: a linear layer from the
     student's vector to the teacher's, left out after training. kept: such a layer that stays in the model, whose
     vectors then have the teacher's size."""
+    take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
+    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
+    student starts as a part of its teacher."""
+    from_scratch: bool = False
+    """Start from random weights, with the checkpoint's shape and vocabulary."""
     dimensions: tuple[Annotated[int, COUNT], ...] = ()
     """Sizes to which users may cut vectors, such as 128 64 (Matryoshka): each is trained as the whole vector is."""
     global_batch_size: Annotated[int, COUNT] = 128
@@ -114,6 +120,8 @@ class VectorDistillRecipe(EmbeddingRecipe):
             raise ValueError("global_batch_size must be at least 2: the texts of a batch are compared")
         if self.teacher_pooling and not self.teacher:
             raise ValueError("--teacher-pooling is for --teacher; recorded vectors are pooled")
+        if self.from_scratch and self.take_layers:
+            raise ValueError("--from-scratch takes nothing from the checkpoint's layers: leave out --take-layers")
         if self.dimensions and self.projection in ("learnt", "kept"):
             raise ValueError(f"--dimensions need --projection pca, whose first axes matter most, not {self.projection}")
         object.__setattr__(self, "dimensions", tuple(sorted({*self.dimensions}, reverse=True)))
@@ -144,8 +152,7 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
     origin["teachers"] = [source.record() for source in sources]
     vectors = [_record(recipe, source, list(data.features), run.world) for source in sources]
     torch.manual_seed(recipe.seed)
-    model = load_embedder(recipe.checkpoint, data.task.settings, new_head=True, dropout=recipe.dropout)
-    model.bert.pooler.requires_grad_(False)
+    model = _create_student(recipe, data.task.settings)
     before: dict[str, dict[str, float]] = {}
     if run.world.is_main and data.dev:
         before = _teacher_scores(recipe, sources, data.dev, run.world)
@@ -191,7 +198,8 @@ class _Data:
 
 def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> _Data:
     tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
-    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
+    settings = embedding_settings(recipe, tokenizer)
+    task = Embedding(tokenizer, replace(settings, layers=()) if recipe.from_scratch else settings)
     texts = different_texts(_located_texts(recipe, sources))
     if len(texts) < 2:
         raise ValueError(f"`{recipe.train[0]}` has fewer than two different texts; there is nothing to compare")
@@ -259,6 +267,17 @@ class _Lesson:
         """Return the vectors of some texts [texts, size], of length 1; cosines are means of the teachers' cosines."""
         found = [unit_rows(outputs.values[numbers]) for outputs in self.vectors]
         return np.concatenate(found, axis=1) / np.float32(len(found) ** 0.5)
+
+
+def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) -> BertModel:
+    if recipe.from_scratch:
+        shape = read_shape(checkpoint_directory(recipe.checkpoint))
+        model = create_model("embedding", shape, dropout=recipe.dropout)
+    else:
+        model = load_embedder(recipe.checkpoint, settings, new_head=True, dropout=recipe.dropout)
+    model = take_layers(model, recipe.take_layers) if recipe.take_layers else model
+    model.bert.pooler.requires_grad_(False)
+    return model
 
 
 def _prepare(
