@@ -26,7 +26,7 @@ from tasks.tokenizer import Tokenizer
 from training.ablations.model import Direction, direction_of, make_config
 from training.baselines import masked_unigram
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
-from training.checkpoint import create_model, load_model, load_tokenizer, read_config
+from training.checkpoint import create_model, load_model, load_tokenizer, read_config, read_shape
 from training.command import command, parse
 from training.corpus import Corpus
 from training.data.pretraining import Masking, PretrainingExamples
@@ -45,13 +45,16 @@ from training.model.config import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.model.modernbert_encoder import ModernBertConfig
+from training.objectives.encoder_distillation import EncoderDistillation
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine
-from training.reports.model_card import score_rows
+from training.reports.model_card import read_licence, score_rows
 from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest
+
+_TEACHER_FIELDS = ("token_weight", "relation_weight", "hidden_weight", "relation_heads", "teacher_layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +104,22 @@ class PretrainRecipe(LoopSettings):
     """Fraction of documents that are cut into shorter examples."""
     next_sentences: bool = True
     """Predict whether a second sentence is the next or a random one. Otherwise all pairs are consecutive text."""
-    objective: Literal["masked-lm", "replaced-tokens"] = "masked-lm"
+    objective: Literal["masked-lm", "replaced-tokens", "distillation"] = "masked-lm"
     """masked-lm: predict masked tokens; replaced-tokens: predict which tokens a small masked LM, the generator, has
-    replaced (ELECTRA)."""
+    replaced (ELECTRA); distillation: masked-lm, and the outputs of a teacher."""
+    teacher: Path | None = None
+    """distillation: checkpoint to learn from, also of the hub (org/name); its vocabulary must be that of the corpus."""
+    token_weight: Annotated[float, NOT_NEGATIVE] = 1.0
+    """distillation: weight of the teacher's probabilities of masked tokens, relative to the tokens; 0 for a teacher
+    that is no masked LM."""
+    relation_weight: Annotated[float, NOT_NEGATIVE] = 1.0
+    """distillation: weight of the relations between tokens in an attention layer (MiniLMv2)."""
+    relation_heads: Annotated[int, COUNT] = 12
+    """distillation: parts into which queries, keys and values are split for relations; it divides both hidden sizes."""
+    teacher_layer: int = -1
+    """distillation: layer of the teacher whose relations the last layer learns, from 0; -1 for the last."""
+    hidden_weight: Annotated[float, NOT_NEGATIVE] = 0.0
+    """distillation: weight of the last hidden states, compared through a linear layer that only training has."""
     generator_layers: Annotated[int, COUNT] = 1
     """replaced-tokens: layers of the generator."""
     discriminator_weight: Annotated[float, POSITIVE] = 50.0
@@ -145,9 +161,16 @@ class PretrainRecipe(LoopSettings):
         refuse_unused(self, "whole_words", f"is for masks, and direction `{self.direction}` predicts the next token")
 
     def _check_unused(self) -> None:
-        if self.objective == "masked-lm":
+        if self.objective != "replaced-tokens":
             for name in ("generator_layers", "discriminator_weight", "corrector_weight"):
                 refuse_unused(self, name, "is for --objective replaced-tokens")
+        if self.objective != "distillation":
+            for name in ("teacher", *_TEACHER_FIELDS):
+                refuse_unused(self, name, "is for --objective distillation")
+        elif self.teacher is None:
+            raise ValueError("--objective distillation needs --teacher, the checkpoint to learn from")
+        elif self.compile == "on":
+            raise ValueError("--objective distillation reads states inside the networks: leave out --compile")
         if not self.long_seq_length:
             refuse_unused(self, "long_fraction", "needs --long-seq-length")
 
@@ -162,8 +185,9 @@ class PretrainRecipe(LoopSettings):
                 f"family `{self.family}` is trained without next sentences: give --no-next-sentences, or --family bert"
             )
         why = f"is not for family `{self.family}`: give --family bert"
-        for name in ("direction", "objective"):
-            refuse_unused(self, name, why)
+        refuse_unused(self, "direction", why)
+        if self.objective == "replaced-tokens":
+            refuse_unused(self, "objective", why)
 
     def _check_lengths(self) -> None:
         for name in ("max_seq_length", "long_seq_length"):
@@ -177,6 +201,10 @@ class PretrainRecipe(LoopSettings):
         """Objective of the run, as `objective` names it."""
         if self.objective == "masked-lm":
             return MaskedLM(next_sentences=self.next_sentences)
+        if self.objective == "distillation":
+            assert self.teacher
+            weights = {name: getattr(self, name) for name in _TEACHER_FIELDS}
+            return EncoderDistillation(self.teacher, **weights, next_sentences=self.next_sentences)
         return ReplacedTokenDetection(
             generator_layers=self.generator_layers,
             discriminator_weight=self.discriminator_weight,
@@ -264,6 +292,10 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
     if run.world.is_main:
         origin |= {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
         origin |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(run.world)
+        if recipe.teacher:
+            licence = read_licence(recipe.teacher)
+            teacher = checkpoint_record(recipe.teacher) | {"sha256": checkpoint_digest(recipe.teacher)}
+            origin["teachers"] = [{**teacher, "licence": licence}]
         scores = _scores(evaluation, recipe, corpus, dev) if evaluation and dev else {}
         _write_result(recipe, run, objective.result(model), scores, origin)
     run.world.barrier()
@@ -291,7 +323,10 @@ def recipe_record(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) ->
     if recipe.init:
         read_config(recipe.init)  # raises if it is no checkpoint
         digests["init_sha256"] = checkpoint_digest(recipe.init)
-    return RecipeRecord(recipe, digests, paths=("corpus", "dev_corpus", "init"))
+    if recipe.teacher:
+        _check_same_tokens(recipe.teacher, recipe, corpus)
+        digests["teacher_sha256"] = checkpoint_digest(recipe.teacher)
+    return RecipeRecord(recipe, digests, paths=("corpus", "dev_corpus", "init", "teacher"))
 
 
 def _report_corpora(recipe: PretrainRecipe, model: BertModel, corpus: Corpus, dev: Corpus | None) -> None:
@@ -340,15 +375,21 @@ def _pretrained_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
 def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -> None:
     """Raise if vocabulary, direction or positions of the starting checkpoint do not fit the run."""
     assert recipe.init
-    if load_tokenizer(recipe.init).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
-        raise ValueError(f"the vocabulary of `{recipe.init}` is not that of corpus `{recipe.corpus}`")
+    assert recipe.init
+    _check_same_tokens(recipe.init, recipe, corpus)
     if direction_of(config) != recipe.direction:
         raise ValueError(
             f"`{recipe.init}` has direction `{direction_of(config)}`, not `{recipe.direction}`: give --direction"
         )
+
+
+def _check_same_tokens(checkpoint: Path, recipe: PretrainRecipe, corpus: Corpus) -> None:
+    """Raise if a checkpoint cannot read the sequences of the run."""
+    if load_tokenizer(checkpoint).backend.get_vocab() != corpus.tokenizer.backend.get_vocab():
+        raise ValueError(f"the vocabulary of `{checkpoint}` is not that of corpus `{recipe.corpus}`")
     longest = max(recipe.max_seq_length, recipe.long_seq_length or 0)
-    if longest > config.num_positions:
-        raise ValueError(f"`{recipe.init}` has {config.num_positions} positions, too few for {longest} tokens")
+    if longest > (num_positions := read_shape(checkpoint).num_positions):
+        raise ValueError(f"`{checkpoint}` has {num_positions} positions, too few for {longest} tokens")
 
 
 def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
@@ -542,8 +583,11 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments(sys.argv[1:])
     with world() as peers:
-        if recipe.init:
-            recipe = replace(recipe, init=checkpoint_directory(resolve_on_all(recipe.init, peers)))
+        init, teacher = (
+            checkpoint_directory(resolve_on_all(path, peers)) if path else None
+            for path in (recipe.init, recipe.teacher)
+        )
+        recipe = replace(recipe, init=init, teacher=teacher)
         checkpoint = pretrain(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {checkpoint}")

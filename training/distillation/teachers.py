@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +21,13 @@ from training.embedding_run import stated_settings
 from training.evaluate import torch_run
 from training.loop.distributed import World
 from training.provenance import checkpoint_record
-from training.reports.model_card import CARD_FILE
+from training.reports.model_card import read_licence
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.task_card import read_task_card
 from training.weights import checkpoint_digest
 
 TEACHER_FIELDS = ("teacher", "recorded", "outputs")
 """Recipe fields with paths of teachers. Digests stand for their contents."""
-_LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +68,6 @@ class Teacher:
         """Return name, digest and licence, for the task card of the student."""
         licence = read_licence(self.checkpoint)
         return {**checkpoint_record(self.checkpoint), "sha256": self.sha256, "licence": licence}
-
-
-def read_licence(directory: Path) -> str:
-    """Return the licence that a model card states for the hub of Hugging Face; empty if it states none."""
-    path = directory / CARD_FILE
-    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2) if path.is_file() else []
-    found = _LICENCE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-    return found[1] if found else ""
 
 
 def read_embedder(checkpoint: Path, pooling: Pooling | None) -> Teacher:

@@ -10,6 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ CARD_FILE = "README.md"
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
 TEMPLATE = "model_card.md.j2"
 FOLDER = Path(__file__).parent
+_LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "mean_absolute_error": "mae"}
 """Names of scores -> different names on the hub."""
 MAIN_SETTINGS = {
@@ -116,6 +118,14 @@ def read_notes(directory: Path) -> str:
         raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
 
 
+def read_licence(directory: Path) -> str:
+    """Return the licence that a model card states for the hub of Hugging Face; empty if it states none."""
+    path = directory / CARD_FILE
+    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2) if path.is_file() else []
+    found = _LICENCE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    return found[1] if found else ""
+
+
 def training_record(
     task: str, provenance: Mapping[str, Any], direction: str = "both", settings: object = None
 ) -> dict[str, Any]:
@@ -134,7 +144,8 @@ def training_record(
         "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
         "stages": _stages(provenance),
         "base": base_model(provenance),
-        "teachers": provenance.get("teachers", []),
+        "distilled": "teachers" in provenance,
+        "teachers": [teacher for record in chain(*_records(provenance)) for teacher in record.get("teachers", ())],
         "direction": direction,
         "pretraining_tokens": sum(record.get("num_tokens", 0) for record in _records(provenance)[0]),
     }

@@ -1,0 +1,180 @@
+"""Distillation of a pretrained encoder: the student learns what its teacher makes of masked text.
+
+Beside the masked tokens it learns the teacher's probabilities for them (DistilBERT, Sanh et al. 2019), the relations
+between the tokens in an attention layer (MiniLMv2, Wang et al. 2021, arXiv 2012.15828) and, on request, the last hidden
+states, through a linear layer that only training has (TinyBERT, Jiao et al. 2020). Both read the same tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from training.checkpoint import load_model
+from training.data.pretraining import PretrainingExample
+from training.data.pretraining_batches import IGNORED
+from training.loop.types import Batch
+from training.model.heads import BertForPreTraining, BertModel
+from training.objectives.base import Targets
+from training.objectives.masked_lm import MaskedLM, add_next_sentences, cross_entropy
+
+HIDDEN = "hidden"
+"""Name of the linear layer in `BertModel.dense` that turns the student's hidden states into those of the teacher."""
+
+
+class EncoderDistillation(MaskedLM):
+    """Masked LM, and the outputs of a teacher with the same tokenizer.
+
+    Args:
+        teacher: checkpoint of the teacher.
+        token_weight: weight of the teacher's probabilities of masked tokens, relative to the tokens themselves.
+        relation_weight: weight of the relations between tokens.
+        hidden_weight: weight of the last hidden states.
+        relation_heads: number of parts into which queries, keys and values are split for relations.
+        teacher_layer: layer of the teacher whose relations are learnt, from 0; negative ones count from the end.
+        next_sentences: True if next sentences are predicted.
+    """
+
+    def __init__(
+        self,
+        teacher: Path,
+        *,
+        token_weight: float,
+        relation_weight: float,
+        hidden_weight: float,
+        relation_heads: int,
+        teacher_layer: int,
+        next_sentences: bool,
+    ) -> None:
+        super().__init__(next_sentences=next_sentences)
+        self.teacher_path = teacher
+        self.relation_heads = relation_heads
+        self.teacher_layer = teacher_layer
+        wanted = {"teacher_mlm": token_weight, "relations": relation_weight, "hidden": hidden_weight}
+        self.weights = {name: weight for name, weight in wanted.items() if weight}
+
+    def network(self, model: BertForPreTraining) -> BertForPreTraining:
+        """Load the teacher, and watch the layers of both whose states are compared.
+
+        Raises:
+            ValueError: if teacher and student cannot be compared.
+        """
+        self.teacher = load_model(
+            self.teacher_path, "masked-lm", new_head="teacher_mlm" not in self.weights, dropout=0.0
+        )
+        self.teacher.requires_grad_(False).eval()
+        self._check(model)
+        if "hidden" in self.weights:
+            model.dense[HIDDEN] = nn.Linear(model.config.hidden_size, self.teacher.config.hidden_size)
+        self._own, self._theirs = _States(model, -1), _States(self.teacher, self.teacher_layer)
+        return model
+
+    def _check(self, model: BertForPreTraining) -> None:
+        count = self.teacher.config.num_hidden_layers
+        if not -count <= self.teacher_layer < count:
+            raise ValueError(f"--teacher-layer `{self.teacher_layer}`: `{self.teacher_path}` has {count} layers")
+        for name, config in (("student", model.config), (f"teacher `{self.teacher_path}`", self.teacher.config)):
+            if "relations" in self.weights and config.hidden_size % self.relation_heads:
+                raise ValueError(
+                    f"--relation-heads `{self.relation_heads}` does not divide the hidden size {config.hidden_size} of "
+                    f"the {name}"
+                )
+
+    def result(self, network: BertForPreTraining) -> BertForPreTraining:
+        self._own.close()
+        network.dense = nn.ModuleDict({name: layer for name, layer in network.dense.items() if name != HIDDEN})
+        return network
+
+    def targets(self, examples: Sequence[PretrainingExample]) -> Targets:
+        targets, counts = super().targets(examples)
+        num_tokens = sum(len(example.input_ids) for example in examples)
+        own = {"teacher_mlm": counts["mlm"], "relations": num_tokens, "hidden": num_tokens}
+        return targets, counts | {name: count for name, count in own.items() if name in self.weights}
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            theirs = self.teacher.to(batch.inputs["input_ids"].device)(**batch.inputs)
+        outputs = network(**batch.inputs)
+        is_token = batch.inputs["attention_mask"].bool()
+        compute: dict[str, Callable[[], Tensor]] = {
+            "teacher_mlm": lambda: _divergence(outputs["logits"], theirs["logits"], batch.targets["mlm"] != IGNORED),
+            "relations": lambda: relation_loss(self._own.qkv, self._theirs.qkv, is_token, self.relation_heads),
+            "hidden": lambda: self._hidden_loss(network, is_token),
+        }
+        losses = {"mlm": cross_entropy(outputs["logits"], batch)}
+        losses |= {name: compute[name]() for name in self.weights}
+        return add_next_sentences(losses, outputs, batch)
+
+    def _hidden_loss(self, network: Any, is_token: Tensor) -> Tensor:
+        model = getattr(network, "module", network)  # inside DDP
+        own, theirs = model.dense[HIDDEN](self._own.hidden)[is_token], self._theirs.hidden[is_token]
+        return F.mse_loss(own.float(), theirs.float(), reduction="none").mean(-1).sum()
+
+
+class _States:
+    """States that a network computed last: queries, keys and values of one layer, and the last hidden states."""
+
+    qkv: Tensor
+    """[B, L, 3 D]"""
+    hidden: Tensor
+    """[B, L, D]"""
+
+    def __init__(self, model: BertModel, layer: int) -> None:
+        layers = model.bert.layers
+        watched: Any = layers[layer if len(layers) > 1 else 0]  # a single one if all share their weights
+        self._hooks = [
+            watched.qkv.register_forward_hook(lambda module, inputs, output: setattr(self, "qkv", output)),
+            model.bert.register_forward_hook(lambda module, inputs, output: setattr(self, "hidden", output)),
+        ]
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _divergence(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
+    """Return the Kullback-Leibler divergence from targets at the known positions, summed.
+
+    Args:
+        logits: [positions, vocabulary] of the student.
+        targets: the same of the teacher.
+        known: [positions] bool.
+    """
+    student, teacher = F.log_softmax(logits.float(), -1), F.log_softmax(targets.float(), -1)
+    return ((teacher.exp() * (teacher - student)).sum(-1) * known).sum()
+
+
+def relation_loss(student: Tensor, teacher: Tensor, is_token: Tensor, num_heads: int) -> Tensor:
+    """Return the divergence of the relations of tokens, summed over tokens and over queries, keys and values.
+
+    The relation of a token is the softmax of its scaled products with all tokens. The divergence is the mean over the
+    heads.
+
+    Args:
+        student: queries, keys and values, [B, L, 3 D].
+        teacher: the same with another D.
+        is_token: [B, L] bool; False for padding.
+        num_heads: number of parts into which each of the three is split.
+
+    Source: MiniLMv2, section 3.1.
+    """
+    total = student.new_zeros((), dtype=torch.float32)
+    for own, theirs in zip(student.float().chunk(3, -1), teacher.float().chunk(3, -1), strict=True):
+        relations, targets = (_relations(states, is_token, num_heads) for states in (own, theirs))
+        products = targets.exp() * (targets - relations)  # 0 at padding
+        total = total + (products.masked_fill(~is_token[:, None, None, :], 0.0).sum(-1) * is_token[:, None]).sum()
+    return total / num_heads
+
+
+def _relations(states: Tensor, is_token: Tensor, num_heads: int) -> Tensor:
+    """Return the logarithms of the relations of all tokens, [B, H, L, L]."""
+    x = states.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    products = x @ x.transpose(-1, -2) / math.sqrt(x.shape[-1])
+    return products.masked_fill(~is_token[:, None, None, :], torch.finfo(products.dtype).min).log_softmax(-1)
