@@ -4,6 +4,8 @@
     python -m training.grid spans --checkpoint runs/mini/checkpoint --train a.json --dev b.json --run-dir runs/b \\
         --learning-rates 5e-5 3e-5 2e-5 --batch-sizes 16 32 --epochs 2 3 4 --seeds 0 1 2
 
+With --teacher, each run is a distillation (training.distill); its outputs are computed once for all runs.
+
 A seed varies the order of the data, dropout and the weights of a new head. Each run has its own directory in the run
 directory. The same command resumes; a longer list adds runs. The results are `checkpoint/` of the best run, `grid.json`
 with means and deviations by setting and the failed runs, and `grid.png`.
@@ -17,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,9 +29,16 @@ import tyro
 
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
+from training.bounds import refuse_unused
 from training.checkpoint import load_tokenizer, read_shape
 from training.command import command, parse
 from training.data.labelled import read_examples
+from training.distillation.tasks import (
+    TaskDistillRecipe,
+    distil_task,
+    distillation_digests,
+    distillation_record,
+)
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
 from training.hub import resolve_on_all
@@ -37,7 +46,7 @@ from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
 from training.objectives.registry import best_baseline
-from training.provenance import PATH_FIELDS, input_digests
+from training.provenance import PATH_FIELDS, Digests, input_digests
 from training.reports.grid_report import (
     GridReport,
     Outcome,
@@ -58,9 +67,12 @@ FAILURE_FILE = "failure.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridRecipe(FinetuneRecipe):
-    """Fine-tune with each setting of a grid and several seeds."""
+class GridRecipe(TaskDistillRecipe):
+    """Fine-tune, or distil, with each setting of a grid and several seeds."""
 
+    teacher: tuple[Path, ...] = ()
+    """Distil with these teachers, as training.distill does; by default, fine-tune on the labels."""
+    contrast: tyro.conf.Suppress[bool] = False
     learning_rate: tyro.conf.Suppress[float] = 5e-5
     global_batch_size: tyro.conf.Suppress[int] = 32
     num_epochs: tyro.conf.Suppress[float] = 3.0
@@ -87,6 +99,11 @@ class GridRecipe(FinetuneRecipe):
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
+        if not self.teacher:
+            for name in ("unlabelled", "outputs", "take_layers", "alpha", "temperature"):
+                refuse_unused(self, name, "needs --teacher")
+        if not self.train:
+            raise ValueError("give --train, the data to learn on")
         if not self.dev:
             raise ValueError("a grid chooses by the score on held-out data; add --dev")
         for setting in self.settings():
@@ -103,14 +120,12 @@ class GridRecipe(FinetuneRecipe):
         Raises:
             ValueError: if one of its values is impossible.
         """
-        common: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(FinetuneRecipe)}
+        kind = TaskDistillRecipe if self.teacher and not from_scratch else FinetuneRecipe
+        common: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(kind)}
         common |= {item.name: getattr(setting, item.name) for item in fields(setting)} | {"from_scratch": from_scratch}
         prefix = "scratch-" if from_scratch else ""
         name = f"{prefix}lr{setting.learning_rate}-batch{setting.global_batch_size}-epochs{setting.num_epochs:g}"
-        return [
-            FinetuneRecipe(**common | {"seed": seed, "run_dir": self.run_dir / f"{name}-seed{seed}"})
-            for seed in self.seeds
-        ]
+        return [kind(**common | {"seed": seed, "run_dir": self.run_dir / f"{name}-seed{seed}"}) for seed in self.seeds]
 
 
 def grid(recipe: GridRecipe, world: World) -> GridReport:
@@ -208,10 +223,6 @@ class _Progress:
             print(text, flush=True)
 
 
-Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
-"""`training.provenance.input_digests`, or a cached version of it."""
-
-
 def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
     """Start or resume a run, or look up its outcome.
 
@@ -221,7 +232,7 @@ def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = 
     if outcome := look_up(run_recipe, digests):
         return outcome
     try:
-        finetune(run_recipe, world)
+        distil_task(run_recipe, world) if isinstance(run_recipe, TaskDistillRecipe) else finetune(run_recipe, world)
     except DivergedError as diverged:
         if world.is_main:
             _write_failure(run_recipe, str(diverged), _record(run_recipe, digests))
@@ -248,6 +259,8 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
 
 
 def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
+    if isinstance(run_recipe, TaskDistillRecipe):
+        return distillation_record(run_recipe, distillation_digests(run_recipe, digests))
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 
@@ -356,7 +369,9 @@ def main() -> None:
     """Command line."""
     recipe = parse(GridRecipe, "training.grid", __doc__)
     with world() as peers:
-        recipe = replace(recipe, checkpoint=checkpoint_directory(resolve_on_all(recipe.checkpoint, peers)))
+        student = checkpoint_directory(resolve_on_all(recipe.checkpoint, peers))
+        teachers = tuple(resolve_on_all(path, peers) for path in recipe.teacher)
+        recipe = replace(recipe, checkpoint=student, teacher=teachers)
         grid(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {recipe.run_dir / 'checkpoint'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from training.weights import checkpoint_digest
 
 PATH_FIELDS = ("checkpoint", "train", "dev")
 """Recipe fields with paths. They may change when a run resumes, as long as the digests stay the same."""
+
+
+Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]
+"""`input_digests`, or a cached version of it."""
 
 
 def input_digests(checkpoint: Path, train: Sequence[Path], dev: Sequence[Path]) -> dict[str, Any]:

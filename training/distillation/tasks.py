@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -54,8 +54,10 @@ from training.loop.types import Stage
 from training.objectives.base import LabelledFeatures
 from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
-from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.provenance import PATH_FIELDS, Digests, input_digests, provenance, training_extent, training_machine
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import read_task_card
+from training.weights import checkpoint_digest
 
 CONTRAST = "fine-tuned"
 """Folder of the contrast, in the run directory, and its row in the table of scores."""
@@ -115,9 +117,8 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
     check_different(teachers)
     data, unlabelled = _read_data(recipe, teachers)
-    digests = input_digests(recipe.checkpoint, (*recipe.train, *recipe.unlabelled), recipe.dev)
-    digests["teachers_sha256"] = [teacher.sha256 for teacher in teachers]
-    if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))):
+    digests = distillation_digests(recipe)
+    if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
@@ -146,6 +147,22 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
         score_and_write(recipe, run, data, model, origin=origin, others=others)
     run.world.barrier()
     return run.checkpoint_path
+
+
+def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_digests) -> dict[str, Any]:
+    """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
+
+    Args:
+        of_inputs: `training.provenance.input_digests`, or a cached version of it.
+    """
+    teachers = [checkpoint_digest(checkpoint_directory(path)) for path in recipe.teacher]
+    data = (*recipe.train, *recipe.unlabelled)
+    return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers}
+
+
+def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
+    """Return the record of a recipe with `distillation_digests`."""
+    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
 
 
 # Data

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from training.distillation.tasks import TaskDistillRecipe, distil_task
 from training.evaluate import load_for_evaluation
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
+from training.grid import GridRecipe, grid
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.task_card import read_task_card
 
@@ -265,3 +266,20 @@ def test_a_teacher_of_somebody_else(recipe_of, taught, tmp_path, alone):
         losses.append([line["loss"] for line in read_metrics(distil_task(recipe, alone).parent) if "loss" in line])
 
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_grid_of_students(recipe_of, taught, tmp_path, alone):
+    """Each run of a grid with a teacher is a distillation; the outputs are computed once, and nothing is repeated."""
+    recipe = recipe_of("classification", train=(taught("classification")[1],), num_epochs=1)
+    names = {item.name for item in fields(recipe)} - {"learning_rate", "num_epochs", "global_batch_size", "contrast"}
+    values = {name: getattr(recipe, name) for name in names} | {"run_dir": tmp_path / "grid", "from_scratch": False}
+    cells = GridRecipe(**values, learning_rates=(3e-3, 1e-3), batch_sizes=(16,), epochs=(1.0,), seeds=(0,))
+    found = grid(cells, alone)
+
+    assert found.num_runs == 2
+    assert len([path for path in (tmp_path / "grid" / "teacher-outputs").iterdir() if path.is_dir()]) == 1
+    card = read_task_card(tmp_path / "grid" / "checkpoint")
+    assert "teacher, teacher" in card.scores
+    assert grid(cells, alone).best == found.best
+    with pytest.raises(ValueError, match=r"--alpha `0.5` has no effect here: it needs --teacher"):
+        replace(cells, teacher=(), unlabelled=(), temperature=2.0, alpha=0.5)
