@@ -14,8 +14,8 @@ import torch
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
-from tasks.batching import run_features
 from tasks.classification import ClassificationSettings, sigmoid
+from tasks.files import sha256
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
@@ -24,7 +24,8 @@ from training.data.descriptions import are_all_pairs
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.distillation.layers import take_layers
-from training.distillation.outputs import Compute, TeacherOutputs, cached_scores, record_on_main
+from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
+from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
 from training.distillation.teachers import (
     TEACHER_FIELDS,
     Teacher,
@@ -71,9 +72,12 @@ class TaskDistillRecipe(FinetuneRecipe):
 
     stage: ClassVar[Stage] = "distillation"
 
-    teacher: tuple[Path, ...]
+    teacher: tuple[Path, ...] = ()
     """Teachers: checkpoints that were fine-tuned for the task, with the same labels. Of several, the student learns the
     mean of their probabilities. Their vocabulary and tokenizer may differ from the student's."""
+    recorded: tuple[Path, ...] = ()
+    """Instead of a teacher: Parquet files with the answers of a served model, as `bertline classify`, `regress`,
+    `answer` or `choose` with `-o answers.parquet` write them. Without other data, their inputs are the data."""
     train: tuple[Path, ...] = ()
     """Labelled data: files as for training.finetune."""
     unlabelled: tuple[Path, ...] = ()
@@ -96,6 +100,10 @@ class TaskDistillRecipe(FinetuneRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.teacher and self.recorded:
+            raise ValueError("give either --teacher or --recorded, the outputs to learn")
+        if not (self.train or self.unlabelled):
+            object.__setattr__(self, "unlabelled", self.recorded)
         if not (self.train or self.unlabelled):
             raise ValueError("give --train, --unlabelled or both, the data to learn on")
 
@@ -109,20 +117,21 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
     Raises:
         ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
     """
+    if not (recipe.teacher or recipe.recorded):
+        raise ValueError("give --teacher or --recorded, the outputs to learn")
     with RunDirectory(recipe.run_dir, world) as run:
         return _distil(with_learning_rate(recipe, run), run)
 
 
 def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
-    teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
-    check_different(teachers)
+    teachers = _read_sources(recipe)
     data, unlabelled = _read_data(recipe, teachers)
     digests = distillation_digests(recipe)
     if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
-    outputs = [_record(recipe, data.task, teacher, examples, run.world) for teacher in teachers]
+    outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
     others = run.world.on_main(lambda: _teacher_scores(recipe, data, teachers, run.world))
     if recipe.contrast and recipe.train:
         others |= _contrast(recipe, run.world)
@@ -156,6 +165,7 @@ def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_d
         of_inputs: `training.provenance.input_digests`, or a cached version of it.
     """
     teachers = [checkpoint_digest(checkpoint_directory(path)) for path in recipe.teacher]
+    teachers += map(sha256, recipe.recorded)
     data = (*recipe.train, *recipe.unlabelled)
     return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers}
 
@@ -165,10 +175,22 @@ def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -
     return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
 
 
+TaskSource = Teacher | RecordedAnswers
+"""Origin of the outputs to learn."""
+
+
+def _read_sources(recipe: TaskDistillRecipe) -> list[TaskSource]:
+    if recipe.recorded:
+        return [read_recorded_answers(recipe.task, recipe.recorded, recipe.columns)]
+    teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
+    check_different(teachers)
+    return [*teachers]
+
+
 # Data
 
 
-def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[FinetuningExamples, Examples]:
+def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tuple[FinetuningExamples, Examples]:
     """Read labelled and unlabelled data.
 
     Raises:
@@ -187,9 +209,9 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[
     return data, unlabelled
 
 
-def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
+def _settings_of(teacher: TaskSource, recipe: TaskDistillRecipe) -> TaskSettings:
     """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe."""
-    settings = teacher.task.settings
+    settings = teacher.settings
     given: dict[str, Any] = {"max_seq_length": sequence_length(recipe)}
     if isinstance(settings, SpanSettings | TaggingSettings):
         given["doc_stride"] = min(recipe.doc_stride, given["max_seq_length"] // 2)
@@ -201,21 +223,25 @@ def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
     return replace(settings, **given)
 
 
-def _check_teacher(teacher: Teacher, data: FinetuningExamples) -> None:
+def _check_teacher(teacher: TaskSource, data: FinetuningExamples) -> None:
     """Check that a teacher knows the labels of the student.
 
     Raises:
         ValueError: naming the labels that only one of both has.
     """
-    name, own, theirs = teacher.checkpoint, data.task.settings, teacher.task.settings
+    name, own, theirs = teacher.name, data.task.settings, teacher.settings
     labels = [set(getattr(settings, "labels", ())) for settings in (own, theirs)]
     for who, missing in (("teacher", labels[0] - labels[1]), ("student", labels[1] - labels[0])):
         if missing:
             some = ", ".join(f"`{label}`" for label in sorted(missing)[:5])
             raise ValueError(f"teacher `{name}` and student have other labels: the {who} lacks {some}")
-    if isinstance(own, ClassificationSettings) and own.problem_type != theirs.problem_type:
+    if (
+        isinstance(own, ClassificationSettings)
+        and isinstance(theirs, ClassificationSettings)
+        and own.problem_type != theirs.problem_type
+    ):
         raise ValueError(f"teacher `{name}` is a {theirs.problem_type} model, and the data are for {own.problem_type}")
-    if isinstance(own, SpanSettings) and own.unanswerable and not theirs.unanswerable:
+    if isinstance(theirs, SpanSettings) and getattr(own, "unanswerable", False) and not theirs.unanswerable:
         print(
             f"warning: teacher `{name}` was trained without unanswerable questions, and cannot teach when there is no "
             "answer; raise --alpha, so that the labels do",
@@ -248,26 +274,10 @@ def _encode(
 # Teachers
 
 
-def _record(
-    recipe: TaskDistillRecipe, task: AnyTask, teacher: Teacher, examples: Examples, world: World
-) -> TeacherOutputs:
+def _record(recipe: TaskDistillRecipe, source: TaskSource, examples: Examples, world: World) -> TeacherOutputs:
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
-    made_from = teacher.made_from() | {"examples": digest_of(map(_inputs, examples))}
-    located = list(examples.located())
-    rows_of = MATCHINGS[task.name].rows
-
-    def load() -> Compute:
-        run = teacher.run(world)
-
-        def compute(part: slice) -> list[Rows]:
-            chosen = Examples(located[part])
-            encoded = encode_examples(teacher.task, chosen)
-            found = iter(run_features(teacher.task, [item for features in encoded for item in features], run))
-            outputs = [[next(found) for _ in features] for features in encoded]
-            return [rows_of(*item) for item in zip(chosen, encoded, outputs, strict=True)]
-
-        return compute
-
+    made_from = source.made_from() | {"examples": digest_of(map(_inputs, examples))}
+    load = functools.partial(source.task_outputs, recipe.task, examples, world)
     return record_on_main(outputs_folder(recipe), made_from, len(examples), load, world, unit="example")
 
 
@@ -276,16 +286,16 @@ def _inputs(example: Any) -> list[Any]:
     return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
 
 
-def _lesson(settings: TaskSettings, teacher: Teacher, outputs: TeacherOutputs) -> Callable[[int], Rows]:
+def _lesson(settings: TaskSettings, teacher: TaskSource, outputs: TeacherOutputs) -> Callable[[int], Rows]:
     """Return a function from the number of an example to the teacher's outputs, in the student's order and unit."""
-    theirs = teacher.task.settings
-    labels = getattr(settings, "labels", ())
-    order = [theirs.labels.index(label) for label in labels] if labels else slice(None)
+    theirs = teacher.settings
+    labels, names = (tuple(getattr(item, "labels", ())) for item in (settings, theirs))
+    order = [names.index(label) for label in labels] if labels else slice(None)
     with_sigmoid = getattr(theirs, "activation", "") == "sigmoid" != getattr(settings, "activation", "")
     return lambda example: sigmoid(outputs[example]) if with_sigmoid else outputs[example][:, order]
 
 
-def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[TeacherOutputs]) -> AnyTask:
+def _with_scale(task: AnyTask, teachers: Sequence[TaskSource], outputs: Sequence[TeacherOutputs]) -> AnyTask:
     """Return the task of a student without labels; its numbers, if any, have mean and deviation of the teachers'."""
     if not isinstance(task.settings, RegressionSettings):
         return task
@@ -295,9 +305,9 @@ def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[Te
 
 
 def _teacher_scores(
-    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[Teacher], world: World
+    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[TaskSource], world: World
 ) -> dict[str, dict[str, float]]:
-    """Return the dev scores of each teacher, and print their licences."""
+    """Return the dev scores of each teacher, and print their licences; recorded outputs have none."""
     print(f"teacher: {licences([teacher.record() for teacher in teachers])}", flush=True)
     if not data.dev:
         return {}
@@ -312,6 +322,7 @@ def _teacher_scores(
             outputs_folder(recipe), teacher.made_from() | {"dev": dev}, functools.partial(score, teacher)
         )
         for teacher in teachers
+        if isinstance(teacher, Teacher)
     }
 
 

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 
 from tasks import AnyTask, settings_to_dict
-from tasks.batching import RunModel, predict
+from tasks.base import TaskSettings
+from tasks.batching import RunModel, predict, run_features
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from training.checkpoint import load_model, load_tokenizer
 from training.checkpoint_task import read_checkpoint_task
+from training.data.examples import Examples, encode_examples
 from training.distillation.outputs import Compute
 from training.embedding_run import stated_settings
 from training.evaluate import torch_run
 from training.loop.distributed import World
+from training.objectives.distillation import MATCHINGS, Rows
 from training.provenance import checkpoint_record
 from training.reports.model_card import read_licence
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
@@ -50,6 +53,28 @@ class Teacher:
         """Load the network; return a function from a slice of texts to the vector of each, [1, size]."""
         run = self.run(world)
         return lambda part: [vector[None] for vector in predict(self.task, texts[part], run)]
+
+    def task_outputs(self, task: str, examples: Examples, world: World) -> Compute:
+        """Load the network; return a function from a slice of examples to the outputs for each (`Matching.rows`).
+
+        Raises:
+            ValueError: naming the location of an example that the teacher cannot read.
+        """
+        run, located, rows_of = self.run(world), list(examples.located()), MATCHINGS[task].rows
+
+        def compute(part: slice) -> list[Rows]:
+            chosen = Examples(located[part])
+            encoded = encode_examples(self.task, chosen)
+            found = iter(run_features(self.task, [item for features in encoded for item in features], run))
+            outputs = [[next(found) for _ in features] for features in encoded]
+            return [rows_of(*item) for item in zip(chosen, encoded, outputs, strict=True)]
+
+        return compute
+
+    @property
+    def settings(self) -> TaskSettings:
+        """Settings of its task."""
+        return self.task.settings
 
     def run(self, world: World) -> RunModel:
         """Load the network on the device of this process."""

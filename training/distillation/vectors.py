@@ -23,7 +23,7 @@ from training.data.table_examples import read_texts
 from training.distillation.layers import take_layers
 from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
 from training.distillation.projection import SAMPLE, padding_axes, principal_axes
-from training.distillation.recorded import RecordedVectors, read_recorded_vectors
+from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
 from training.distillation.teachers import (
     TEACHER_FIELDS,
     Teacher,

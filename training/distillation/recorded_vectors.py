@@ -1,4 +1,4 @@
-"""Recorded vectors: Parquet files with columns `text` and `vector`, as the batch jobs of the client write them."""
+"""Recorded vectors: Parquet files with columns `text` and `vector`, as `bertline embed` writes them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.files import sha256
 from training.data.examples import Examples
 from training.distillation.outputs import Compute
+from training.distillation.parquet_files import open_parquet, read_column
 from training.loop.distributed import World
 
 TEXT, VECTOR = "text", "vector"
@@ -74,14 +74,14 @@ def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
     """
     texts, sizes = Examples(), {}
     for path in paths:
-        schema = _open(path).schema_arrow
+        schema = open_parquet(path).schema_arrow
         for name in (TEXT, VECTOR):
             if name not in schema.names:
                 raise ValueError(
                     f"`{path}` has no column `{name}` (columns: {', '.join(schema.names)}); "
                     "`bertline embed -o vectors.parquet` writes `text` and `vector`"
                 )
-        for number, text in enumerate(_read(path, TEXT).to_pylist(), start=1):
+        for number, text in enumerate(read_column(path, TEXT).to_pylist(), start=1):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"`{path}`, row {number}: `{TEXT}` is empty")
             texts.add(f"`{path}`, row {number}", text)
@@ -95,38 +95,22 @@ def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
     return RecordedVectors(tuple(paths), digests, texts, next(iter(sizes.values())))
 
 
-def _open(path: Path) -> pq.ParquetFile:
-    if not path.is_file():
-        raise ValueError(f"no such file: `{path}`")
-    try:
-        return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"`{path}` is not a Parquet file: {' '.join(str(error).split())[:100]}") from error
-
-
-def _read(path: Path, column: str) -> pa.ChunkedArray:
-    try:
-        return _open(path).read(columns=[column]).column(column)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"`{path}` cannot be read: {' '.join(str(error).split())[:100]}") from error
-
-
 def _size(path: Path) -> int:
     """Return the size of the vectors from the first one."""
-    field = _open(path).schema_arrow.field(VECTOR)
+    field = open_parquet(path).schema_arrow.field(VECTOR)
     if not isinstance(field.type, pa.FixedSizeListType | pa.ListType | pa.LargeListType) or not pa.types.is_floating(
         field.type.value_type
     ):
         raise ValueError(f"`{path}`: column `{VECTOR}` must hold lists of numbers: {field.type}")
     if isinstance(field.type, pa.FixedSizeListType):
         return int(field.type.list_size)
-    first = next((value for value in _read(path, VECTOR) if value.is_valid), None)
+    first = next((value for value in read_column(path, VECTOR) if value.is_valid), None)
     return len(first) if first is not None else 0
 
 
 def _vectors(path: Path, size: int) -> np.ndarray:
     """Return the vectors of a file, [rows, size] float32."""
-    column = _read(path, VECTOR).combine_chunks()
+    column = read_column(path, VECTOR).combine_chunks()
     if column.null_count:
         row = column.is_null().index(True).as_py() + 1
         raise ValueError(f"`{path}`, row {row}: `{VECTOR}` is empty; its text was rejected: leave out the row")
