@@ -42,8 +42,11 @@ def main() -> None:
         if isinstance(recipe, VectorDistillRecipe):
             result = distil_vectors(replace(recipe, checkpoint=checkpoint, teacher=tuple(teachers)), peers)
         else:
-            student = checkpoint_directory(checkpoint)
-            result = distil_task(replace(recipe, checkpoint=student, teacher=tuple(teachers)), peers)
+            student, augment_with = checkpoint_directory(checkpoint), recipe.augment_with
+            if augment_with:
+                augment_with = checkpoint_directory(resolve_on_all(augment_with, peers))
+            given = replace(recipe, checkpoint=student, teacher=tuple(teachers), augment_with=augment_with)
+            result = distil_task(given, peers)
         if peers.is_main:
             print(f"checkpoint -> {result}")
 

@@ -14,15 +14,19 @@ import torch
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
+from tasks.batching import RunModel
 from tasks.classification import ClassificationSettings, sigmoid
 from tasks.files import sha256
+from tasks.masked_lm import MaskedLM, MaskedLMSettings
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
-from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
+from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, refuse_unused
+from training.checkpoint import load_model, load_tokenizer, read_shape
 from training.data.descriptions import are_all_pairs
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
+from training.distillation.augmentation import text_variants
 from training.distillation.layers import take_layers
 from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
 from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
@@ -35,7 +39,7 @@ from training.distillation.teachers import (
     outputs_folder,
     read_task_teacher,
 )
-from training.evaluate import predict_with_progress
+from training.evaluate import predict_with_progress, torch_run
 from training.finetune import finetune
 from training.finetuning.data import (
     FinetuningExamples,
@@ -83,6 +87,11 @@ class TaskDistillRecipe(FinetuneRecipe):
     unlabelled: tuple[Path, ...] = ()
     """Data without labels. Texts, one a line, or tables with `text` (and `text_pair`); spans: SQuAD's format, or tables
     with `question` and `context`; multiple choice: as labelled data, without the label."""
+    augment: Annotated[int, NOT_NEGATIVE] = 0
+    """Classification and regression: variants of each text, with words replaced by what a masked LM finds probable, as
+    more data without labels; 0 for none (TinyBERT: 20)."""
+    augment_with: Path | None = None
+    """Masked LM for --augment; None for the student's checkpoint."""
     outputs: Path | None = None
     """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
     `teacher-outputs` beside the run directory."""
@@ -104,6 +113,12 @@ class TaskDistillRecipe(FinetuneRecipe):
             raise ValueError("give either --teacher or --recorded, the outputs to learn")
         if not (self.train or self.unlabelled):
             object.__setattr__(self, "unlabelled", self.recorded)
+        if self.augment and self.task not in ("classification", "regression"):
+            raise ValueError(f"--augment is for classification and regression, not for {self.task}: leave it out")
+        if self.augment and self.recorded:
+            raise ValueError("--augment needs a teacher that answers to new texts: give --teacher, not --recorded")
+        if not self.augment:
+            refuse_unused(self, "augment_with", "needs --augment")
         if not (self.train or self.unlabelled):
             raise ValueError("give --train, --unlabelled or both, the data to learn on")
 
@@ -129,6 +144,9 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     digests = distillation_digests(recipe)
     if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
+    if recipe.augment:
+        texts = Examples([*data.train.located(), *unlabelled.located()])
+        unlabelled = Examples([*unlabelled.located(), *_variants(recipe, texts, run.world).located()])
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
     outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
@@ -172,7 +190,7 @@ def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_d
 
 def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
     """Return the record of a recipe with `distillation_digests`."""
-    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
+    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled", "augment_with"))
 
 
 TaskSource = Teacher | RecordedAnswers
@@ -207,6 +225,30 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tup
     for teacher in teachers:
         _check_teacher(teacher, data)
     return data, unlabelled
+
+
+def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Examples:
+    """Return variants of examples without their labels; the main process makes those that are missing."""
+    checkpoint = recipe.augment_with or recipe.checkpoint
+    texts = list(dict.fromkeys(text for example in examples for text in (example.text, example.text_pair) if text))
+    made_from = {"texts": digest_of(texts), "masked_lm": checkpoint_digest(checkpoint), "variants": recipe.augment}
+
+    def load() -> tuple[MaskedLM, RunModel]:
+        settings = MaskedLMSettings(max_seq_length=min(512, read_shape(checkpoint).num_positions))
+        task = MaskedLM(load_tokenizer(checkpoint), settings)
+        return task, torch_run(load_model(checkpoint, task.name), task, world.device)
+
+    def make() -> list[list[str]]:
+        return text_variants(outputs_folder(recipe), made_from, texts, recipe.augment, load)
+
+    world.on_main(lambda: len(make()))
+    variants_of = dict(zip(texts, make(), strict=True))
+    found = Examples()
+    for location, example in examples.located():
+        pairs = variants_of.get(example.text_pair or "", [None] * recipe.augment)
+        for text, pair in zip(variants_of[example.text], pairs, strict=True):
+            found.add(f"variant of {location}", type(example)(text=text, text_pair=pair))
+    return found
 
 
 def _settings_of(teacher: TaskSource, recipe: TaskDistillRecipe) -> TaskSettings:
