@@ -100,7 +100,7 @@ class GridRecipe(TaskDistillRecipe):
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.teacher:
-            for name in ("recorded", "unlabelled", "augment", "outputs", "take_layers", "alpha", "temperature"):
+            for name in ("recorded", "unlabelled", "augment", "outputs", "alpha", "temperature"):
                 refuse_unused(self, name, "needs --teacher")
         if not self.train:
             raise ValueError("give --train, the data to learn on")

@@ -52,7 +52,7 @@ from training.provenance import checkpoint_record, training_machine
 from training.reports.model_card import read_licence, score_rows
 from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
-from training.weights import checkpoint_digest
+from training.weights import checkpoint_digest, network_digest
 
 _TEACHER_FIELDS = ("token_weight", "relation_weight", "hidden_weight", "relation_heads", "teacher_layer")
 
@@ -169,6 +169,8 @@ class PretrainRecipe(LoopSettings):
                 refuse_unused(self, name, "is for --objective distillation")
         elif self.teacher is None:
             raise ValueError("--objective distillation needs --teacher, the checkpoint to learn from")
+        elif not (self.token_weight or self.relation_weight or self.hidden_weight):
+            raise ValueError("nothing is learnt from the teacher: give a weight above 0, such as --relation-weight 1")
         elif self.compile == "on":
             raise ValueError("--objective distillation reads states inside the networks: leave out --compile")
         if not self.long_seq_length:
@@ -325,7 +327,7 @@ def recipe_record(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) ->
         digests["init_sha256"] = checkpoint_digest(recipe.init)
     if recipe.teacher:
         _check_same_tokens(recipe.teacher, recipe, corpus)
-        digests["teacher_sha256"] = checkpoint_digest(recipe.teacher)
+        digests["teacher_sha256"] = network_digest(recipe.teacher)
     return RecipeRecord(recipe, digests, paths=("corpus", "dev_corpus", "init", "teacher"))
 
 

@@ -44,6 +44,16 @@ def checkpoint_digest(*directories: str | Path) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
+def network_digest(directory: str | Path) -> str:
+    """Return the SHA-256 of the weights and of `config.json`, hexadecimal: of all that the network's outputs depend on.
+
+    Raises:
+        ValueError: if there are no weights.
+    """
+    parts = (checkpoint_digest(directory), sha256(Path(directory) / "config.json"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 def _weights_files(directory: Path) -> list[Path]:
     """Return the file of the weights; for weights in several files, their index and these."""
     path = _weights_path(directory)

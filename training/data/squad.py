@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,11 @@ from training.data.tables import WITH_LISTS, kind_of
 from training.text.documents import parse_json, read_lines
 
 
-def read_spans(path: Path, columns: Columns | None = None) -> Examples:
+def read_spans(path: Path, columns: Columns | None = None, *, labelled: bool = True) -> Examples:
     """Read questions from SQuAD's JSON, or from a table with SQuAD's columns as on the Hugging Face hub.
+
+    Args:
+        labelled: False to leave out the answers of SQuAD's JSON, which then need not be there.
 
     Raises:
         ValueError: naming the file, the question and the wrong value.
@@ -28,7 +30,7 @@ def read_spans(path: Path, columns: Columns | None = None) -> Examples:
     data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
     try:
         examples = [
-            _example(paragraph, question)
+            _example(paragraph, question if labelled else {**question, "answers": [], "is_impossible": None})
             for article in _value(data, "data", list)
             for paragraph in _value(article, "paragraphs", list)
             for question in _value(paragraph, "qas", list)
@@ -45,8 +47,7 @@ def read_questions(path: Path, columns: Columns) -> Examples:
         ValueError: naming the file, the question and the wrong value.
     """
     if kind_of(path) == ".json":
-        located = read_spans(path).located()
-        return Examples((location, replace(example, answers=(), answer_start=-1)) for location, example in located)
+        return read_spans(path, labelled=False)
     return Examples(
         (
             location,

@@ -61,14 +61,14 @@ class TeacherOutputs:
 
 
 def record_outputs(
-    folder: Path, made_from: Mapping[str, Any], num_items: int, compute: Compute, *, unit: str
+    folder: Path, made_from: Mapping[str, Any], locations: Sequence[str], compute: Compute, *, unit: str
 ) -> TeacherOutputs:
     """Compute the outputs for all items, or read them if an earlier call has done so.
 
     Args:
         folder: folder for the outputs of all teachers.
         made_from: everything that the outputs depend on, as JSON.
-        num_items: number of items.
+        locations: location of each item in the data, for messages.
         compute: function that computes the outputs of some items.
         unit: name of an item, for the progress bar.
 
@@ -81,15 +81,15 @@ def record_outputs(
     if not path.exists():
         with resumable_directory(path, made_from=dict(made_from)) as partial:
             with name_in_errors(path):
-                _compute_missing(partial, num_items, compute, unit)
+                _compute_missing(partial, locations, compute, unit)
             atomic_write(partial / RECORD_FILE, record.encode())
-    return _read(path, num_items)
+    return _read(path, len(locations))
 
 
 def record_on_main(
     folder: Path,
     made_from: Mapping[str, Any],
-    num_items: int,
+    locations: Sequence[str],
     load: Callable[[], Compute],
     world: World,
     *,
@@ -103,7 +103,7 @@ def record_on_main(
     loaded = functools.cache(load)
 
     def record() -> TeacherOutputs:
-        return record_outputs(folder, made_from, num_items, lambda part: loaded()(part), unit=unit)
+        return record_outputs(folder, made_from, locations, lambda part: loaded()(part), unit=unit)
 
     world.on_main(lambda: len(record()))
     return record()
@@ -129,9 +129,10 @@ def record_digest(made_from: Mapping[str, Any]) -> str:
     return hashlib.sha256(_record(made_from).encode()).hexdigest()[:16]
 
 
-def _compute_missing(partial: Path, num_items: int, compute: Compute, unit: str) -> None:
+def _compute_missing(partial: Path, locations: Sequence[str], compute: Compute, unit: str) -> None:
     width = compute(slice(0, 1))[0].shape[1]
     done, num_rows = _drop_half_written(partial, width)
+    num_items = len(locations)
     with (
         ProgressBar("teacher", unit=unit, total=num_items, initial=done) as bar,
         (partial / VALUES_FILE).open("ab") as values_file,
@@ -141,7 +142,7 @@ def _compute_missing(partial: Path, num_items: int, compute: Compute, unit: str)
             outputs = [np.asarray(rows, _VALUE) for rows in compute(slice(first, min(first + CHUNK, num_items)))]
             odd = next((number for number, rows in enumerate(outputs) if not np.isfinite(rows).all()), None)
             if odd is not None:
-                raise ValueError(f"the teacher's outputs for {unit} {first + odd + 1:,} are NaN or infinite")
+                raise ValueError(f"{locations[first + odd]}: the outputs of the teacher are NaN or infinite")
             ends = num_rows + np.cumsum([len(rows) for rows in outputs])
             _append(values_file, np.concatenate(outputs).reshape(-1, width))
             _append(ends_file, ends.astype(_END))

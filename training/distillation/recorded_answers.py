@@ -54,6 +54,11 @@ class RecordedAnswers:
         """Names of the files."""
         return ", ".join(path.name for path in self.paths)
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its outputs depend on."""
+        return self.sha256
+
     def record(self) -> dict[str, str]:
         """Return name and digest, for the task card of the student."""
         return {"name": self.name, "sha256": self.sha256, "licence": ""}
@@ -90,7 +95,18 @@ def read_recorded_answers(task: str, paths: Sequence[Path], columns: Columns) ->
     if not records:
         raise ValueError(f"no rows in {', '.join(f'`{path}`' for path in paths)}")
     settings = _settings(task, records)
-    rows = {_key(task, row): _rows(task, location, row, settings) for location, row in records}
+    rows: dict[Any, Rows] = {}
+    places: dict[Any, str] = {}
+    for location, row in records:
+        key, found = _key(task, row), _rows(task, location, row, settings)
+        if not np.isfinite(found).all():
+            raise ValueError(f"{location}: the answer is NaN or infinite; leave out the row")
+        if key in rows and not (rows[key].shape == found.shape and np.allclose(rows[key], found, atol=1e-2)):
+            raise ValueError(
+                f"{location}: the same input has another answer in {places[key]}; give answers of one model"
+            )
+        rows.setdefault(key, found)
+        places.setdefault(key, location)
     return RecordedAnswers(tuple(paths), "+".join(map(sha256, paths)), settings, rows)
 
 

@@ -30,19 +30,32 @@ class RecordedVectors:
     size: int
     """Numbers in a vector."""
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its outputs depend on."""
+        return self.sha256
+
     def record(self) -> dict[str, str]:
         """Return name and digest, for the task card of the student."""
         return {"name": ", ".join(path.name for path in self.paths), "sha256": self.sha256, "licence": ""}
 
-    def rows_of(self, texts: Sequence[str]) -> np.ndarray:
+    def rows_of(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
         """Return the row of each text.
+
+        Args:
+            vectors: [rows, size], of all rows.
 
         Raises:
             ValueError: if a text has no vector, or two different ones.
         """
         rows: dict[str, int] = {}
         for row, text in enumerate(self.texts):
-            rows.setdefault(text, row)
+            first = rows.setdefault(text, row)
+            if first != row and not np.allclose(vectors[first], vectors[row], atol=1e-3):
+                raise ValueError(
+                    f"{self.texts.locations[row]}: the text has another vector in {self.texts.locations[first]}; give "
+                    "the vectors of one model"
+                )
         missing = [text for text in texts if text not in rows]
         if missing:
             raise ValueError(
@@ -55,14 +68,14 @@ class RecordedVectors:
         """Return the digest of the files."""
         return {"recorded": self.sha256}
 
-    def compute(self, texts: Sequence[str], world: World) -> Compute:
+    def vectors(self, texts: Examples, world: World) -> Compute:
         """Return a function from a slice of texts to the vectors of each, [1, size]; it reads the files at once.
 
         Raises:
-            ValueError: if a text has no vector.
+            ValueError: as `rows_of`; or naming the row of a vector that is damaged.
         """
-        rows = self.rows_of(texts)
         vectors = np.concatenate([_vectors(path, self.size) for path in self.paths])
+        rows = self.rows_of(texts, vectors)
         return lambda part: list(vectors[rows[part]][:, None])
 
 
@@ -82,10 +95,14 @@ def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
                     "`bertline embed -o vectors.parquet` writes `text` and `vector`"
                 )
         for number, text in enumerate(read_column(path, TEXT).to_pylist(), start=1):
-            if not isinstance(text, str) or not text.strip():
+            if not isinstance(text, str | None):
+                raise ValueError(f"`{path}`, row {number}: `{TEXT}` must be a string: `{text}`")
+            if not (text or "").strip():
                 raise ValueError(f"`{path}`, row {number}: `{TEXT}` is empty")
             texts.add(f"`{path}`, row {number}", text)
         sizes[path] = _size(path)
+        if texts and not sizes[path]:
+            raise ValueError(f"`{path}`, row 1: a vector of 0 numbers")
     if not texts:
         raise ValueError(f"no rows in {', '.join(f'`{path}`' for path in paths)}")
     if len({*sizes.values()}) > 1:
@@ -109,14 +126,19 @@ def _size(path: Path) -> int:
 
 
 def _vectors(path: Path, size: int) -> np.ndarray:
-    """Return the vectors of a file, [rows, size] float32."""
+    """Return the vectors of a file at length 1, [rows, size] float32."""
     column = read_column(path, VECTOR).combine_chunks()
     if column.null_count:
         row = column.is_null().index(True).as_py() + 1
         raise ValueError(f"`{path}`, row {row}: `{VECTOR}` is empty; its text was rejected: leave out the row")
-    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-    if len(values) != len(column) * size:
+    if not isinstance(column.type, pa.FixedSizeListType):
         lengths = column.value_lengths().to_numpy()
-        row = int(np.flatnonzero(lengths != size)[0]) + 1
-        raise ValueError(f"`{path}`, row {row}: a vector of {lengths[row - 1]} numbers, others have {size}")
-    return values.reshape(-1, size)
+        for row in np.flatnonzero(lengths != size)[:1]:
+            raise ValueError(f"`{path}`, row {row + 1}: a vector of {lengths[row]} numbers, others have {size}")
+    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(values, axis=1)
+    for row in np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[:1]:
+        raise ValueError(f"`{path}`, row {row + 1}: the vector is NaN, infinite or 0; leave out the row")
+    found: np.ndarray = (values / norms[:, None]).astype(np.float32)
+    return found

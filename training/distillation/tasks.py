@@ -23,11 +23,10 @@ from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, refuse_unused
 from training.checkpoint import load_model, load_tokenizer, read_shape
-from training.data.descriptions import are_all_pairs
+from training.data.descriptions import are_all_pairs, pair_flags
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.distillation.augmentation import text_variants
-from training.distillation.layers import take_layers
 from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
 from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
 from training.distillation.teachers import (
@@ -38,6 +37,7 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     read_task_teacher,
+    score_rows_of,
 )
 from training.evaluate import predict_with_progress, torch_run
 from training.finetune import finetune
@@ -60,12 +60,10 @@ from training.objectives.base import LabelledFeatures
 from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
 from training.provenance import PATH_FIELDS, Digests, input_digests, provenance, training_extent, training_machine
-from training.sentence_transformers import checkpoint_directory
+from training.reports.grid_report import CONTRAST_ROW
 from training.task_card import read_task_card
 from training.weights import checkpoint_digest
 
-CONTRAST = "fine-tuned"
-"""Folder of the contrast, in the run directory, and its row in the table of scores."""
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
 
@@ -95,11 +93,8 @@ class TaskDistillRecipe(FinetuneRecipe):
     outputs: Path | None = None
     """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
     `teacher-outputs` beside the run directory."""
-    take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
-    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
-    student starts as a part of its teacher."""
     alpha: Annotated[float, FRACTION] = 0.1
-    """Weight of the labels, 0 to 1; the teachers have the rest."""
+    """Weight of the labels, 0 to 1; the teachers have the rest. Without --train, it is 0."""
     temperature: Annotated[float, POSITIVE] = 2.0
     """Divisor of the logits of teachers and student before the softmax. A higher one shows more of the less probable
     labels."""
@@ -117,6 +112,8 @@ class TaskDistillRecipe(FinetuneRecipe):
             raise ValueError(f"--augment is for classification and regression, not for {self.task}: leave it out")
         if self.augment and self.recorded:
             raise ValueError("--augment needs a teacher that answers to new texts: give --teacher, not --recorded")
+        if not self.train:  # nothing has labels
+            object.__setattr__(self, "alpha", 0.0)
         if not self.augment:
             refuse_unused(self, "augment_with", "needs --augment")
         if not (self.train or self.unlabelled):
@@ -147,22 +144,22 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     if recipe.augment:
         texts = Examples([*data.train.located(), *unlabelled.located()])
         unlabelled = Examples([*unlabelled.located(), *_variants(recipe, texts, run.world).located()])
+    create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
     outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
     others = run.world.on_main(lambda: _teacher_scores(recipe, data, teachers, run.world))
-    if recipe.contrast and recipe.train:
+    if recipe.contrast and recipe.train and recipe.dev:
         others |= _contrast(recipe, run.world)
     data = replace(data, task=_with_scale(data.task, teachers, outputs)) if not recipe.train else data
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
-    model = take_layers(model, recipe.take_layers) if recipe.take_layers else model
     lessons = [_lesson(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     objective = TaskDistillation(
         OBJECTIVES[recipe.task],
         MATCHINGS[recipe.task](data.task, recipe.temperature),
         lambda example: [lesson(example) for lesson in lessons],
-        alpha=recipe.alpha if recipe.train else 0.0,
+        alpha=recipe.alpha,
     )
     batches = finetuning_batches(recipe, data.task, items, objective)
     progress = train_network(recipe, run, data, model, batches)
@@ -182,7 +179,7 @@ def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_d
     Args:
         of_inputs: `training.provenance.input_digests`, or a cached version of it.
     """
-    teachers = [checkpoint_digest(checkpoint_directory(path)) for path in recipe.teacher]
+    teachers = [read_task_teacher(path, recipe.task).digest for path in recipe.teacher]
     teachers += map(sha256, recipe.recorded)
     data = (*recipe.train, *recipe.unlabelled)
     return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers}
@@ -222,8 +219,12 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tup
             raise ValueError(f"no examples in `{path}`")
         for location, example in found.located():
             unlabelled.add(location, data.task.complete(example))
+    if any(pair_flags(data.train)) and unlabelled and not any(pair_flags(unlabelled)):
+        raise ValueError(f"`{recipe.unlabelled[0]}` has single texts, but the training data have pairs (text_pair)")
     for teacher in teachers:
         _check_teacher(teacher, data)
+    if not recipe.train and len(kinds := {getattr(teacher.settings, "activation", "") for teacher in teachers}) > 1:
+        raise ValueError(f"teachers give numbers of different kinds ({', '.join(sorted(kinds))}): leave out one kind")
     return data, unlabelled
 
 
@@ -252,16 +253,25 @@ def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Ex
 
 
 def _settings_of(teacher: TaskSource, recipe: TaskDistillRecipe) -> TaskSettings:
-    """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe."""
+    """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe.
+
+    Raises:
+        ValueError: for thresholds that the task does not have.
+    """
     settings = teacher.settings
     given: dict[str, Any] = {"max_seq_length": sequence_length(recipe)}
     if isinstance(settings, SpanSettings | TaggingSettings):
         given["doc_stride"] = min(recipe.doc_stride, given["max_seq_length"] // 2)
     if isinstance(settings, SpanSettings):
+        if recipe.null_threshold == "auto" and not (settings.unanswerable and recipe.dev):
+            raise ValueError("--null-threshold auto needs a teacher of unanswerable questions, and dev data")
         given |= {"max_query_length": recipe.max_query_length, "max_answer_length": recipe.max_answer_length}
         given["null_threshold"] = 0.0 if recipe.null_threshold == "auto" else recipe.null_threshold
     if isinstance(settings, ClassificationSettings):
-        given["thresholds"] = ()
+        thresholds = () if recipe.thresholds == "auto" else recipe.thresholds
+        if thresholds and not settings.is_multi_label:
+            raise ValueError("--thresholds are for multi-label models, and the teacher gives one label: leave it out")
+        given["thresholds"] = thresholds * len(settings.labels) if len(thresholds) == 1 else thresholds
     return replace(settings, **given)
 
 
@@ -320,7 +330,7 @@ def _record(recipe: TaskDistillRecipe, source: TaskSource, examples: Examples, w
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
     made_from = source.made_from() | {"examples": digest_of(map(_inputs, examples))}
     load = functools.partial(source.task_outputs, recipe.task, examples, world)
-    return record_on_main(outputs_folder(recipe), made_from, len(examples), load, world, unit="example")
+    return record_on_main(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
 
 
 def _inputs(example: Any) -> list[Any]:
@@ -359,20 +369,20 @@ def _teacher_scores(
         predictions = predict_with_progress(teacher.task, data.dev, teacher.run(world))
         return teacher.task.score(data.dev, predictions)
 
+    networks = [teacher for teacher in teachers if isinstance(teacher, Teacher)]
     return {
-        f"teacher, {teacher.name}": cached_scores(
+        row: cached_scores(
             outputs_folder(recipe), teacher.made_from() | {"dev": dev}, functools.partial(score, teacher)
         )
-        for teacher in teachers
-        if isinstance(teacher, Teacher)
+        for row, teacher in zip(score_rows_of(networks), networks, strict=True)
     }
 
 
 def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:
     """Fine-tune the student on the labels alone; return its dev scores by row."""
     names = [item.name for item in fields(FinetuneRecipe) if item.init]
-    values = {name: getattr(recipe, name) for name in names} | {"run_dir": recipe.run_dir / CONTRAST}
+    values = {name: getattr(recipe, name) for name in names} | {"run_dir": recipe.run_dir / CONTRAST_ROW}
     if world.is_main:
         print(f"contrast: the same student without a teacher, in `{values['run_dir']}` (--no-contrast)", flush=True)
     card = read_task_card(finetune(FinetuneRecipe(**values), world))
-    return {CONTRAST: card.scores["dev"]} if card and recipe.dev else {}
+    return {CONTRAST_ROW: card.scores["dev"]} if card and recipe.dev else {}

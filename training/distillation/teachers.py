@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +16,17 @@ from tasks import AnyTask, settings_to_dict
 from tasks.base import TaskSettings
 from tasks.batching import RunModel, predict, run_features
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from training.checkpoint import load_model, load_tokenizer
+from tasks.files import sha256
+from training.checkpoint import CONFIG_FILE, load_model, load_tokenizer
 from training.checkpoint_task import read_checkpoint_task
 from training.data.examples import Examples, encode_examples
-from training.distillation.outputs import Compute
+from training.distillation.outputs import CHUNK, Compute
 from training.embedding_run import stated_settings
 from training.evaluate import torch_run
 from training.loop.distributed import World
 from training.objectives.distillation import MATCHINGS, Rows
 from training.provenance import checkpoint_record
+from training.reports.grid_report import TEACHER_ROW
 from training.reports.model_card import read_licence
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.task_card import read_task_card
@@ -49,10 +52,21 @@ class Teacher:
         """Name of the checkpoint."""
         return checkpoint_record(self.checkpoint)["name"]
 
-    def compute(self, texts: Sequence[str], world: World) -> Compute:
-        """Load the network; return a function from a slice of texts to the vector of each, [1, size]."""
+    def vectors(self, texts: Examples, world: World) -> Compute:
+        """Load the network; return a function from a slice of texts to the vector of each, [1, size].
+
+        Raises:
+            ValueError: naming the location of a text that the teacher cannot read.
+        """
+        self._check(texts)
         run = self.run(world)
         return lambda part: [vector[None] for vector in predict(self.task, texts[part], run)]
+
+    def _check(self, examples: Examples) -> None:
+        """Raise for an example that the teacher cannot read, before hours of work."""
+        located = list(examples.located())
+        for first in range(0, len(located), CHUNK):
+            encode_examples(self.task, Examples(located[first : first + CHUNK]))
 
     def task_outputs(self, task: str, examples: Examples, world: World) -> Compute:
         """Load the network; return a function from a slice of examples to the outputs for each (`Matching.rows`).
@@ -60,6 +74,7 @@ class Teacher:
         Raises:
             ValueError: naming the location of an example that the teacher cannot read.
         """
+        self._check(examples)
         run, located, rows_of = self.run(world), list(examples.located()), MATCHINGS[task].rows
 
         def compute(part: slice) -> list[Rows]:
@@ -85,12 +100,18 @@ class Teacher:
         return {
             "task": self.task.name,
             "weights": self.sha256,
+            "config": sha256(checkpoint_directory(self.checkpoint) / CONFIG_FILE),
             "tokenizer": self.task.tokenizer.digest,
             "settings": settings_to_dict(self.task.settings),
         }
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its outputs depend on."""
+        return hashlib.sha256(json.dumps(self.made_from(), sort_keys=True).encode()).hexdigest()
+
     def record(self) -> dict[str, str]:
-        """Return name, digest and licence, for the task card of the student."""
+        """Return name, digest of the weights and licence, for the task card of the student."""
         licence = read_licence(self.checkpoint)
         return {**checkpoint_record(self.checkpoint), "sha256": self.sha256, "licence": licence}
 
@@ -158,10 +179,20 @@ def digest_of(items: Iterable[Any]) -> str:
 
 def check_different(teachers: Sequence[Teacher]) -> None:
     """Raise ValueError if a teacher is given twice."""
-    names: dict[str, Path] = {}
+    seen: dict[str, Path] = {}
     for teacher in teachers:
-        if (other := names.setdefault(teacher.sha256, teacher.checkpoint)) != teacher.checkpoint:
-            raise ValueError(f"teachers `{other}` and `{teacher.checkpoint}` have the same weights; leave one out")
+        if other := seen.get(teacher.digest):
+            raise ValueError(f"teachers `{other}` and `{teacher.checkpoint}` are the same; leave one out")
+        seen[teacher.digest] = teacher.checkpoint
+
+
+def score_rows_of(teachers: Sequence[Teacher]) -> list[str]:
+    """Return the name of each teacher's row in tables of scores; teachers of one name get their path."""
+    names = [teacher.name for teacher in teachers]
+    shown = [
+        name if names.count(name) == 1 else str(item.checkpoint) for name, item in zip(names, teachers, strict=True)
+    ]
+    return [f"{TEACHER_ROW}{name}" for name in shown]
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:

@@ -18,9 +18,9 @@ from tasks.features import Features
 from tasks.regression import RegressionExample
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.checkpoint import create_model, load_tokenizer, read_shape
+from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_texts
-from training.distillation.layers import take_layers
 from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
 from training.distillation.projection import SAMPLE, padding_axes, principal_axes
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
@@ -32,6 +32,7 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     read_embedder,
+    score_rows_of,
     unit_rows,
 )
 from training.embedding_run import (
@@ -53,6 +54,7 @@ from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Phase, Progress, Stage
 from training.model.heads import BertModel
+from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
 from training.objectives.vector_distillation import PROJECTION, VectorDistillation
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
@@ -90,9 +92,9 @@ class VectorDistillRecipe(EmbeddingRecipe):
     of a text's own vector, 1 - cosine, counts 1."""
     projection: Literal["auto", "pca", "learnt", "kept"] = "auto"
     """How vectors of different sizes are compared. auto: as they are if sizes are equal; else the teacher's vectors
-    along their principal axes, or with zeros added. pca: principal axes in any case. learnt: a linear layer from the
-    student's vector to the teacher's, left out after training. kept: such a layer that stays in the model, whose
-    vectors then have the teacher's size."""
+    along their principal axes, or with zeros added. pca: principal axes in any case, as with --dimensions. learnt: a
+    linear layer from the student's vector to the teacher's, left out after training. kept: such a layer that stays in
+    the model, whose vectors then have the teacher's size."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
     """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
     student starts as a part of its teacher."""
@@ -112,6 +114,8 @@ class VectorDistillRecipe(EmbeddingRecipe):
         super().__post_init__()
         if bool(self.teacher) == bool(self.recorded):
             raise ValueError("give either --teacher or --recorded, the vectors to learn")
+        if self.split_sentences and not self.train:
+            raise ValueError("--split-sentences is for --train; recorded texts stay as they are")
         if not self.train:
             object.__setattr__(self, "train", self.recorded)
         if not self.train:
@@ -145,14 +149,14 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
     data = _read_data(recipe, sources)
     recipe = replace(recipe, pooling=data.task.settings.pooling)
     digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
-    digests |= weights_digest(recipe.checkpoint) | {"teachers_sha256": [source.sha256 for source in sources]}
+    digests |= weights_digest(recipe.checkpoint) | {"teachers_sha256": [source.digest for source in sources]}
     if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS))):
         return run.checkpoint_path
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
     origin["teachers"] = [source.record() for source in sources]
-    vectors = [_record(recipe, source, list(data.features), run.world) for source in sources]
     torch.manual_seed(recipe.seed)
     model = _create_student(recipe, data.task.settings)
+    vectors = [_record(recipe, source, data.texts, run.world) for source in sources]
     before: dict[str, dict[str, float]] = {}
     if run.world.is_main and data.dev:
         before = _teacher_scores(recipe, sources, data.dev, run.world)
@@ -190,8 +194,10 @@ class _Data:
     """Texts of a run, and the task that encodes them."""
 
     task: Embedding
-    features: dict[str, Features]
-    """Features of each different text."""
+    texts: Examples
+    """Each different text."""
+    features: Sequence[Features]
+    """Features of each text."""
     dev: Sequence[RegressionExample]
     """Pairs with a similarity; empty without dev data."""
 
@@ -203,8 +209,8 @@ def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> _Data:
     texts = different_texts(_located_texts(recipe, sources))
     if len(texts) < 2:
         raise ValueError(f"`{recipe.train[0]}` has fewer than two different texts; there is nothing to compare")
-    features = encode_texts(task, texts, recipe.train_seq_length)
-    return _Data(task=task, features=features, dev=read_dev_pairs(recipe, tokenizer))
+    features = list(encode_texts(task, texts, recipe.train_seq_length).values())
+    return _Data(task=task, texts=texts, features=features, dev=read_dev_pairs(recipe, tokenizer))
 
 
 def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
@@ -220,11 +226,11 @@ def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> It
                 yield location, part
 
 
-def _record(recipe: VectorDistillRecipe, source: Source, texts: Sequence[str], world: World) -> TeacherOutputs:
+def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world: World) -> TeacherOutputs:
     """Return the vectors of a teacher for all texts; the main process computes those that are missing."""
     made_from = source.made_from() | {"texts": digest_of(texts)}
-    load = partial(source.compute, texts, world)
-    return record_on_main(outputs_folder(recipe), made_from, len(texts), load, world, unit="text")
+    load = partial(source.vectors, texts, world)
+    return record_on_main(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
 
 
 def _teacher_scores(
@@ -235,12 +241,14 @@ def _teacher_scores(
     def score(teacher: Teacher, task: Embedding) -> dict[str, float]:
         return similarity_scores(task, dev, teacher.run(world))
 
+    teachers = [source for source in sources if isinstance(source, Teacher)]
     return {
-        f"teacher, {source.name}": cached_scores(
-            outputs_folder(recipe), source.made_from() | {"dev": digest_of(dev)}, partial(score, source, source.task)
+        row: cached_scores(
+            outputs_folder(recipe),
+            teacher.made_from() | {"dev": digest_of(dev)},
+            partial(score, teacher, Embedding(teacher.task.tokenizer, teacher.task.settings)),
         )
-        for source in sources
-        if isinstance(source, Teacher) and isinstance(source.task, Embedding)
+        for row, teacher in zip(score_rows_of(teachers), teachers, strict=True)
     }
 
 
@@ -270,6 +278,11 @@ class _Lesson:
 
 
 def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) -> BertModel:
+    """Create the student before hours of work.
+
+    Raises:
+        ValueError: for layers or dimensions that it does not have.
+    """
     if recipe.from_scratch:
         shape = read_shape(checkpoint_directory(recipe.checkpoint))
         model = create_model("embedding", shape, dropout=recipe.dropout)
@@ -277,32 +290,30 @@ def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) ->
         model = load_embedder(recipe.checkpoint, settings, new_head=True, dropout=recipe.dropout)
     model = take_layers(model, recipe.take_layers) if recipe.take_layers else model
     model.bert.pooler.requires_grad_(False)
+    size = _vector_size(model, settings)
+    if too_large := [dimension for dimension in recipe.dimensions if dimension >= size]:
+        raise ValueError(f"--dimensions `{too_large[0]}` must be below the {size} of the student's vectors")
     return model
 
 
 def _prepare(
     recipe: VectorDistillRecipe, settings: EmbeddingSettings, model: BertModel, vectors: Sequence[TeacherOutputs]
 ) -> _Lesson:
-    """Choose the projection, and add its layer to the model if it is a part of the student.
-
-    Raises:
-        ValueError: for dimensions that the student does not have.
-    """
+    """Choose the projection, and add its layer to the model if it is a part of the student."""
     teacher_size, size = sum(outputs.width for outputs in vectors), _vector_size(model, settings)
     layers, is_layer = settings.layers, recipe.projection in ("learnt", "kept")
     if is_layer:
+        torch.manual_seed(recipe.seed)  # teachers may have drawn numbers
         name = PROJECTION if recipe.projection == "learnt" else str(len(layers))
         model.dense[name] = nn.Linear(size, teacher_size, bias=False)
         layers = (*layers, dense_layer("identity")) if recipe.projection == "kept" else layers
         size = teacher_size
-    if too_large := [dimension for dimension in recipe.dimensions if dimension >= size]:
-        raise ValueError(f"--dimensions `{too_large[0]}` must be below the {size} of the student's vectors")
     lesson = _Lesson(vectors=vectors, axes=np.eye(0), sizes=(size, *recipe.dimensions), layers=layers, kept=None)
-    if size <= teacher_size and (recipe.projection == "pca" or recipe.dimensions or size < teacher_size):
-        sample = np.arange(0, len(vectors[0]), -(-len(vectors[0]) // SAMPLE))
-        axes, kept = principal_axes(lesson.teacher_vectors(sample), size)
-        return replace(lesson, axes=axes, kept=kept)
-    return replace(lesson, axes=padding_axes(teacher_size, size))
+    if is_layer or not (recipe.projection == "pca" or recipe.dimensions or size < teacher_size):
+        return replace(lesson, axes=padding_axes(teacher_size, size))
+    sample = np.arange(0, len(vectors[0]), -(-len(vectors[0]) // SAMPLE))
+    axes, kept = principal_axes(lesson.teacher_vectors(sample), min(size, teacher_size))
+    return replace(lesson, axes=np.pad(axes, [(0, 0), (0, size - axes.shape[1])]), kept=kept)
 
 
 def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
@@ -318,11 +329,11 @@ def _report_data(
     kept = "" if lesson.kept is None else f", which keep {lesson.kept:.1%} of its vectors"
     print(f"teacher: {licences([source.record() for source in sources])}", flush=True)
     print(
-        f"{len(data.features):,} texts; {describe_vectors(data.task.settings)}; {lesson.axes.shape[0]} numbers of the "
+        f"{len(data.texts):,} texts; {describe_vectors(data.task.settings)}; {lesson.axes.shape[0]} numbers of the "
         f"teacher are compared with {lesson.sizes[0]}{kept}",
         flush=True,
     )
-    return report_texts(recipe, data.task, ((item,) for item in data.features.values()), data.dev)
+    return report_texts(recipe, data.task, ((item,) for item in data.features), data.dev)
 
 
 # Training
@@ -340,7 +351,7 @@ def _batches(
         similarity_weight=recipe.similarity_weight,
         world=world,
     )
-    items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features.values())]
+    items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features)]
     pad_id = task.tokenizer.pad_id
     return FinetuningData(items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id)
 

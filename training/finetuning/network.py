@@ -13,6 +13,7 @@ from training.checkpoint import create_model, labels_of, load_model, read_config
 from training.finetuning.recipe import FinetuneRecipe
 from training.model.config import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
+from training.model.layer_subset import take_layers
 from training.objectives.regression import standardise_head
 from training.task_card import read_task_card
 from training.weights import read_weights
@@ -25,6 +26,8 @@ def create_network(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
         ValueError: for layers that the checkpoint does not have.
     """
     model = _new_model(recipe, task) if recipe.from_scratch else _pretrained_model(recipe, task)
+    if recipe.take_layers:
+        model = take_layers(model, recipe.take_layers)
     if recipe.frozen:
         model.bert.freeze()
     return model

@@ -68,6 +68,9 @@ class FinetuneRecipe(LoopSettings):
     """Combination of several layers: concatenated, added, or averaged with learned weights."""
     bilstm: Annotated[int, NOT_NEGATIVE] | None = None
     """Size of each direction of a BiLSTM of two layers below the head (the paper: 768); 0 for none."""
+    take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
+    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4: a smaller network that starts from its
+    weights, as DistilBERT does."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it
@@ -97,6 +100,8 @@ class FinetuneRecipe(LoopSettings):
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is for {' and '.join(tasks)}")
+        if self.take_layers and (self.from_scratch or self.layers or self.combine):
+            raise ValueError("--take-layers takes trained layers: leave out --from-scratch, --layers and --combine")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 

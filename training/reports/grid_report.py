@@ -14,6 +14,9 @@ from matplotlib.axes import Axes
 from tasks.metrics import is_loss
 from training.reports.plot import COLOURS, FAILED, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
+TEACHER_ROW, CONTRAST_ROW = "teacher, ", "fine-tuned"
+"""Rows of scores in a distillation: those of a teacher begin with the first; the second learnt the labels alone."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -48,7 +51,8 @@ class Outcome:
     def baseline(self) -> tuple[str, Mapping[str, float]]:
         """Return name and scores of the baseline without a model."""
         rows = {name: row for name, row in self.scores.items() if isinstance(row, Mapping)}
-        return next((name, row) for name, row in rows.items() if not name.startswith("dev"))
+        others = ("dev", TEACHER_ROW, CONTRAST_ROW)
+        return next((name, row) for name, row in rows.items() if not name.startswith(others))
 
     def failure(self, metric: str) -> str | None:
         """Return why the run counts as failed: it stopped, or is not better than the baseline. None if it does not.

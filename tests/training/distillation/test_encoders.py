@@ -129,6 +129,7 @@ def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
         ({"teacher": None}, "--objective distillation needs --teacher"),
         ({"objective": "masked-lm"}, "has no effect here: it is for --objective distillation"),
         ({"relation_heads": 3}, "--relation-heads `3` does not divide the hidden size 16 of the student"),
+        ({"relation_weight": 0.0, "token_weight": 0.0, "hidden_weight": 0.0}, "nothing is learnt from the teacher"),
         ({"teacher_layer": 2}, r"--teacher-layer `2`: `.*` has 2 layers"),
         ({"compile": "on"}, "leave out --compile"),
         ({"max_seq_length": 80, "max_position_embeddings": 128}, "has 64 positions, too few for 80 tokens"),

@@ -5,8 +5,8 @@ import torch
 
 from tests.families import CONFIGS, create
 from training.checkpoint import load_model
-from training.distillation.layers import take_layers
 from training.model.heads import MODELS
+from training.model.layer_subset import take_layers
 
 FIRST = [name for name in CONFIGS if "albert" not in name]
 

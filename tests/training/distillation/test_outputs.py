@@ -11,6 +11,7 @@ from training.distillation import outputs as module
 from training.distillation.outputs import ENDS_FILE, VALUES_FILE, cached_scores, record_on_main, record_outputs
 
 MADE_FROM = {"teacher": "a"}
+PLACES = [f"`a.txt`, line {number}" for number in range(1, 8)]
 ITEMS = [np.full((count, 3), count, np.float32) + np.arange(3) for count in (1, 4, 2, 1, 0, 3, 2)]
 
 
@@ -33,7 +34,7 @@ def small_chunks(monkeypatch):
 
 
 def record(folder, compute, made_from=MADE_FROM):
-    return record_outputs(folder, made_from, len(ITEMS), compute, unit="text")
+    return record_outputs(folder, made_from, PLACES, compute, unit="text")
 
 
 def check(found):
@@ -106,11 +107,11 @@ def test_full_disk_keeps_what_is_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_outputs_that_are_no_numbers_are_refused(value, tmp_path):
-    """The error counts from 1 and says which item; nothing is left."""
+    """The error says where the item is; nothing is left."""
     items = [rows.copy() for rows in ITEMS]
     items[3][0, 1] = value
 
-    with pytest.raises(ValueError, match="the teacher's outputs for text 4 are NaN or infinite"):
+    with pytest.raises(ValueError, match=r"`a\.txt`, line 4: the outputs of the teacher are NaN or infinite"):
         record(tmp_path, Computed(items))
     assert not list(tmp_path.iterdir())
 
@@ -136,7 +137,7 @@ def test_a_teacher_is_loaded_only_if_it_has_to_run(tmp_path, alone):
         return Computed()
 
     for _ in range(2):
-        check(record_on_main(tmp_path, MADE_FROM, len(ITEMS), load, alone, unit="text"))
+        check(record_on_main(tmp_path, MADE_FROM, PLACES, load, alone, unit="text"))
 
     assert len(loads) == 1
 

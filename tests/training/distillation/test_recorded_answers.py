@@ -78,7 +78,11 @@ def test_answers_teach_as_their_model(name, recorded, recipe_of, taught, alone):
             "needs columns `text`",
         ),
         ("regression", lambda rows: [row | {"value": None} for row in rows], "row 1: `value` is empty"),
-        ("regression", lambda rows: [row | {"value": np.nan} for row in rows], "for example 1 are NaN or infinite"),
+        (
+            "regression",
+            lambda rows: [row | {"value": np.nan} for row in rows],
+            "row 1: the answer is NaN or infinite",
+        ),
         ("multiple-choice", lambda rows: rows[:0], "no rows in"),
     ],
 )

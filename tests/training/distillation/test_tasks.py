@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from tests.toy import write_classification, write_multi_label, write_spans
+from training.checkpoint import read_shape
 from training.distillation.tasks import TaskDistillRecipe, distil_task
 from training.evaluate import load_for_evaluation
 from training.finetune import finetune
@@ -283,3 +284,68 @@ def test_a_grid_of_students(recipe_of, taught, tmp_path, alone):
     assert grid(cells, alone).best == found.best
     with pytest.raises(ValueError, match=r"--alpha `0.5` has no effect here: it needs --teacher"):
         replace(cells, teacher=(), unlabelled=(), temperature=2.0, alpha=0.5)
+
+
+def test_the_contrast_is_the_same_student(recipe_of, taught, alone, capsys):
+    """With some layers only, the contrast has these layers, too; a student below its teacher is no failure."""
+    train = taught("classification")[1]
+    recipe = recipe_of("classification", train=(train,), unlabelled=(), take_layers=(1,), num_epochs=3)
+    path = distil_task(recipe, alone)
+
+    sizes = [read_shape(run).num_hidden_layers for run in (path, recipe.run_dir / "fine-tuned" / "checkpoint")]
+    assert sizes == [1, 1]
+    card = read_task_card(path)
+    assert (card.scores["dev"]["accuracy"] > card.scores["majority label"]["accuracy"]) == (
+        "is not above" not in capsys.readouterr().err
+    )
+
+
+def test_teachers_of_numbers_of_different_kinds(recipe_of, taught, tmp_path, alone):
+    """Logits for a sigmoid and numbers are not averaged."""
+    other = shutil.copytree(taught("regression")[0], tmp_path / "other")
+    values = json.loads((other / "task.json").read_text())
+    values["settings"]["activation"] = "sigmoid"
+    (other / "task.json").write_text(json.dumps(values))
+    recipe = recipe_of("regression")
+
+    with pytest.raises(ValueError, match=r"different kinds \(identity, sigmoid\): leave out one kind"):
+        distil_task(replace(recipe, teacher=(other, *recipe.teacher)), alone)
+
+
+def test_thresholds_without_labels(recipe_of, alone):
+    """Given thresholds are those of the student, and refused where there are none."""
+    path = distil_task(recipe_of("multi-label", thresholds=(0.3,), num_epochs=0.5), alone)
+
+    assert read_task_card(path).settings.thresholds == (0.3, 0.3, 0.3)
+    for name, changes, message in (
+        ("classification", {"thresholds": (0.3,)}, "--thresholds are for multi-label models"),
+        ("spans", {"null_threshold": "auto", "dev": ()}, "--null-threshold auto needs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distil_task(recipe_of(name, run_dir=path.parent.parent / "new", **changes), alone)
+
+
+def test_questions_without_answers(recipe_of, alone):
+    """SQuAD's format needs no answers if there are no labels."""
+    recipe = recipe_of("spans", num_epochs=0.2)
+    content = json.loads(recipe.unlabelled[0].read_text())
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                del question["answers"]
+    recipe.unlabelled[0].write_text(json.dumps(content))
+
+    assert distil_task(recipe, alone).exists()
+
+
+def test_pairs_beside_single_texts(recipe_of, tmp_path, alone):
+    """Pairs in the training data and single texts without labels are not one task."""
+    rows = [{"text": "a cat", "text_pair": "the", "label": label} for label in ("yes", "no")]
+    (train := tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="has single texts, but the training data have pairs"):
+        distil_task(recipe_of("classification", train=(train,), dev=()), alone)
+
+
+def test_the_weight_of_labels_without_labels_is_zero(recipe_of):
+    """Task card and model card state what counted."""
+    assert recipe_of("classification").alpha == 0

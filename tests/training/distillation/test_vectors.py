@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,12 @@ import torch
 
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
+from tests.families import create
+from tests.toy_tokenizers import modernbert
 from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
 from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.checkpoint_writer import save_checkpoint
+from training.distillation.projection import principal_axes
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
 from training.evaluate import load_for_evaluation
 from training.loop.run_directory import RunDirectory, read_metrics
@@ -147,7 +151,7 @@ def test_several_teachers(recipe, teacher, texts, tmp_path, alone):
     mean = sum(item @ item.T for item in both) / 2
     ours = vectors_of(path, texts)
     assert float(np.abs(ours @ ours.T - mean).mean()) < 0.08
-    with pytest.raises(ValueError, match="have the same weights; leave one out"):
+    with pytest.raises(ValueError, match="are the same; leave one out"):
         distil_vectors(replace(recipe, teacher=(other, shutil.copytree(other, tmp_path / "copy"))), alone)
 
 
@@ -223,6 +227,11 @@ def test_two_processes_give_the_losses_of_one(recipe, teacher, tmp_path):
         ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
         ({"dimensions": (32,)}, "--dimensions `32` must be below the 32 of the student's vectors"),
         ({"dimensions": (8,), "projection": "kept"}, "--dimensions need --projection pca"),
+        ({"take_layers": (2,)}, "--take-layers `2`: the checkpoint has 2 layers"),
+        (
+            {"teacher": (), "recorded": (Path("a"),), "train": (), "split_sentences": True},
+            "--split-sentences is for --train",
+        ),
         ({"similarity_weight": -1.0}, "--similarity-weight must be at least 0"),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
     ],
@@ -250,7 +259,17 @@ def test_a_teacher_without_pooling_is_refused(recipe, alone):
         (lambda table: _with(table, "text", 3, " "), "row 4: `text` is empty"),
         (lambda table: _with(table, "vector", 2, None), "row 3: `vector` is empty"),
         (lambda table: _with(table, "vector", 2, [1.0]), "row 3: a vector of 1 numbers, others have 64"),
-        (lambda table: _with(table, "vector", 2, [float("nan")] * 64), "for text 3 are NaN or infinite"),
+        (
+            lambda table: _with(_with(table, "vector", 2, [1.0]), "vector", 9, [1.0] * 127),
+            "row 3: a vector of 1 numbers",
+        ),
+        (lambda table: _with(table, "vector", 2, [0.0] * 64), "row 3: the vector is NaN, infinite or 0"),
+        (lambda table: _with(table, "vector", 2, [1e200] * 64), "row 3: the vector is NaN, infinite or 0"),
+        (
+            lambda table: pa.concat_tables([table, _with(table, "vector", 4, [-1.0] * 64)]),
+            "row 305: the text has another vector in .*, row 5",
+        ),
+        (lambda table: _with(table, "vector", 2, [float("nan")] * 64), "row 3: the vector is NaN, infinite or 0"),
         (lambda table: table.set_column(1, "vector", table["text"]), "column `vector` must hold lists of numbers"),
     ],
 )
@@ -286,3 +305,57 @@ def test_vectors_are_those_of_the_task(recipe, alone, texts):
 
     task = Embedding(load_tokenizer(path), read_task_card(path).settings)
     assert task.settings == EmbeddingSettings(max_seq_length=32, pooling="mean", normalize=True)
+
+
+def test_a_larger_student_is_cut_along_axes(recipe, texts, alone):
+    """The first numbers of a larger student are the teacher's principal axes, and the others are trained to zero."""
+    teacher = write_embedder(recipe.run_dir.parent / "small", recipe.checkpoint, hidden_size=16)
+    path = distil_vectors(replace(recipe, teacher=(teacher,), dimensions=(8,)), alone)
+
+    ours, theirs = vectors_of(path, texts), vectors_of(teacher, texts)
+    cut = ours[:, :8] / np.linalg.norm(ours[:, :8], axis=1, keepdims=True)
+    axes, _ = principal_axes(theirs, 8)
+    best = theirs @ axes
+    best /= np.linalg.norm(best, axis=1, keepdims=True)
+    assert float((cut * best).sum(1).mean()) > 0.9
+    assert float(np.square(ours[:, 16:]).sum(1).mean()) < 0.1
+
+
+@pytest.mark.parametrize("file", ["config.json", "task.json"])
+def test_a_changed_teacher_is_another_teacher(file, recipe, teacher, tmp_path, alone):
+    """The same weights in another network or with other pooling have outputs of their own; no run goes on with them."""
+    other = shutil.copytree(teacher, tmp_path / "other")
+    recipe = replace(recipe, teacher=(other,), num_epochs=0.5)
+    distil_vectors(recipe, alone)
+    old, new = {"config.json": ('"gelu"', '"relu"'), "task.json": ('"mean"', '"cls"')}[file]
+    (other / file).write_text((other / file).read_text().replace(old, new))
+
+    with pytest.raises(ValueError, match="was started with other contents of `teachers`"):
+        distil_vectors(recipe, alone)
+    distil_vectors(replace(recipe, run_dir=tmp_path / "new"), alone)
+    folders = [path for path in (tmp_path / "teacher-outputs").iterdir() if path.is_dir()]
+    assert len(folders) == 2
+
+
+def test_texts_that_only_the_student_can_read(recipe, alone, tmp_path):
+    """A text without tokens for the teacher is found before any of its outputs is computed."""
+    student = tmp_path / "student"
+    backend = modernbert()
+    create("modernbert", "embedding", student.parent)
+    student.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (student.parent / name).rename(student / name)
+    assert backend.encode("\u200b", add_special_tokens=False).ids
+    recipe.train[0].write_text("the cat\n" * 3 + "\u200b\n" + "a dog\n", encoding="utf-8")
+
+    with pytest.raises(ValueError, match=r"texts\.txt`, line 4, text: "):
+        distil_vectors(replace(recipe, checkpoint=student), alone)
+    assert not list((tmp_path / "teacher-outputs").glob("*"))
+
+
+def test_teachers_of_one_name_have_rows_of_their_own(recipe, teacher, tmp_path, alone):
+    """The table shows both, by their paths."""
+    other = write_embedder(tmp_path / "large", recipe.checkpoint, hidden_size=32, seed=5)
+    rows = read_task_card(distil_vectors(replace(recipe, teacher=(teacher, other), num_epochs=0.5), alone)).scores
+
+    assert [row for row in rows if row.startswith("teacher")] == [f"teacher, {teacher}", f"teacher, {other}"]

@@ -1,4 +1,4 @@
-"""A student with some layers of its teacher, as in DistilBERT (Sanh et al. 2019)."""
+"""A network with some layers of another, as DistilBERT starts with layers of its teacher (Sanh et al. 2019)."""
 
 from __future__ import annotations
 
