@@ -34,11 +34,11 @@ from training.embedding_run import (
     different_texts,
     embedding_settings,
     encode_texts,
-    pair_evaluation,
     parse_embedding_recipe,
     read_dev_pairs,
     report_texts,
     scores_before,
+    train_embedder,
     weights_digest,
     write_embedder,
 )
@@ -46,8 +46,7 @@ from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
-from training.loop.train import train
-from training.loop.types import Phase, Progress, Stage
+from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
@@ -136,7 +135,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
         baselines = scores_before(data.task, data.dev, model, run.world) if data.dev else {}
         origin["cuts"] = _report_data(recipe, data)
     batches = _batches(recipe, data, model, run.world)
-    progress = _train(recipe, run, data, model, batches)
+    progress = train_embedder(recipe, run, data.task, data.dev, model, batches, label="contrastive")
     if run.world.is_main:
         origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
         write_embedder(recipe, run, data.task, data.dev, model, baselines=baselines, origin=origin)
@@ -268,21 +267,6 @@ def _batches(recipe: ContrastiveRecipe, data: _Data, model: BertModel, world: Wo
     pad_id = data.task.tokenizer.pad_id
     return FinetuningData(
         data.encoded, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id
-    )
-
-
-def _train(
-    recipe: ContrastiveRecipe, run: RunDirectory, data: _Data, model: BertModel, batches: FinetuningData
-) -> Progress:
-    return train(
-        model,
-        [Phase(data=batches)],
-        batches.objective.losses,
-        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
-        settings=recipe,
-        run=run,
-        evaluation=pair_evaluation(recipe, data.task, data.dev, model, run.world),
-        label="contrastive",
     )
 
 

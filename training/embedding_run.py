@@ -17,13 +17,15 @@ from training.checkpoint import read_shape
 from training.command import parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
+from training.data.finetuning import FinetuningData
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_similarities
 from training.evaluate import format_scores, torch_run
 from training.loop.distributed import World
 from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
-from training.loop.types import Evaluation, LoopSettings
+from training.loop.train import train
+from training.loop.types import Evaluation, LoopSettings, Phase, Progress
 from training.model.heads import BertModel
 from training.sentence_transformers import checkpoint_directory, folder_digest, folder_settings
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
@@ -148,19 +150,7 @@ def describe_vectors(settings: EmbeddingSettings) -> str:
     return f"vectors: {', '.join([*settings.poolings, *settings.layers])}{prompt}"
 
 
-# Scores and result
-
-
-def pair_evaluation(
-    recipe: EmbeddingRecipe, task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
-) -> Evaluation | None:
-    """Return the evaluation for the curve, correlations on all dev pairs; None without pairs."""
-
-    def correlations() -> dict[str, float]:
-        scores = similarity_scores(task, dev, torch_run(model, task, world.device))
-        return {name: scores[name] for name in ("spearman", "pearson")}
-
-    return Evaluation(scores=correlations, every=recipe.eval_every) if dev else None
+# Training, scores and result
 
 
 def scores_before(
@@ -179,6 +169,35 @@ def scores_before(
         "mean of word embeddings": vector_scores(dev, words),
         "word overlap": word_overlap(dev, task.tokenizer),
     }
+
+
+def train_embedder(
+    recipe: EmbeddingRecipe,
+    run: RunDirectory,
+    task: Embedding,
+    dev: Sequence[RegressionExample],
+    model: BertModel,
+    batches: FinetuningData,
+    *,
+    label: str,
+) -> Progress:
+    """Train a network on batches; the curve has its scores on all dev pairs."""
+
+    def correlations() -> dict[str, float]:
+        scores = similarity_scores(task, dev, torch_run(model, task, run.world.device))
+        return {name: scores[name] for name in ("spearman", "pearson")}
+
+    return train(
+        model,
+        [Phase(data=batches)],
+        batches.objective.losses,
+        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
+        settings=recipe,
+        run=run,
+        weights=batches.objective.weights,
+        evaluation=Evaluation(scores=correlations, every=recipe.eval_every) if dev else None,
+        label=label,
+    )
 
 
 def write_embedder(

@@ -20,6 +20,7 @@ from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.json_files import read_json
 from tests.toy import WORDS
+from tests.training.interruption import interrupted_at
 from training.checkpoint import load_model, load_tokenizer
 from training.contrastive import (
     ContrastiveRecipe,
@@ -34,7 +35,7 @@ from training.embedding_run import parse_embedding_recipe
 from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
 from training.loop.distributed import CPU, World
-from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.run_directory import read_metrics
 from training.objectives.contrastive import ContrastiveObjective, info_nce
 from training.reports.samples import sample_predictions
 from training.similarity import similarity_scores
@@ -247,18 +248,9 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
     """An interrupted run gives the losses and the best state of an undisturbed one."""
     recipe = replace(recipe, num_epochs=2, checkpoint_every=4, eval_every=5, select="best")
     whole = train_embedding(recipe, alone)
-    log = RunDirectory.log
-
-    def fail(run, values):
-        if values["step"] == 11:
-            raise KeyboardInterrupt
-        log(run, values)
-
     broken = replace(recipe, run_dir=tmp_path / "broken")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "log", fail)
-        with pytest.raises(KeyboardInterrupt):
-            train_embedding(broken, alone)
+    with interrupted_at(11):
+        train_embedding(broken, alone)
     resumed = train_embedding(broken, alone)
 
     losses = [[line.get("loss") for line in read_metrics(path.parent)] for path in (whole, resumed)]

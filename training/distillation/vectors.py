@@ -41,18 +41,17 @@ from training.embedding_run import (
     different_texts,
     embedding_settings,
     encode_texts,
-    pair_evaluation,
     read_dev_pairs,
     report_texts,
     scores_before,
+    train_embedder,
     weights_digest,
     write_embedder,
 )
 from training.loop.distributed import World
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
-from training.loop.train import train
-from training.loop.types import Phase, Progress, Stage
+from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
@@ -166,7 +165,7 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
         origin["cuts"] = _report_data(recipe, data, sources, lesson)
     task = data.task.with_settings(layers=lesson.layers)
     batches = _batches(recipe, data, task, model, lesson, run.world)
-    progress = _train(recipe, run, task, data.dev, model, batches)
+    progress = train_embedder(recipe, run, task, data.dev, model, batches, label="distil")
     if run.world.is_main:
         model.dense = nn.ModuleDict({name: layer for name, layer in model.dense.items() if name != PROJECTION})
         origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
@@ -354,24 +353,3 @@ def _batches(
     items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features)]
     pad_id = task.tokenizer.pad_id
     return FinetuningData(items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id)
-
-
-def _train(
-    recipe: VectorDistillRecipe,
-    run: RunDirectory,
-    task: Embedding,
-    dev: Sequence[RegressionExample],
-    model: BertModel,
-    batches: FinetuningData,
-) -> Progress:
-    return train(
-        model,
-        [Phase(data=batches)],
-        batches.objective.losses,
-        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
-        settings=recipe,
-        run=run,
-        weights=batches.objective.weights,
-        evaluation=pair_evaluation(recipe, task, dev, model, run.world),
-        label="distil",
-    )

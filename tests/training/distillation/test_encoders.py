@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tasks.masked_lm import MaskedLMSettings
 from tests.toy import TINY
+from tests.training.interruption import interrupted_at
 from training.checkpoint import create_model, read_shape
 from training.checkpoint_writer import save_checkpoint
-from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.run_directory import read_metrics
 from training.objectives.encoder_distillation import relation_loss
 from training.pretrain import PretrainRecipe, pretrain
 from training.task_card import TaskCard, read_task_card
@@ -107,17 +108,8 @@ def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
     """The linear layer of hidden states is a part of the states of a run."""
     whole = pretrain(recipe, alone)
     broken = replace(recipe, run_dir=tmp_path / "broken", checkpoint_every=20)
-    log = RunDirectory.log
-
-    def fail(run, values):
-        if values["step"] == 30:
-            raise KeyboardInterrupt
-        log(run, values)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunDirectory, "log", fail)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(broken, alone)
+    with interrupted_at(30):
+        pretrain(broken, alone)
     resumed = pretrain(broken, alone)
 
     assert curve(whole, "hidden") == curve(resumed, "hidden")

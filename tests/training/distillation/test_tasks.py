@@ -8,13 +8,14 @@ from dataclasses import fields, replace
 import pytest
 
 from tests.toy import write_classification, write_multi_label, write_spans
+from tests.training.interruption import interrupted_at
 from training.checkpoint import read_shape
 from training.distillation.tasks import TaskDistillRecipe, distil_task
 from training.evaluate import load_for_evaluation
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
 from training.grid import GridRecipe, grid
-from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.run_directory import read_metrics
 from training.task_card import read_task_card
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -184,18 +185,9 @@ def test_interrupted_run_resumes_bit_for_bit(recipe_of, tmp_path, alone, monkeyp
     """Outputs are not computed again, and the losses are those of an undisturbed run."""
     recipe = recipe_of("classification", num_epochs=1, log_every=1, checkpoint_every=4)
     whole = distil_task(recipe, alone)
-    log = RunDirectory.log
-
-    def fail(run, values):
-        if values["step"] == 11:
-            raise KeyboardInterrupt
-        log(run, values)
-
     broken = replace(recipe, run_dir=tmp_path / "broken")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "log", fail)
-        with pytest.raises(KeyboardInterrupt):
-            distil_task(broken, alone)
+    with interrupted_at(11):
+        distil_task(broken, alone)
     monkeypatch.setattr("training.distillation.teachers.Teacher.run", None)
     resumed = distil_task(broken, alone)
 

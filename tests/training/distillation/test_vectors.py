@@ -18,13 +18,14 @@ from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tests.families import create
 from tests.toy_tokenizers import modernbert
+from tests.training.interruption import interrupted_at
 from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
 from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.distillation.projection import principal_axes
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
 from training.evaluate import load_for_evaluation
-from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.run_directory import read_metrics
 from training.task_card import TaskCard, read_task_card
 from training.weights import read_weights
 
@@ -179,18 +180,9 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
     """Teacher's vectors are not computed again, and the losses are those of an undisturbed run."""
     recipe = replace(recipe, num_epochs=2, checkpoint_every=4, projection="learnt")
     whole = distil_vectors(recipe, alone)
-    log = RunDirectory.log
-
-    def fail(run, values):
-        if values["step"] == 11:
-            raise KeyboardInterrupt
-        log(run, values)
-
     broken = replace(recipe, run_dir=tmp_path / "broken")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "log", fail)
-        with pytest.raises(KeyboardInterrupt):
-            distil_vectors(broken, alone)
+    with interrupted_at(11):
+        distil_vectors(broken, alone)
     monkeypatch.setattr("training.distillation.teachers.Teacher.run", None)
     resumed = distil_vectors(broken, alone)
 
