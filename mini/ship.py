@@ -18,7 +18,8 @@ from mini.pipeline import NAME, Arguments, Pipeline, is_kept, kept_models, serve
 from tasks.files import atomic_directory
 from tasks.model_directory import read_model_directory
 from training.command import command, parse
-from training.reports.model_card import CARD_FILE, with_notes
+from training.reports.model_card import with_notes
+from training.task_card import CARD_FILE
 from training.weights import checkpoint_digest
 
 MODELS = Path("models")

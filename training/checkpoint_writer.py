@@ -17,10 +17,10 @@ from training.checkpoint import ABLATION, CONFIG_FILE, label_values
 from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
-from training.reports.model_card import CARD_FILE, model_card
+from training.reports.model_card import model_card
 from training.reports.usages import MASK
 from training.sentence_transformers_writer import write_modules
-from training.task_card import TASK_FILE, TaskCard
+from training.task_card import CARD_FILE, TASK_FILE, TaskCard
 from training.tokenizer import copy_tokenizer
 from training.weights import WEIGHTS_FILE, save_weights
 

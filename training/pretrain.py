@@ -34,6 +34,7 @@ from training.data.pretraining_batches import PretrainingData
 from training.data.pretraining_warnings import LENGTH_FLAGS, report_pairs, warn_about_dev_pairs, whole_words_note
 from training.evaluate import format_scores
 from training.hub import resolve_on_all
+from training.licence import read_licence
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import LossMonitor, Plateau
 from training.loop.recipe import RecipeRecord, recipe_fields
@@ -49,7 +50,7 @@ from training.objectives.encoder_distillation import EncoderDistillation
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.provenance import checkpoint_record, training_machine
-from training.reports.model_card import read_licence, score_rows
+from training.reports.model_card import score_rows
 from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest, network_digest

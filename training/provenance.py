@@ -12,6 +12,7 @@ from tasks.machine import describe_machine
 from training.checkpoint import load_tokenizer
 from training.data.sources import source_digest, source_names
 from training.hub import hub_origin
+from training.licence import read_licence
 from training.loop.distributed import World
 from training.loop.recipe import recipe_fields
 from training.loop.types import LoopSettings, Progress
@@ -56,7 +57,11 @@ def provenance(
     return {
         **({"pretraining": pretraining} if pretraining else {}),
         **({"before": before} if before else {}),
-        "checkpoint": {**checkpoint_record(checkpoint), "sha256": digests["checkpoint_sha256"]},
+        "checkpoint": {
+            **checkpoint_record(checkpoint),
+            "sha256": digests["checkpoint_sha256"],
+            **({"licence": licence} if (licence := read_licence(checkpoint)) else {}),
+        },
         "data": dict(zip(source_names(data), [*digests["data"]["train"], *digests["data"]["dev"]], strict=True)),
         "text_pairs": text_pairs,
         "recipe": recipe_fields(recipe),

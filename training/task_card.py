@@ -17,6 +17,8 @@ from tasks.schema import read_fields, read_value
 from training.renamed_fields import with_new_names
 
 TASK_FILE = "task.json"
+CARD_FILE = "README.md"
+"""Model card, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ from tests.export.conftest import SETTINGS, UNTUNED
 from tests.serving.conftest import serve
 from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
-from training.reports.model_card import CARD_FILE, with_notes
-from training.task_card import TaskCard
+from training.reports.model_card import with_notes
+from training.task_card import CARD_FILE, TaskCard
 
 CHOICES = ("One answer.", "Another answer.")
 EXAMPLES = {

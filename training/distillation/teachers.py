@@ -23,11 +23,11 @@ from training.data.examples import Examples, encode_examples
 from training.distillation.outputs import CHUNK, Compute
 from training.embedding_run import stated_settings
 from training.evaluate import torch_run
+from training.licence import read_licence
 from training.loop.distributed import World
 from training.objectives.distillation import MATCHINGS, Rows
 from training.provenance import checkpoint_record
 from training.reports.grid_report import TEACHER_ROW
-from training.reports.model_card import read_licence
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.task_card import read_task_card
 from training.weights import checkpoint_digest

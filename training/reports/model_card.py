@@ -23,13 +23,11 @@ from training.data.sources import source_names
 from training.provenance import checkpoint_name
 from training.renamed_fields import with_new_names
 from training.reports.usages import MASK, USAGES, usage_of
-from training.task_card import TaskCard
+from training.task_card import CARD_FILE, TaskCard
 
-CARD_FILE = "README.md"
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
 TEMPLATE = "model_card.md.j2"
 FOLDER = Path(__file__).parent
-_LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "mean_absolute_error": "mae"}
 """Names of scores -> different names on the hub."""
 MAIN_SETTINGS = {
@@ -116,14 +114,6 @@ def read_notes(directory: Path) -> str:
         return path.read_text(encoding="utf-8").partition(NOTES_BEGIN)[2].strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
-
-
-def read_licence(directory: Path) -> str:
-    """Return the licence that a model card states for the hub of Hugging Face; empty if it states none."""
-    path = directory / CARD_FILE
-    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2) if path.is_file() else []
-    found = _LICENCE.search(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-    return found[1] if found else ""
 
 
 def training_record(

@@ -30,9 +30,9 @@ from training.finetuning.recipe import FinetuneRecipe
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.provenance import checkpoint_name
-from training.reports.model_card import CARD_FILE, base_model, code, model_card
+from training.reports.model_card import base_model, code, model_card
 from training.reports.usages import USAGES
-from training.task_card import TaskCard, read_task_card
+from training.task_card import CARD_FILE, TaskCard, read_task_card
 from training.weights import checkpoint_digest
 
 CONFIG = {
