@@ -141,10 +141,10 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     digests = distillation_digests(recipe)
     if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
+    create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
     if recipe.augment:
         texts = Examples([*data.train.located(), *unlabelled.located()])
         unlabelled = Examples([*unlabelled.located(), *_variants(recipe, texts, run.world).located()])
-    create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
     outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
@@ -182,7 +182,8 @@ def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_d
     teachers = [read_task_teacher(path, recipe.task).digest for path in recipe.teacher]
     teachers += map(sha256, recipe.recorded)
     data = (*recipe.train, *recipe.unlabelled)
-    return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers}
+    masked_lm = {"augment_with_sha256": checkpoint_digest(recipe.augment_with)} if recipe.augment_with else {}
+    return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers, **masked_lm}
 
 
 def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
