@@ -36,9 +36,15 @@ SPECIAL = {
         "export/source.py",
         "serving/core/finite.py",
         "training/checkpoint.py",  # needs no head
+        "training/checkpoint_task.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
+        "training/distill.py",  # a recipe of its own
+        "training/distillation/teachers.py",
+        "training/distillation/vectors.py",
+        "training/embedding_run.py",
         "training/evaluate.py",
         "training/model/vectors.py",
+        "training/report.py",
         "training/checkpoint_writer.py",  # the modules of sentence-transformers
         "training/reports/samples.py",
         "training/sentence_transformers.py",
@@ -46,39 +52,53 @@ SPECIAL = {
         "training/similarity.py",
     },
     "spans": {
-        "export/source.py",  # lengths of foreign checkpoints
         "training/ablations/runs.py",
         "training/ablations/tables.py",
-        "training/finetune.py",  # the null threshold
+        "training/checkpoint_task.py",  # lengths of foreign checkpoints
+        "training/distillation/recorded_answers.py",
+        "training/distillation/tasks.py",  # teachers without "no answer"
+        "training/finetuning/data.py",
+        "training/finetuning/scores.py",  # the null threshold
         "training/reports/samples.py",
     },
     "classification": {
         "export/interop.py",  # labels and kind for other libraries
         "export/thresholds.py",
-        "export/source.py",  # Hugging Face has one class for classification and regression
         "training/ablations/tables.py",
+        "training/checkpoint_task.py",  # Hugging Face has one class for classification and regression
+        "training/distillation/recorded_answers.py",
+        "training/distillation/tasks.py",  # thresholds
         "training/checkpoint_writer.py",  # the problem type
         "training/reports/samples.py",
     },
     "regression": {
-        "export/activation.py",  # cross-encoders
         "export/evaluation_set.py",
         "export/interop.py",  # the function for other libraries
-        "export/source.py",
         "serving/core/finite.py",
+        "training/activation.py",  # cross-encoders
+        "training/checkpoint_task.py",
         "training/checkpoint_writer.py",
         "training/contrastive.py",  # pairs with a similarity
+        "training/distillation/recorded_answers.py",
+        "training/distillation/tasks.py",  # the unit of a teacher's numbers
+        "training/distillation/vectors.py",  # pairs with a similarity
+        "training/embedding_run.py",
         "training/reports/samples.py",
         "training/similarity.py",
     },
-    "tagging": {"training/ablations/tables.py"},
-    "multiple-choice": {"serving/core/finite.py"},  # one score for each choice
+    "tagging": {"training/ablations/tables.py", "training/distillation/tasks.py"},  # windows
+    "multiple-choice": {
+        "serving/core/finite.py",
+        "training/distillation/recorded_answers.py",
+    },  # a score for each choice
     "masked-lm": {
         "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
         "serving/core/finite.py",
         "training/checkpoint.py",
+        "training/distillation/augmentation.py",
+        "training/distillation/tasks.py",  # variants of texts
         "training/evaluate.py",
         "training/pretrain.py",
         "training/report.py",

@@ -129,6 +129,8 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
     Raises:
         ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
     """
+    if recipe.task not in MATCHINGS:
+        raise ValueError(f"task `{recipe.task}` cannot be distilled (one of: {', '.join(MATCHINGS)})")
     if not (recipe.teacher or recipe.recorded):
         raise ValueError("give --teacher or --recorded, the outputs to learn")
     with RunDirectory(recipe.run_dir, world) as run:
