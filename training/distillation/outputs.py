@@ -81,7 +81,11 @@ def record_outputs(
     if not path.exists():
         with resumable_directory(path, made_from=dict(made_from)) as partial:
             with name_in_errors(path):
-                _compute_missing(partial, locations, compute, unit)
+                try:
+                    _compute_missing(partial, locations, compute, unit)
+                except KeyboardInterrupt as interrupt:
+                    interrupt.args = (f"interrupted; the outputs in `{partial}` stay, and the same command goes on",)
+                    raise
             atomic_write(partial / RECORD_FILE, record.encode())
     return _read(path, len(locations))
 

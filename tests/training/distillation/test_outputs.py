@@ -57,8 +57,8 @@ def test_outputs_are_computed_once(tmp_path):
 
 
 def test_interrupted_outputs_go_on(tmp_path):
-    """Chunks before an interruption are not computed again."""
-    with pytest.raises(KeyboardInterrupt):
+    """Chunks before an interruption are not computed again; its line says so."""
+    with pytest.raises(KeyboardInterrupt, match="and the same command goes on"):
         record(tmp_path, Computed(fail_at=5))
     (partial,) = tmp_path.iterdir()
     assert partial.name.endswith(".partial")
