@@ -39,7 +39,6 @@ from training.embedding_run import (
     report_texts,
     scores_before,
     train_embedder,
-    weights_digest,
     write_embedder,
 )
 from training.hub import resolve_on_all
@@ -51,7 +50,7 @@ from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
-from training.sentence_transformers import checkpoint_directory, load_embedder
+from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
@@ -124,7 +123,7 @@ def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
     data = _read_data(recipe)
     recipe = replace(recipe, pooling=data.task.settings.pooling)
     digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
-    digests |= weights_digest(recipe.checkpoint)
+    digests["checkpoint_sha256"] = folder_digest(recipe.checkpoint)
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
     if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
         return run.checkpoint_path

@@ -27,7 +27,7 @@ from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase, Progress
 from training.model.heads import BertModel
-from training.sentence_transformers import checkpoint_directory, folder_digest, folder_settings
+from training.sentence_transformers import checkpoint_directory, folder_settings
 from training.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
 from training.task_card import TaskCard, read_task_card
 
@@ -224,11 +224,6 @@ def write_embedder(
     write_result(run, model, tokenizer_from=checkpoint_directory(recipe.checkpoint), card=card)
     if dev:
         print(format_scores(rows))
-
-
-def weights_digest(checkpoint: Path) -> dict[str, str]:
-    """Return the digest of the weights and layers of a checkpoint, as recipe.json has it."""
-    return {"checkpoint_sha256": folder_digest(checkpoint)}
 
 
 RecipeT = TypeVar("RecipeT", bound=EmbeddingRecipe)

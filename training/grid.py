@@ -38,6 +38,7 @@ from training.distillation.tasks import (
     distil_task,
     distillation_digests,
     distillation_record,
+    read_sources,
 )
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
@@ -260,7 +261,7 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
 
 def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     if isinstance(run_recipe, TaskDistillRecipe):
-        return distillation_record(run_recipe, distillation_digests(run_recipe, digests))
+        return distillation_record(run_recipe, distillation_digests(run_recipe, read_sources(run_recipe), digests))
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 

@@ -16,7 +16,6 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.batching import RunModel
 from tasks.classification import ClassificationSettings, sigmoid
-from tasks.files import sha256
 from tasks.masked_lm import MaskedLM, MaskedLMSettings
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
@@ -27,7 +26,7 @@ from training.data.descriptions import are_all_pairs, pair_flags
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.distillation.augmentation import text_variants
-from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
+from training.distillation.outputs import TeacherOutputs, record_on_main
 from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
 from training.distillation.teachers import (
     TEACHER_FIELDS,
@@ -37,7 +36,7 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     read_task_teacher,
-    score_rows_of,
+    scores_of_teachers,
 )
 from training.evaluate import predict_with_progress, torch_run
 from training.finetune import finetune
@@ -138,9 +137,9 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
 
 
 def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
-    teachers = _read_sources(recipe)
+    teachers = read_sources(recipe)
     data, unlabelled = _read_data(recipe, teachers)
-    digests = distillation_digests(recipe)
+    digests = distillation_digests(recipe, teachers)
     if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
     create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
@@ -175,34 +174,43 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     return run.checkpoint_path
 
 
-def distillation_digests(recipe: TaskDistillRecipe, of_inputs: Digests = input_digests) -> dict[str, Any]:
-    """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
-
-    Args:
-        of_inputs: `training.provenance.input_digests`, or a cached version of it.
-    """
-    teachers = [read_task_teacher(path, recipe.task).digest for path in recipe.teacher]
-    teachers += map(sha256, recipe.recorded)
-    data = (*recipe.train, *recipe.unlabelled)
-    masked_lm = {"augment_with_sha256": checkpoint_digest(recipe.augment_with)} if recipe.augment_with else {}
-    return {**of_inputs(recipe.checkpoint, data, recipe.dev), "teachers_sha256": teachers, **masked_lm}
-
-
-def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
-    """Return the record of a recipe with `distillation_digests`."""
-    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled", "augment_with"))
-
-
 TaskSource = Teacher | RecordedAnswers
 """Origin of the outputs to learn."""
 
 
-def _read_sources(recipe: TaskDistillRecipe) -> list[TaskSource]:
+def read_sources(recipe: TaskDistillRecipe) -> list[TaskSource]:
+    """Read the teachers of a recipe.
+
+    Raises:
+        ValueError: if one cannot teach the task, or is given twice.
+    """
     if recipe.recorded:
         return [read_recorded_answers(recipe.task, recipe.recorded, recipe.columns)]
     teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
     check_different(teachers)
     return [*teachers]
+
+
+def distillation_digests(
+    recipe: TaskDistillRecipe, teachers: Sequence[TaskSource], of_inputs: Digests = input_digests
+) -> dict[str, Any]:
+    """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
+
+    Args:
+        of_inputs: `training.provenance.input_digests`, or a cached version of it.
+    """
+    data = (*recipe.train, *recipe.unlabelled)
+    masked_lm = {"augment_with_sha256": checkpoint_digest(recipe.augment_with)} if recipe.augment_with else {}
+    return {
+        **of_inputs(recipe.checkpoint, data, recipe.dev),
+        "teachers_sha256": [teacher.digest for teacher in teachers],
+        **masked_lm,
+    }
+
+
+def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
+    """Return the record of a recipe with `distillation_digests`."""
+    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled", "augment_with"))
 
 
 # Data
@@ -366,19 +374,12 @@ def _teacher_scores(
     print(f"teacher: {licences([teacher.record() for teacher in teachers])}", flush=True)
     if not data.dev:
         return {}
-    dev = digest_of(data.dev)
 
     def score(teacher: Teacher) -> dict[str, float]:
         predictions = predict_with_progress(teacher.task, data.dev, teacher.run(world))
         return teacher.task.score(data.dev, predictions)
 
-    networks = [teacher for teacher in teachers if isinstance(teacher, Teacher)]
-    return {
-        row: cached_scores(
-            outputs_folder(recipe), teacher.made_from() | {"dev": dev}, functools.partial(score, teacher)
-        )
-        for row, teacher in zip(score_rows_of(networks), networks, strict=True)
-    }
+    return scores_of_teachers(recipe, teachers, data.dev, score)
 
 
 def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:

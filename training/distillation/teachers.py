@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from tasks.files import sha256
 from training.checkpoint import CONFIG_FILE, load_model, load_tokenizer
 from training.checkpoint_task import read_checkpoint_task
 from training.data.examples import Examples, encode_examples
-from training.distillation.outputs import CHUNK, Compute
+from training.distillation.outputs import CHUNK, Compute, cached_scores
 from training.embedding_run import stated_settings
 from training.evaluate import torch_run
 from training.licence import read_licence
@@ -186,13 +187,23 @@ def check_different(teachers: Sequence[Teacher]) -> None:
         seen[teacher.digest] = teacher.checkpoint
 
 
-def score_rows_of(teachers: Sequence[Teacher]) -> list[str]:
-    """Return the name of each teacher's row in tables of scores; teachers of one name get their path."""
-    names = [teacher.name for teacher in teachers]
-    shown = [
-        name if names.count(name) == 1 else str(item.checkpoint) for name, item in zip(names, teachers, strict=True)
-    ]
-    return [f"{TEACHER_ROW}{name}" for name in shown]
+def scores_of_teachers(
+    recipe: Any, sources: Sequence[Any], dev: Sequence[Any], score: Callable[[Teacher], dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return the dev scores of teachers by row, each computed once; recorded outputs have none.
+
+    Teachers of one name get their path.
+
+    Args:
+        score: function that computes the scores of a teacher.
+    """
+    teachers = [source for source in sources if isinstance(source, Teacher)]
+    counts, found = Counter(teacher.name for teacher in teachers), {}
+    for teacher in teachers:
+        row = f"{TEACHER_ROW}{teacher.name if counts[teacher.name] == 1 else teacher.checkpoint}"
+        made_from = teacher.made_from() | {"dev": digest_of(dev)}
+        found[row] = cached_scores(outputs_folder(recipe), made_from, partial(score, teacher))
+    return found
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_texts
-from training.distillation.outputs import TeacherOutputs, cached_scores, record_on_main
+from training.distillation.outputs import TeacherOutputs, record_on_main
 from training.distillation.projection import SAMPLE, padding_axes, principal_axes
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
 from training.distillation.teachers import (
@@ -32,7 +32,7 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     read_embedder,
-    score_rows_of,
+    scores_of_teachers,
     unit_rows,
 )
 from training.embedding_run import (
@@ -45,7 +45,6 @@ from training.embedding_run import (
     report_texts,
     scores_before,
     train_embedder,
-    weights_digest,
     write_embedder,
 )
 from training.loop.distributed import World
@@ -57,7 +56,7 @@ from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
 from training.objectives.vector_distillation import PROJECTION, VectorDistillation
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
-from training.sentence_transformers import checkpoint_directory, load_embedder
+from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.similarity import similarity_scores
 from training.text.sentences import split_sentences
 
@@ -148,7 +147,8 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
     data = _read_data(recipe, sources)
     recipe = replace(recipe, pooling=data.task.settings.pooling)
     digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
-    digests |= weights_digest(recipe.checkpoint) | {"teachers_sha256": [source.digest for source in sources]}
+    digests["checkpoint_sha256"] = folder_digest(recipe.checkpoint)
+    digests |= {"teachers_sha256": [source.digest for source in sources]}
     if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS))):
         return run.checkpoint_path
     origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
@@ -158,7 +158,7 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
     vectors = [_record(recipe, source, data.texts, run.world) for source in sources]
     before: dict[str, dict[str, float]] = {}
     if run.world.is_main and data.dev:
-        before = _teacher_scores(recipe, sources, data.dev, run.world)
+        before = scores_of_teachers(recipe, sources, data.dev, partial(_score, data.dev, run.world))
         before |= scores_before(data.task, data.dev, model, run.world)
     lesson = _prepare(recipe, data.task.settings, model, vectors)
     if run.world.is_main:
@@ -232,23 +232,9 @@ def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world:
     return record_on_main(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
 
 
-def _teacher_scores(
-    recipe: VectorDistillRecipe, sources: Sequence[Source], dev: Sequence[RegressionExample], world: World
-) -> dict[str, dict[str, float]]:
-    """Return the dev scores of each teacher; recorded vectors have none."""
-
-    def score(teacher: Teacher, task: Embedding) -> dict[str, float]:
-        return similarity_scores(task, dev, teacher.run(world))
-
-    teachers = [source for source in sources if isinstance(source, Teacher)]
-    return {
-        row: cached_scores(
-            outputs_folder(recipe),
-            teacher.made_from() | {"dev": digest_of(dev)},
-            partial(score, teacher, Embedding(teacher.task.tokenizer, teacher.task.settings)),
-        )
-        for row, teacher in zip(score_rows_of(teachers), teachers, strict=True)
-    }
+def _score(dev: Sequence[RegressionExample], world: World, teacher: Teacher) -> dict[str, float]:
+    assert isinstance(teacher.task, Embedding)
+    return similarity_scores(teacher.task, dev, teacher.run(world))
 
 
 # Lesson: the vectors to learn, in the student's size
