@@ -35,6 +35,7 @@ from training.distillation.teachers import (
     digest_of,
     licences,
     outputs_folder,
+    precision,
     read_task_teacher,
     scores_of_teachers,
 )
@@ -339,7 +340,8 @@ def _encode(
 
 def _record(recipe: TaskDistillRecipe, source: TaskSource, examples: Examples, world: World) -> TeacherOutputs:
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
-    made_from = source.made_from() | {"examples": digest_of(map(_inputs, examples))}
+    device = precision(world) if isinstance(source, Teacher) else {}
+    made_from = source.made_from() | {"examples": digest_of(map(_inputs, examples))} | device
     load = functools.partial(source.task_outputs, recipe.task, examples, world)
     return record_on_main(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
 

@@ -26,6 +26,7 @@ from training.embedding_run import stated_settings
 from training.evaluate import torch_run
 from training.licence import read_licence
 from training.loop.distributed import World
+from training.loop.precision import autocast, has_bf16
 from training.objectives.distillation import MATCHINGS, Rows
 from training.provenance import checkpoint_record
 from training.reports.grid_report import TEACHER_ROW
@@ -60,8 +61,10 @@ class Teacher:
             ValueError: naming the location of a text that the teacher cannot read.
         """
         self._check(texts)
-        run = self.run(world)
-        return lambda part: [vector[None] for vector in predict(self.task, texts[part], run)]
+        run, batch = self.run(world), max_batch_tokens(world)
+        return lambda part: [
+            vector[None] for vector in predict(self.task, texts[part], run, max_batch_tokens=batch, chunk_size=CHUNK)
+        ]
 
     def _check(self, examples: Examples) -> None:
         """Raise for an example that the teacher cannot read, before hours of work."""
@@ -81,7 +84,8 @@ class Teacher:
         def compute(part: slice) -> list[Rows]:
             chosen = Examples(located[part])
             encoded = encode_examples(self.task, chosen)
-            found = iter(run_features(self.task, [item for features in encoded for item in features], run))
+            flat = [item for features in encoded for item in features]
+            found = iter(run_features(self.task, flat, run, max_batch_tokens=max_batch_tokens(world)))
             outputs = [[next(found) for _ in features] for features in encoded]
             return [rows_of(*item) for item in zip(chosen, encoded, outputs, strict=True)]
 
@@ -93,8 +97,16 @@ class Teacher:
         return self.task.settings
 
     def run(self, world: World) -> RunModel:
-        """Load the network on the device of this process."""
-        return torch_run(self.load(), self.task, world.device)
+        """Load the network on the device of this process, in bf16 if that is a GPU (`precision`)."""
+        run, device = torch_run(self.load(), self.task, world.device), world.device
+        if not precision(world):
+            return run
+
+        def in_bf16(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            with autocast("bf16", device):
+                return run(arrays)
+
+        return in_bf16
 
     def made_from(self) -> dict[str, Any]:
         """Return everything of the teacher that its outputs depend on, as JSON."""
@@ -162,6 +174,16 @@ def read_task_teacher(checkpoint: Path, task: str) -> Teacher:
         sha256=checkpoint_digest(directory),
         load=partial(load_model, directory, task, num_labels=num_labels),
     )
+
+
+def precision(world: World) -> dict[str, str]:
+    """Return the precision of teachers for the record of their outputs: bf16 on GPUs, as in training; else nothing."""
+    return {"precision": "bf16"} if world.device.type == "cuda" and has_bf16(world.device) else {}
+
+
+def max_batch_tokens(world: World) -> int:
+    """Return the padded tokens of a batch that keep the device of this process busy."""
+    return 4096 if world.device.type == "cpu" else 32_768
 
 
 def outputs_folder(recipe: Any) -> Path:

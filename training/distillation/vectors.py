@@ -31,6 +31,7 @@ from training.distillation.teachers import (
     digest_of,
     licences,
     outputs_folder,
+    precision,
     read_embedder,
     scores_of_teachers,
     unit_rows,
@@ -227,7 +228,8 @@ def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> It
 
 def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world: World) -> TeacherOutputs:
     """Return the vectors of a teacher for all texts; the main process computes those that are missing."""
-    made_from = source.made_from() | {"texts": digest_of(texts)}
+    device = precision(world) if isinstance(source, Teacher) else {}
+    made_from = source.made_from() | {"texts": digest_of(texts)} | device
     load = partial(source.vectors, texts, world)
     return record_on_main(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
 
