@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, he
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import ModelNotFound, ServerError
+from bertline.errors import ModelNotFound, Overloaded, ServerError
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
 ResultT = TypeVar("ResultT")
@@ -241,8 +242,10 @@ class AsyncClient:
     async def _send(self, call: Call[ResultT], replies: ReplyCollector[ResultT], timeout: float) -> None:
         """Send the requests of a call, and add their replies in order."""
         in_flight: deque[tuple[Request, Any, bool]] = deque()
+        num_sent = 0
         try:
             for request in call.requests(self._connection.batch_size):
+                num_sent += 1
                 if len(in_flight) == self._connection.num_in_flight:
                     replies.add(*await self._first(call.method, in_flight, timeout))
                 stubs = self._open()
@@ -250,7 +253,7 @@ class AsyncClient:
                 rpc = stubs.method(call.method, is_checked=is_checked)
                 in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
             while in_flight:
-                replies.add(*await self._first(call.method, in_flight, timeout))
+                replies.add(*await self._first(call.method, in_flight, timeout, is_only=num_sent == 1))
         finally:
             for _, sent, _ in in_flight:
                 sent.cancel()
@@ -263,9 +266,26 @@ class AsyncClient:
             raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
         return self._stubs
 
-    async def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> RequestAndReply:
+    async def _first(
+        self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float, *, is_only: bool = False
+    ) -> RequestAndReply:
+        """Wait for the first reply. If the queue is full, which this call's own requests may fill, send it alone.
+
+        Args:
+            is_only: the call has no other request.
+        """
         request, sent, is_checked = in_flight[0]
-        answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
+        try:
+            answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
+        except Overloaded as error:
+            if error.is_final or is_only:
+                raise
+            for _, other, _ in islice(in_flight, 1, None):
+                await other.code()  # waits until it has ended
+            stubs = self._open()
+            is_checked = stubs.is_checked(method)
+            again = self._connection.send(stubs.method(method, is_checked=is_checked), request, timeout)
+            answered = await self._wait(method, request, timeout, again, is_checked=is_checked)
         in_flight.popleft()
         return answered
 

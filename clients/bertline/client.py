@@ -36,7 +36,7 @@ from bertline._connection import Connection, Health, Priority, Stubs, health_of_
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import ModelNotFound
+from bertline.errors import ModelNotFound, Overloaded
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
 
 ResultT = TypeVar("ResultT")
@@ -422,8 +422,16 @@ class Client:
                 call.cancel()
 
     def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> RequestAndReply:
+        """Wait for the first reply. If the queue is full, which this call's own requests may fill, send it alone."""
         request, call, is_checked = in_flight[0]
-        answered = self._wait(method, request, timeout, call.result, is_checked=is_checked)
+        try:
+            answered = self._wait(method, request, timeout, call.result, is_checked=is_checked)
+        except Overloaded as error:
+            if error.is_final:
+                raise
+            for _, other, _ in islice(in_flight, 1, None):
+                other.exception()  # waits until it has ended
+            answered = self._blocking(method, request, timeout)
         in_flight.popleft()
         return answered
 

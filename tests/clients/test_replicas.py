@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,6 +184,37 @@ def test_retries_are_throttled(client: Client, server: FakeServer) -> None:
     client.embed(["text"])
 
     assert len(server.calls) == 53
+
+
+def embed_lists(target: str, texts: list[str], *, asynchronous: bool) -> int:
+    """Embed texts in requests of one text, two at a time; return the number of vectors."""
+    settings: dict[str, Any] = {"batch_size": 1, "num_in_flight": 2}
+    if not asynchronous:
+        with Client(target, **settings) as client:
+            return len(client.embed(texts))
+
+    async def run() -> int:
+        async with AsyncClient(target, **settings) as client:
+            return len(await client.embed(texts))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_list_does_not_fail_by_its_own_load(server: FakeServer, asynchronous: bool) -> None:
+    """A request that finds a full queue is sent again when the list's other requests have ended."""
+    server.overload(times=5, pushback_ms=1)  # three attempts of one request, and two of the other
+    assert embed_lists(server.target, ["one", "two"], asynchronous=asynchronous) == 2
+
+    assert len(server.calls) == 7
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_list_fails_if_the_queue_stays_full(server: FakeServer, asynchronous: bool) -> None:
+    """If the queue is full without the list's other requests, the call fails."""
+    server.overload(times=None, pushback_ms=1)
+    with pytest.raises(Overloaded, match="the queue is full"):
+        embed_lists(server.target, ["one", "two", "three"], asynchronous=asynchronous)
 
 
 @pytest.fixture(scope="module")
