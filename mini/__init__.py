@@ -1,1 +1,1 @@
-"""bertline-mini: commands that make and score the models in this repository. `make models` runs it."""
+"""Commands that make and score the models in this repository. `make models` runs them."""

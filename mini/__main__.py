@@ -1,9 +1,11 @@
-"""Make bertline-mini from the data: pretrain, fine-tune for every task, export, and score. Hours on two cores.
+"""Make bertline-mini and the shipped models from the data: pretrain, fine-tune, distil, export, and score.
 
     python -m mini --data DATA --out build/mini
 
-Every stage is a public command, and is printed before it runs. Existing results are kept, so that the same command
-resumes an interrupted run. docs/results.md lists the data and the results.
+bertline-mini takes hours on two cores. The students of the shipped models take minutes on a GPU, and days without one:
+`--only` chooses tasks, and checkpoints in OUT/fp16 are kept, wherever they were trained. Every stage is a public
+command, and is printed before it runs. Existing results are kept, so that the same command resumes an interrupted run.
+docs/results.md lists the data and the results.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import os
 from pathlib import Path
 
 from demo.stage import run_stage
-from mini.pipeline import DATA, NAME, Arguments, Pipeline, Stage
+from mini.pipeline import DATA, Arguments, Pipeline, Stage
+from mini.places import NAME, distilled
 from mini.ship import MODELS
 from training.command import command, parse
 from training.weights import checkpoint_digest
@@ -22,7 +25,7 @@ from training.weights import checkpoint_digest
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "mini", __doc__)
-    if arguments.only or arguments.pretrained:
+    if arguments.pretrained or any(not distilled(name) for name in arguments.only):
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     pipeline = Pipeline(arguments)
@@ -61,7 +64,9 @@ def _run(number: int, total: int, stage: Stage) -> bool:
 def _check_same(pretrained: Path | None, kept: Path) -> None:
     """Raise if only a part of the models would be made again, from another checkpoint than the shipped one."""
     if kept.exists() and (not pretrained or checkpoint_digest(pretrained) != checkpoint_digest(kept)):
-        raise ValueError(f"the other models come from `{kept}`; start from the same checkpoint: --pretrained {kept}")
+        raise ValueError(
+            f"the other fine-tuned models come from `{kept}`; start from the same checkpoint: --pretrained {kept}"
+        )
 
 
 if __name__ == "__main__":

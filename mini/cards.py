@@ -30,8 +30,15 @@ _TEXT = (
     Source("171 books in English from before 1926, 14 million words", "public domain"),
 )
 _QUESTIONS = (
-    Source("SQuAD v1.1 and v2.0, 5,101 training questions", "CC BY-SA 4.0"),
+    Source("SQuAD v1.1 and v2.0, 5,449 training questions, 348 of them without an answer", "CC BY-SA 4.0"),
     Source("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
+)
+_MPNET = "Apache 2.0; see its model card for its training data"
+_VECTORS = Source("vectors of all-mpnet-base-v2", _MPNET)
+_TEACHER = Source("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _MPNET)
+_CONTEXTS = Source(
+    "paragraphs of SQuAD and SQuADShifts, without questions",
+    "CC BY-SA 4.0; SQuADShifts not stated at its source, known as CC BY 4.0",
 )
 _LIMITS = (
     "English in lower case only. Pretrained on 35 million words, about 1% of BERT's pretraining text.",
@@ -42,28 +49,37 @@ _LIMITS = (
 _NOTES = {
     PRETRAINED: Notes((), ("The scores were measured before the weights were rounded to 16 bits.",)),
     "embed": Notes(
+        (_VECTORS, *_QUESTIONS),
         (
-            Source("pairs made of the same text", "as above"),
-            Source("paraphrases of MRPC", "not stated at its source; known to have Microsoft Research terms"),
-            Source("entailments of RTE", "not stated"),
-            *_QUESTIONS,
+            "Trained on the vectors of the teacher alone. Better for sentences and short paragraphs than for words or "
+            "pages.",
+            "No text of STS-B dev was in our training data; the teacher's were not checked. Words alone have 69.2.",
+            "The first 128 numbers can be used alone (`dimensions`).",
         ),
+    ),
+    "answer": Notes(
+        (_TEACHER, *_QUESTIONS),
         (
-            "Vectors represent the topic of a text; they are better for sentences than for words or pages.",
-            "Pairs and settings were chosen on STS-B dev, so its score is optimistic. Word overlap alone scores 69.2.",
+            "Always returns a part of the text, also when the text has no answer. It did not learn to tell; check the "
+            "score.",
         ),
     ),
     "sentiment": Notes(
-        (Source("SST-2, 67,349 phrases of film reviews", "not stated; made for research"),),
-        ("Trained on film reviews only. Neutral text gets a label, too: check the score.",),
+        (_TEACHER, Source("SST-2, 67,349 phrases of film reviews", "not stated; made for research"), _CONTEXTS),
+        ("Labels come from film reviews only. Neutral text gets a label, too: check the score.",),
     ),
     "topic": Notes(
-        (Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use"),),
+        (_TEACHER, Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use")),
         ("Four topics only: World, Sports, Business, Sci/Tech. News of 2004.",),
     ),
     "tag": Notes(
-        (Source("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),),
-        ("People, places and organisations in encyclopedic text; the labels were generated automatically.",),
+        (
+            _TEACHER,
+            Source("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),
+            Source("WNUT-17, 3,394 sentences of posts", "CC BY 4.0"),
+            _CONTEXTS,
+        ),
+        ("People, places and organisations; most labels were generated automatically, from links in Wikipedia.",),
     ),
 }
 

@@ -9,7 +9,13 @@ ag-news/test.jsonl              title and description as one text, as in a third
 squad-v1.json                   both parts of SQuAD's training sets, and SQuADShifts; without duplicate questions
 squad-v2.json                   the same with unanswerable questions: SQuAD's and synthetic ones
 cloze.json                      synthetic cloze questions on Wikipedia, without text of SQuAD's dev sets
-pairs.jsonl                     pairs of related texts for contrastive training
+sentences.txt                   sentences of Wikipedia, books and the paragraphs of SQuAD and SQuADShifts
+sentences-part.txt              a fifth of them
+paragraphs.txt                  paragraphs of Wikipedia
+reviews.txt                     sentences of reviews and forum posts (SQuADShifts)
+questions.jsonl                 questions with the paragraphs that answer them
+cloze-part.json                 60,000 of the cloze questions
+names/wnut17.conll              WNUT-17 with WikiANN's types
 """
 
 from __future__ import annotations
@@ -17,7 +23,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +31,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from mini import unlabelled
 from mini.cloze import cloze_question
 from tasks.files import atomic_write
 from training.command import command, parse
@@ -47,18 +53,17 @@ SQUAD_DEV = ("squad/dev-v1.1-part.json.xz", "squad/dev-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
 
 CLOZE_FILES = tuple(f"wiki-{number:02}" for number in range(6))
-PAIR_FILES = ("wiki-01", "wiki-04")
+BOOK_FILES = tuple(f"books-{number:02}" for number in range(4))
+ENTITIES = {"person": "PER", "location": "LOC", "corporation": "ORG", "group": "ORG"}
+"""Types of WNUT-17 that are also types of WikiANN."""
 STS_DEV = "glue/STS-B/dev.tsv.xz"
-NUM_PARAGRAPHS, PAIR_REPEATS = 28_000, 5
-DROP_RATE = 0.3
-"""Probability of a word to be dropped from a sentence in a pair."""
 
 Paragraph = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
-    """Make the data of bertline-mini."""
+    """Make the derived data."""
 
     data: Annotated[Path, tyro.conf.Positional]
     """Folder of the published data: glue/, squad/, pretrain/ ... (docs/results.md)."""
@@ -91,14 +96,66 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
         )
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
-    paragraphs = merge(_squad_file(data / name) for name in (*SQUAD, *SHIFTS))
+    paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", _squad(answerable(paragraphs))
     yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
-    yield "cloze.json", _squad(cloze_questions(data))
-    yield (
-        "pairs.jsonl",
-        _json_lines({"text": one, "text_pair": other} for one, other in pairs(data, answerable(paragraphs))),
-    )
+    cloze = list(cloze_questions(data))
+    yield "cloze.json", _squad(cloze)
+    yield "cloze-part.json", _squad(random.Random(0).sample(cloze, min(unlabelled.NUM_CLOZE, len(cloze))))
+    yield from _for_distillation(data, rest, answerable(paragraphs))
+
+
+def _for_distillation(data: Path, rest: str, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
+    """Yield name and content of the files that only distillation needs.
+
+    Args:
+        rest: text of wiki-rest.txt.
+        paragraphs: paragraphs of SQuAD with answerable questions.
+    """
+    held_out = _sentences_of_dev_sets(data)
+
+    def is_held_out(text: str) -> bool:
+        return _letters(text) in held_out
+
+    wiki = [*chain.from_iterable(_text(data / f"pretrain/{name}.txt.xz").split("\n") for name in CLOZE_FILES)]
+    wiki += rest.split("\n")
+    books = [*chain.from_iterable(_text(data / f"pretrain/{name}.txt.xz").split("\n") for name in BOOK_FILES)]
+    contexts = [paragraph["context"] for _, paragraph in paragraphs]
+    posts = [paragraph["context"] for _, paragraph in merge(squad_file(data / name) for name in SHIFTS[1:])]
+    chosen = unlabelled.sample_sentences([*wiki, *books, *contexts], is_held_out)
+    yield "sentences.txt", _lines(chosen)
+    yield "sentences-part.txt", _lines(chosen[: unlabelled.NUM_PART])
+    yield "paragraphs.txt", _lines(unlabelled.sample_paragraphs(wiki, is_held_out))
+    yield "reviews.txt", _lines(unlabelled.sentences(posts, is_held_out))
+    yield "questions.jsonl", _json_lines(unlabelled.questions_and_paragraphs(paragraphs))
+    wnut = read_lines(_existing(data / "ner/wnut17/train.conll.xz"))
+    yield "names/wnut17.conll", "".join(f"{line}\n" for line in with_types_of_wikiann(wnut))
+
+
+def _sentences_of_dev_sets(data: Path) -> set[str]:
+    """Return the letters of the texts of STS-B's dev set and of the sentences of SQuAD's."""
+    both = ("sentence1", "sentence2")
+    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV, *both) for key in both)
+    return {_letters(text) for text in chain(pairs_of_sts, _sentences_of_squad_dev(data))}
+
+
+def _sentences_of_squad_dev(data: Path) -> list[str]:
+    contexts = {paragraph["context"] for _, paragraph in merge(squad_file(data / name) for name in SQUAD_DEV)}
+    return [sentence for context in contexts for sentence in split_sentences(context)]
+
+
+def with_types_of_wikiann(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of WNUT-17 with WikiANN's types; names of other types become O."""
+    for line in lines:
+        word, tab, tag = line.partition("\t")
+        prefix, _, kind = tag.partition("-")
+        known = ENTITIES.get(kind.strip())
+        yield f"{word}{tab}{f'{prefix}-{known}' if known else 'O'}" if tab else line
+
+
+def _lines(texts: Iterable[str]) -> str:
+    """Return texts, one a line; line breaks inside a text become spaces."""
+    return "".join(f"{' '.join(text.split())}\n" for text in texts)
 
 
 def _sentiment(label: str) -> str:
@@ -180,62 +237,12 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
     return made
 
 
-def pairs(data: Path, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
-    """Yield pairs for contrastive training, without texts of STS-B dev, which contains a part of MRPC.
-
-    Args:
-        paragraphs: paragraphs of SQuAD with answerable questions.
-    """
-    both = ("sentence1", "sentence2")
-    held_out = {_letters(row[key]) for row in read_table(data / STS_DEV, *both) for key in both}
-    found = chain(
-        sentence_pairs(data, random.Random(0)),
-        question_pairs(paragraphs),
-        *(
-            _labelled_pairs(data / f"glue/{name}/train.tsv.xz", label)
-            for name, label in (("MRPC", "1"), ("RTE", "entailment"))
-        ),
-    )
-    return (pair for pair in found if held_out.isdisjoint(map(_letters, pair)))
-
-
-def _labelled_pairs(table: Path, label: str) -> list[tuple[str, str]]:
-    """Return the pairs with a label, `PAIR_REPEATS` times."""
-    rows = read_table(table, "sentence1", "sentence2", "label")
-    return [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == label] * PAIR_REPEATS
-
-
-def sentence_pairs(data: Path, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield two pairs of a Wikipedia paragraph: consecutive sentences, and a sentence with different words dropped."""
-    texts = "".join(_text(data / f"pretrain/{name}.txt.xz") for name in PAIR_FILES).split("\n")
-    for paragraph in rng.sample(texts, min(NUM_PARAGRAPHS, len(texts))):
-        sentences = [item for item in split_sentences(paragraph) if 5 <= len(item.split()) <= 40]
-        if len(sentences) > 1:
-            number = rng.randrange(len(sentences) - 1)
-            yield sentences[number], sentences[number + 1]
-            yield _drop_words(sentences[number], rng), _drop_words(sentences[number], rng)
-
-
-def question_pairs(paragraphs: Iterable[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
-    """Yield questions with the sentences that answer them."""
-    for _, paragraph in paragraphs:
-        sentences = split_sentences(paragraph["context"])
-        starts, end = [], 0
-        for sentence in sentences:
-            starts.append(paragraph["context"].index(sentence, end))
-            end = starts[-1] + len(sentence)
-        for item in paragraph["qas"]:
-            number = bisect(starts, item["answers"][0]["answer_start"]) - 1
-            yield item["question"], sentences[max(0, number)]
-
-
 def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
     """Yield (file name, paragraph) with one question about each suitable paragraph of Wikipedia.
 
     Paragraphs with a sentence of SQuAD's dev sets, which are also from Wikipedia, are skipped.
     """
-    contexts = {paragraph["context"] for _, paragraph in merge(_squad_file(data / name) for name in SQUAD_DEV)}
-    held_out = {_letters(sentence) for context in contexts for sentence in split_sentences(context)}
+    held_out = {_letters(sentence) for sentence in _sentences_of_squad_dev(data)}
     rng = random.Random(0)
     for name in CLOZE_FILES:
         for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):
@@ -243,10 +250,6 @@ def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
             if found and held_out.isdisjoint(_letters(sentence) for sentence in split_sentences(paragraph)):
                 context, question = found
                 yield name, {"context": context, "qas": [question | {"id": str(rng.getrandbits(64))}]}
-
-
-def _drop_words(sentence: str, rng: random.Random) -> str:
-    return " ".join(word for word in sentence.split() if rng.random() > DROP_RATE) or sentence
 
 
 def _letters(text: str) -> str:
@@ -274,7 +277,7 @@ def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
     return rows
 
 
-def _squad_file(path: Path) -> Mapping[str, Any]:
+def squad_file(path: Path) -> Mapping[str, Any]:
     """Read a SQuAD file; raise if training could not read it."""
     text = _text(path)
     read_spans(path)

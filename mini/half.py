@@ -2,7 +2,8 @@
 
     python -m mini.half build/mini/bertline-mini/checkpoint build/mini/fp16/bertline-mini
 
-Fine-tuning starts from these weights, so that it can be repeated with the shipped checkpoint.
+Fine-tuning starts from these weights, so that it can be repeated with the shipped checkpoint. Shipped students are
+exported from them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Annotated
 
 import tyro
 
+from tasks.embedding import EmbeddingSettings
 from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint
 from training.command import command, parse
+from training.sentence_transformers import load_embedder
 from training.task_card import read_task_card
 
 
@@ -32,8 +35,11 @@ def halve(checkpoint: Path, out: Path) -> None:
         if read_task_card(out) != card:
             raise ValueError(f"`{out}` does not come from `{checkpoint}`; remove it to make it again")
         return
-    model = load_model(checkpoint, card.task).half()
-    save_checkpoint(out, model, tokenizer_from=checkpoint, card=card)
+    if isinstance(card.settings, EmbeddingSettings):
+        model = load_embedder(checkpoint, card.settings)
+    else:
+        model = load_model(checkpoint, card.task)
+    save_checkpoint(out, model.half(), tokenizer_from=checkpoint, card=card)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,20 +17,14 @@ import jinja2
 
 from export.html_report import describe_speed
 from mini import ship
-from mini.pipeline import (
-    ABLATIONS,
-    EMBED,
-    NAME,
-    TABLES,
-    Arguments,
-    Pipeline,
-    check_commands,
-    kept_models,
-    task_names,
-    title_of,
-)
+from mini.cells import percent, score_name
+from mini.commands import check_commands
+from mini.distilled import DISTILLED, EMBED
+from mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Arguments, Pipeline, kept_models, title_of
+from mini.places import NAME, distilled, task_names
 from mini.scores import BEFORE, RUNTIMES, last_progress
-from mini.tasks import CLOZE, EMBED_TARGET, TASKS, MiniTask, Target
+from mini.shipped_table import shipped_rows
+from mini.tasks import CLOZE, TASKS, MiniTask, Target
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.machine import summarize_machine
@@ -44,7 +38,6 @@ from training.weights import checkpoint_digest
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"
-VECTORS = "vectors of texts"
 _ENDS = (RUNTIMES[0], RUNTIMES[-1])
 Row = Sequence[str]
 Record = Mapping[str, Any]
@@ -72,6 +65,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
     )
     tables = {
+        "shipped": shipped_rows(records),
         "targets": target_rows(records),
         "pretraining": pretraining_rows(runs),
         "dev": score_rows(records, "dev"),
@@ -84,6 +78,7 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     pictures = {table: FOLDER / ABLATIONS / ablation_files(table)[-1] for table in TABLES}
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(rows) for name, rows in tables.items()},
+        student_pretraining=STUDENT_PRETRAINING,
         commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         ablations=[ablation_files(table) for table, picture in pictures.items() if picture.exists()],
     )
@@ -115,7 +110,9 @@ def read_records() -> Mapping[str, Record]:
     """
     records = {name: read_json(file) for name, file in _files().items() if file.is_file()}
     kept = checkpoint_digest(ship.MODELS / NAME)
-    if other := [f"{_files()[name]}" for name, record in records.items() if record["pretrained"] != kept]:
+    if other := [
+        f"{_files()[name]}" for name, record in records.items() if not distilled(name) and record["pretrained"] != kept
+    ]:
         raise ValueError(
             f"remove scores that come from another checkpoint than `{ship.MODELS / NAME}`: {', '.join(other)}"
         )
@@ -153,9 +150,6 @@ def target_rows(records: Mapping[str, Record]) -> Iterable[Row]:
             by_runtime = record["ways"][task.target.split]
             found = [by_runtime[runtime]["scores"][task.metric] for runtime in ("baseline", *_ENDS)]
             yield _target_row(f"{task.title}: {score_name(task)} on {task.target.split}", task.target, found)
-    if EMBED in records:
-        found = [records[EMBED][runtime]["spearman"] for runtime in (BEFORE[0], *_ENDS)]
-        yield _target_row(f"{VECTORS}: Spearman on STS-B dev, no training pair from it", EMBED_TARGET, found)
 
 
 def _target_row(name: str, target: Target, scores: Sequence[float]) -> Row:
@@ -233,9 +227,10 @@ def _with_deviation(row: Mapping[str, Any]) -> str:
 def same_rows(records: Mapping[str, Record]) -> Iterable[Row]:
     """Yield the number of dev predictions that equal PyTorch's, or the largest difference of scores."""
     yield "task", "examples", *RUNTIMES[1:]
-    for task, record in scored(records):
-        found = record["ways"]["dev"]
-        yield task.title, f"{found['num_examples']:,}", *(_same(found[runtime]) for runtime in RUNTIMES[1:])
+    shipped = [(f"`{task.name}`", records[task.name]) for task in DISTILLED if task.name in records]
+    for title, record in [*shipped, *((task.title, record) for task, record in scored(records))]:
+        if found := record.get("ways", {}).get("dev"):
+            yield title, f"{found['num_examples']:,}", *(_same(found[runtime]) for runtime in RUNTIMES[1:])
 
 
 def _same(found: Record) -> str:
@@ -281,16 +276,6 @@ def _cost_row(stage: str, cost: Record, machine: str) -> Row:
     speed = cost["num_tokens"] / cost["hours"] / 3600 if cost["hours"] else 0
     tokens = f"{cost['num_tokens'] / 1e6:.1f}M"
     return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", tokens, f"{speed:,.0f}", machine
-
-
-def score_name(task: MiniTask) -> str:
-    """Return the name of a task's score."""
-    return {"f1_1": "F1", "f1": "F1", "matthews": "Matthews", "spearman": "Spearman"}.get(task.metric, task.metric)
-
-
-def percent(score: float) -> str:
-    """Return a score in percent, with one digit."""
-    return f"{100 * score:.1f}"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,12 @@ from bertline import Client
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from demo.server import one_line_errors, serve
 from export import ort_run
-from mini.pipeline import EMBED, STS, STS_COLUMNS, Arguments, Pipeline, check_names, commands_of, served_as, task_names
+from mini.beyond import beyond
+from mini.commands import commands_of
+from mini.data import SQUAD_DEV
+from mini.distilled import DISTILLED, EMBED, TEACHER_SUFFIX, DistilledTask
+from mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_names
+from mini.places import task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
 from tasks.files import atomic_write
 from tasks.json_files import read_json
@@ -37,6 +42,7 @@ from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
 from training.objectives.registry import best_baseline
 from training.progress_bar import ProgressBar
+from training.reports.grid_report import CONTRAST_ROW
 from training.similarity import vector_scores
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest
@@ -44,7 +50,7 @@ from training.weights import checkpoint_digest
 Predict = Callable[[Sequence[Any]], list[Any]]
 """Function from examples to plain values (`demo.served`)."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
-"""Baselines of vectors, with their names in the task card of contrastive training."""
+"""Baselines of vectors, with their names in the task card of vector distillation."""
 RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 """Runtimes of a model."""
 
@@ -68,36 +74,55 @@ def main() -> None:
     """Command line."""
     arguments = parse(ScoresArguments, "mini.scores", __doc__)
     pipeline, name = Pipeline(arguments), arguments.name
-    task = next((task for task in TASKS if task.name == name), None)
+    task = next(task for task in (*TASKS, *DISTILLED) if task.name == name)
     data = pipeline.digests(name)
     _check_origins(pipeline, name, data)
-    with serve(pipeline.models(name, "int8")) as target, Client(target, timeout=600) as client:
-        found = score(pipeline, task, client) if task else score_vectors(pipeline, client)
-    found["pretrained"] = checkpoint_digest(pipeline.pretrained)
+    with (
+        serve(pipeline.models(name, "int8")) as target,
+        Client(target, timeout=600, batch_size=16, num_in_flight=2) as client,
+    ):
+        found = score_vectors(pipeline, client) if name == EMBED else score(pipeline, task, client)
+        if isinstance(task, DistilledTask):
+            found["training"] = _training_scores(pipeline, name)
+            found["beyond"] = beyond(name, client, pipeline.data / SQUAD_DEV[0])
+    found["pretrained"] = checkpoint_digest(pipeline.pretrained_for(name))
     found["commands"] = commands_of(name)
     found["data"] = data
     found["recipe"] = _card(pipeline, name).provenance["recipe"]
     found["machine"] = _trained_on(pipeline, name)
-    found["cost"] = cost(sorted(pipeline.out.glob(f"{name}/**/{METRICS_FILE}")))
+    runs = [
+        file for each in (name, f"{name}{TEACHER_SUFFIX}") for file in pipeline.out.glob(f"{each}/**/{METRICS_FILE}")
+    ]
+    found["cost"] = cost(sorted(runs))
     if CLOZE in pipeline.trained(name):
         found["cloze"] = cloze_results(pipeline)
     atomic_write(pipeline.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 
 
-def score(pipeline: Pipeline, task: MiniTask, client: Client) -> dict[str, Any]:
-    """Return the scores of the grid, and of its best model in each runtime on dev and test."""
-    grid = read_json(pipeline.out / task.name / REPORT_FILE)
-    found: dict[str, Any] = {"metric": task.metric, "grid": grid, "ways": {}}
+def score(pipeline: Pipeline, task: MiniTask | DistilledTask, client: Client) -> dict[str, Any]:
+    """Return the scores of the grid, if there is one, and of its best model in each runtime on dev and test."""
+    found: dict[str, Any] = {"metric": task.metric}
+    if isinstance(task, MiniTask):
+        found["grid"] = read_json(pipeline.out / task.name / REPORT_FILE)
+    found["ways"] = {}
     runtimes = _predict_by_runtime(pipeline, task.name, task.kind, client)
-    for split, pattern in (("dev", task.dev), ("test", task.test)):
+    dev = (isinstance(task, DistilledTask) and task.scored_on) or task.dev
+    for split, pattern in (("dev", dev), ("test", task.test)):
         if pattern is not None:
             found["ways"][split] = _score_split(pipeline, task, pipeline.path(pattern), runtimes)
     return found
 
 
+def _training_scores(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Return the scores in the task card of a student, and of the same network fine-tuned without a teacher."""
+    alone = read_task_card(pipeline.out / name / CONTRAST_ROW / "checkpoint")
+    contrast = {CONTRAST_ROW: alone.scores["dev"]} if alone else {}
+    return {**contrast, **_card(pipeline, name).scores}
+
+
 def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     """Return the correlation of cosines with the scores of STS-B dev, for the vectors and their baselines."""
-    pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.pretrained))
+    pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.student))
     before = {name: _card(pipeline, EMBED).scores[name] for name in BEFORE}
     runtimes = _predict_by_runtime(pipeline, EMBED, "embedding", client)
     after = {runtime: vector_scores(pairs, predictions) for runtime, predictions in runtimes.items()}
@@ -163,8 +188,11 @@ def _check_origins(pipeline: Pipeline, name: str, data: Mapping[str, str]) -> No
                 f"`{pipeline.model(name, precision)}` was not exported from `{pipeline.checkpoint(name)}`; remove it"
             )
     for each in pipeline.trained(name):
+        if each.endswith(TEACHER_SUFFIX) and not pipeline.checkpoint(each).exists():
+            continue  # the student was trained elsewhere
         made_from = _card(pipeline, each).provenance
-        pipeline.check_origin(each, made_from["checkpoint"]["sha256"], pipeline.start(each))
+        if not each.endswith(TEACHER_SUFFIX):  # a teacher may start from weights that were rounded on the way
+            pipeline.check_origin(each, made_from["checkpoint"]["sha256"], pipeline.start(each))
         if other := [file for file, digest in made_from["data"].items() if digest not in data.values()]:
             raise ValueError(f"`{pipeline.out / each}` was made from another `{other[0]}`; remove it to make it again")
 
@@ -176,17 +204,22 @@ def _predict_by_runtime(pipeline: Pipeline, name: str, kind: str, client: Client
         name: name of the task.
         kind: kind of the task, which selects the client method.
     """
-    runs = [load_for_evaluation(pipeline.checkpoint(name))]
-    for precision in ("fp32", "int8"):
-        directory = read_model_directory(pipeline.model(name, precision))
+    directories = [read_model_directory(pipeline.model(name, precision)) for precision in ("fp32", "int8")]
+    runs = [(directories[-1].load_task(), load_for_evaluation(pipeline.checkpoint(name))[1])]
+    for directory in directories:
         runs.append((directory.load_task(), ort_run(directory.model_path, execution=directory.manifest.execution)))
     local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
-    return dict(zip(RUNTIMES, [*local, partial(served_predictions, client, kind, served_as(name))], strict=True))
+    return dict(zip(RUNTIMES, [*local, partial(served_predictions, client, kind, name)], strict=True))
 
 
-def _score_split(pipeline: Pipeline, task: MiniTask, path: Path, runtimes: Mapping[str, Predict]) -> dict[str, Any]:
+def _score_split(
+    pipeline: Pipeline, task: MiniTask | DistilledTask, path: Path, runtimes: Mapping[str, Predict]
+) -> dict[str, Any]:
     """Return the scores in each runtime, and the agreement with PyTorch."""
-    tokenizer, recipe = load_tokenizer(pipeline.pretrained), _card(pipeline, task.name).provenance["recipe"]
+    tokenizer, recipe = (
+        load_tokenizer(pipeline.pretrained_for(task.name)),
+        _card(pipeline, task.name).provenance["recipe"],
+    )
 
     def read(paths: Sequence[Path]) -> Examples:
         columns = existing_columns(paths, dev_columns(recipe))

@@ -1,4 +1,4 @@
-"""Data of bertline-mini: held-out splits, merged and unanswerable questions, and pairs."""
+"""Data of the shipped models: held-out splits, merged and unanswerable questions, and texts for distillation."""
 
 import json
 import lzma
@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from mini.data import (
+    BOOK_FILES,
     CLOZE_FILES,
-    PAIR_FILES,
     SHIFTS,
     SQUAD,
     SQUAD_DEV,
@@ -17,7 +17,6 @@ from mini.data import (
     answerable,
     main,
     merge,
-    question_pairs,
     split_questions,
     with_unanswerable,
 )
@@ -109,15 +108,6 @@ def test_held_out_questions_are_not_trained_on():
     assert len(train) == 18
 
 
-def test_questions_are_paired_with_the_sentence_that_answers_them():
-    """The answer's position selects the sentence, also among equal sentences."""
-    context = " It is red. It was not blue. It is red. What a house, Mr. Smith."
-    questions = [{"question": str(n), "answers": [{"answer_start": n}]} for n in (0, 4, 15, 33, 61)]
-    pairs = dict(question_pairs([("a", {"context": context, "qas": questions})]))
-
-    assert list(pairs.values()) == ["It is red."] * 2 + ["It was not blue.", "It is red.", "What a house, Mr. Smith."]
-
-
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     with lzma.open(path, "wt", encoding="utf-8") as file:
@@ -135,13 +125,11 @@ def test_files_can_be_read_by_training(tmp_path, monkeypatch, capfd):
     paragraph = "The first sentence of this text. The second sentence of this text."
     river = "She saw the river Thames. They saw it. The Thames is a long and winding river."
     known = "Here is a sentence that SQuAD has. It asks what Anna saw in Rome."
-    for name in {*PAIR_FILES, *CLOZE_FILES}:
+    monkeypatch.setattr("mini.unlabelled.PARAGRAPH_WORDS", (8, 20))
+    for name in (*BOOK_FILES, *CLOZE_FILES):
         text = f"{paragraph}\nOne sentence alone.\nOne of STS-B dev. It has another after it.\n\n{river}\n{known}\n"
         write(data / f"pretrain/{name}.txt.xz", text)
-    for name, yes, no in (("MRPC", "1", "0"), ("RTE", "entailment", "not_entailment")):
-        rows = f"{yes}\tone {name}\tother\n{no}\tx\ty\n"
-        rows += f"{yes}\tOne  of STS-B dev.\tother\n"
-        write(data / f"glue/{name}/train.tsv.xz", f"label\tsentence1\tsentence2\n{rows}")
+    write(data / "ner/wnut17/train.conll.xz", "Ada\tB-person\nuses\tO\nGmail\tB-product\n\nRome\tB-location\n")
     write(data / STS_DEV, "sentence1\tsentence2\tscore\none of sts-b dev\tanother\t3\n")
     for name in (*SQUAD, *SHIFTS):
         write(data / name, json.dumps(squad(name, ("the red house", [question(name, "which?", "red")]))))
@@ -165,13 +153,16 @@ def test_files_can_be_read_by_training(tmp_path, monkeypatch, capfd):
     cloze = read_spans(out / "cloze.json")
     assert Counter(e.context for e in cloze) == {paragraph: len(CLOZE_FILES), river: len(CLOZE_FILES)}
     assert all(e.answers[0] in e.context for e in cloze)
-    pairs = [tuple(json.loads(line).values()) for line in (out / "pairs.jsonl").read_text().splitlines()]
-    assert ("The first sentence of this text.", "The second sentence of this text.") in pairs
-    assert pairs.count(("one MRPC", "other")) == pairs.count(("one RTE", "other")) > 1
-    assert ("x", "y") not in pairs
-    assert not [one for one, _ in pairs if "dev" in one]
-    assert pairs.count(("which?", "the red house")) == 5
-    assert any(0 < len(one.split()) < 6 and set(one.split()) <= set(paragraph.split()) for one, _ in pairs)
+    sentences = (out / "sentences.txt").read_text().splitlines()
+    assert {"The first sentence of this text.", "It has another after it."} <= {*sentences}
+    assert not {"One of STS-B dev.", "They saw it.", "Here is a sentence that SQuAD has."} & {*sentences}
+    assert len(sentences) == len({*sentences})
+    assert (out / "sentences-part.txt").read_text().splitlines() == sentences
+    assert {*(out / "paragraphs.txt").read_text().splitlines()} == {paragraph, river}
+    questions = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
+    assert questions == [{"text": "which?", "text_pair": "the red house"}] * 5
+    assert (out / "names/wnut17.conll").read_text() == "Ada\tB-PER\nuses\tO\nGmail\tO\n\nRome\tB-LOC\n"
+    assert len(read_spans(out / "cloze-part.json")) == len(cloze)
 
 
 def test_missing_data_are_named(tmp_path, monkeypatch, capfd):

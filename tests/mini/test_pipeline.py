@@ -14,15 +14,17 @@ import mini.data
 import mini.half
 import mini.scores
 import mini.ship
+import mini.teachers
 import training.ablations.__main__
-import training.contrastive
 import training.corpus
 import training.finetuning.recipe
 import training.grid
 import training.pretrain
 import training.vocab
 from mini.cards import notes
-from mini.pipeline import Arguments, Pipeline, commands_of, kept_models, title_of
+from mini.commands import commands_of
+from mini.distilled import DISTILLED
+from mini.pipeline import Arguments, Pipeline, kept_models, title_of
 from mini.results import FOLDER, PAGE, page_of, read_records
 from mini.tasks import CLOZE, TASKS
 from tasks.files import atomic_write, sha256
@@ -30,6 +32,8 @@ from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
 from training.command import parse
+from training.distillation.tasks import TaskDistillRecipe
+from training.distillation.vectors import VectorDistillRecipe
 from training.weights import checkpoint_digest
 
 STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
@@ -39,7 +43,7 @@ def test_results_have_different_paths():
     """No two stages write the same result, and no two models are shipped under one name."""
     results = [stage.result for stage in STAGES if stage.result]
     assert len(set(results)) == len(results)
-    names = [task.shipped_as for task in TASKS if task.shipped_as]
+    names = [task.name for task in (*TASKS, *DISTILLED)]
     assert len(set(names)) == len(names)
 
 
@@ -48,16 +52,21 @@ COMMANDS = {
     "training.corpus": (training.corpus.CorpusRecipe, "out"),
     "training.finetune": (training.finetuning.recipe.FinetuneRecipe, "run_dir"),
     "training.grid": (training.grid.GridRecipe, "run_dir"),
-    "training.contrastive": (training.contrastive.ContrastiveRecipe, "run_dir"),
     "training.ablations": (training.ablations.__main__.AblationsRecipe, "run_dir"),
     "export": (export.__main__.ExportArguments, "model_dir"),
     "mini.data": (mini.data.DataArguments, "out"),
+    "mini.teachers": (mini.teachers.TeacherArguments, "out"),
     "mini.half": (mini.half.HalfArguments, "out"),
     "mini.scores": (mini.scores.ScoresArguments, "out"),
     "mini.ship": (Arguments, "out"),
     "mini.results": (Arguments, "out"),
 }
 """Recipe of each command, and its field with the output path; pretraining has recipes by name."""
+
+
+def recipe_of(arguments):
+    """Return the recipe of a distillation."""
+    return VectorDistillRecipe if arguments[0] == "embedding" else TaskDistillRecipe
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.title)
@@ -67,7 +76,7 @@ def test_stages_are_commands(stage):
     if module == "training.pretrain":
         place = training.pretrain.recipe_from_arguments(arguments).run_dir
     else:
-        recipe_type, name = COMMANDS[module]
+        recipe_type, name = (recipe_of(arguments), "run_dir") if module == "training.distill" else COMMANDS[module]
         place = getattr(parse(recipe_type, module, "", arguments), name)
     assert place.parts[0] == "an out"
     assert stage.result is None or stage.result.is_relative_to(place)
@@ -119,7 +128,8 @@ def test_part_of_the_models_needs_the_shipped_checkpoint(tmp_path, checkpoint, o
 
     assert result.returncode == 1
     assert (
-        f"the other models come from `{tmp_path}/bertline-mini`; start from the same checkpoint: --pre" in result.stderr
+        f"the other fine-tuned models come from `{tmp_path}/bertline-mini`; start from the same checkpoint: --pre"
+        in result.stderr
     )
 
 
@@ -181,6 +191,39 @@ def test_page_matches_the_records(monkeypatch):
     assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
 
 
+def test_students_and_teachers():
+    """A distilled model comes with its teacher; what is there is not made again."""
+    stages = list(Pipeline(Arguments(data=Path("data"), out=Path("out"), only=("topic",))).stages())
+    titles = [stage.title for stage in stages]
+    assert titles[titles.index("The students' network in 16 bits") + 1 :] == [
+        "The sentence model that teaches",
+        "Teacher: Topic, AG News (13,462 of 120,000)",
+        "Distillation: Topic, AG News (13,462 of 120,000)",
+        "topic in 16 bits",
+        "Export: topic, fp32",
+        "Export: topic, int8",
+        "Scores: topic",
+        "Keep the models",
+        "The page of results",
+    ]
+    teacher, student, exported = commands_of("topic")
+    assert teacher.startswith(
+        "python -m training.finetune classification --checkpoint OUT/teachers/mpnet --train DATA/"
+    )
+    assert exported.startswith(
+        "python -m export OUT/fp16/topic OUT/topic/int8/topic/1 --precision int8 --mixed --metric acc"
+    )
+    assert "--teacher OUT/topic-teacher/checkpoint --checkpoint OUT/fp16/bertline-small --train DATA/topic" in student
+
+
+def test_finished_student_is_not_trained_again(checkpoint, tmp_path):
+    """The 16-bit checkpoint of a student is enough; its teacher and the corpora are not needed."""
+    for name in ("topic", "bertline-small"):
+        shutil.copytree(checkpoint, tmp_path / "fp16" / name)
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), out=tmp_path, only=("topic",))).stages()]
+    assert titles[:2] == ["Data", "Export: topic, fp32"]
+
+
 def test_commands_of_a_task():
     """Commands of a task begin with the task that it starts from, and do not depend on local paths."""
     (alone,), (before, after) = commands_of("sst-2"), commands_of("rte")
@@ -192,7 +235,7 @@ def test_commands_of_a_task():
     assert "--checkpoint OUT/cloze/checkpoint --train DATA/glue/RTE/train.tsv.xz" in after
 
 
-@pytest.mark.parametrize("name", ["pretrained", "embed", *(task.shipped_as for task in TASKS if task.shipped_as)])
+@pytest.mark.parametrize("name", ["pretrained", *(task.name for task in DISTILLED)])
 def test_cards_list_licences(name):
     """The notes of every shipped model list its sources and licences."""
     assert "## Sources and their licences" in notes(name)
@@ -204,12 +247,16 @@ def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
     pipeline = Pipeline(Arguments(data=tmp_path, out=tmp_path / "out"))
     assert pipeline.scored() == []
 
-    atomic_write(tmp_path / "out/embed/scores.json", b"{}")
-    with pytest.raises(
-        ValueError,
-        match=f"missing checkpoint: .*fp16/bertline-mini`; restore it, or remove its result `{tmp_path}/out/embed`",
-    ):
-        pipeline.scored()
+    for name, network in (
+        ("embed", "bertline-small"),
+        ("rte", "bertline-mini"),
+    ):  # as the pipeline lists them, last first
+        atomic_write(tmp_path / f"out/{name}/scores.json", b"{}")
+        place = f"{tmp_path}/out/{name}"
+        with pytest.raises(
+            ValueError, match=f"missing checkpoint: .*fp16/{network}`; restore it, or remove its result `{place}`"
+        ):
+            pipeline.scored()
 
 
 def test_failed_task_does_not_stop_other_tasks(checkpoint, tmp_path, monkeypatch, capfd):
@@ -258,7 +305,8 @@ def test_failure_of_a_common_stage_stops_the_pipeline(checkpoint, failing, tmp_p
 def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
     """Models of the same checkpoint stay, others are replaced, and too large models are refused."""
     out, kept = tmp_path / "out", tmp_path / "models"
-    shutil.copytree(checkpoint, out / "embed/checkpoint")
+    for name in ("embed", "bertline-small"):
+        shutil.copytree(checkpoint, out / "fp16" / name)
     record = {"pretrained": checkpoint_digest(checkpoint), "commands": commands_of("embed")}
     atomic_write(out / "embed/scores.json", json.dumps(record).encode())
     for models, digest in ((out / "embed/int8", checkpoint_digest(checkpoint)), (kept, "another")):
@@ -276,7 +324,7 @@ def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatc
     assert (refused.returncode, replaced.returncode, same.returncode) == (1, 0, 0), (replaced.stderr, same.stderr)
     assert "the limit is 1,000" in refused.stderr
     assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
-    assert "MRPC" in (kept / "embed/1/README.md").read_text()
+    assert "all-mpnet-base-v2" in (kept / "embed/1/README.md").read_text()
     assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
 
 
@@ -299,3 +347,36 @@ def test_unknown_tasks_are_named():
     """The error for an unknown task lists the known ones."""
     with pytest.raises(ValueError, match=r"unknown task `sst2` \(one of: sst-2, cola"):
         Arguments(data=Path("data"), only=("sst2",))
+
+
+def test_students_do_not_need_the_shipped_checkpoint(checkpoint, tmp_path, monkeypatch, capfd):
+    """A distilled model starts from another network than `models/bertline-mini`, so that flag is not needed."""
+    done = []
+    monkeypatch.setattr("mini.__main__.run_stage", lambda number, total, title, arguments: done.append(title))
+    monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
+    shutil.copytree(checkpoint, tmp_path / "bertline-mini")
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "topic"]
+    result = call(mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 0, result.stderr
+    assert "The students' network in 16 bits" in done
+    assert not any("Pretraining, 1" in title for title in done)
+
+
+def test_failing_installation_stops_only_students(checkpoint, tmp_path, monkeypatch, capfd):
+    """Without the sentence model, the other tasks are made and shipped nevertheless."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == "The sentence model that teaches" or title.startswith("Teacher"):
+            raise ValueError("no network")
+
+    monkeypatch.setattr("mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("mini.__main__.MODELS", tmp_path)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "topic", "sentiment", "sst-2"]
+    result = call(mini.__main__.main, [*arguments, "--pretrained", str(checkpoint)], monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "failed (see above): sentiment, topic" in result.stderr
+    assert done[-2:] == ["Keep the models", "The page of results"]

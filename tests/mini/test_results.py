@@ -2,7 +2,8 @@
 
 import pytest
 
-from mini.results import percent, seed_cells, target_rows
+from mini.cells import percent
+from mini.results import seed_cells, target_rows
 
 
 def grid(mean, deviation, *, unpretrained=0.10):

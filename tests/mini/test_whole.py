@@ -5,11 +5,13 @@ import json
 import lzma
 import re
 import shlex
+import shutil
 
 import numpy as np
 import pytest
 
 import mini.scores
+from mini.distilled import DistilledTask, Wanted
 from mini.pipeline import Arguments, Pipeline
 from mini.tasks import CLOZE, MiniTask, Target
 from tasks.model_directory import read_model_directory
@@ -30,7 +32,6 @@ TASKS = (
         learning_rates=(5e-3,),
         epochs=4,
         seeds=(0, 1),
-        shipped_as="sentiment",
     ),
     MiniTask(
         name="colours",
@@ -47,17 +48,48 @@ TASKS = (
     ),
 )
 
+DISTILLED = (
+    DistilledTask(
+        name="embed",
+        title="Vectors",
+        kind="embedding",
+        train=["{made}/texts.txt"],
+        dev="{data}/glue/STS-B/dev.tsv.xz",
+        metric="spearman",
+        wanted=Wanted("dev", 101, 102),
+        data_name="Pairs",
+        flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score --pooling mean "
+        "--teacher-pooling mean --global-batch-size 32 --train-seq-length 16 --dimensions 8",
+    ),
+    DistilledTask(
+        name="sentiment",
+        title="Pets",
+        kind="classification",
+        train=["{made}/pets-train.jsonl"],
+        unlabelled=["{made}/texts.txt"],
+        dev="{data}/pets-dev.jsonl",
+        test="{data}/pets-test.jsonl",
+        metric="accuracy",
+        wanted=Wanted("test", 10, 101),
+        data_name="Pets",
+        teacher_flags="--learning-rate 5e-3 --num-epochs 4",
+        flags="--take-layers 0 --learning-rate 5e-3 --num-epochs 4",
+    ),
+)
+
 
 @pytest.fixture
 def line(tmp_path, checkpoint, monkeypatch):
     """Pipeline with all results that fine-tuning needs."""
-    for module in ("pipeline", "scores", "results"):
+    for module in ("places", "commands", "pipeline", "scores", "results"):
         monkeypatch.setattr(f"mini.{module}.TASKS", TASKS)
-    monkeypatch.setattr("mini.pipeline.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
+    for module in ("places", "commands", "pipeline", "scores", "shipped_table", "results"):
+        monkeypatch.setattr(f"mini.{module}.DISTILLED", DISTILLED)
+    monkeypatch.setattr("mini.commands.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
     monkeypatch.setattr("mini.pipeline.PRETRAINING_STAGES", ("--max-minutes 1",))
     for name, value in {"ship.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"mini.{name}", tmp_path / value)
-    only = ("pets", "colours", "embed")
+    only = ("pets", "colours", "embed", "sentiment")
     line = Pipeline(Arguments(data=tmp_path / "data", out=tmp_path / "out", only=only))
     for folder in (line.data / "glue/STS-B", line.out / "data", line.ablations):
         folder.mkdir(parents=True)
@@ -71,12 +103,17 @@ def line(tmp_path, checkpoint, monkeypatch):
     write_spans(line.data / "spans.json", 20, 1)
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(300)]
-    pairs = [json.dumps({"text": text, "text_pair": text[::-1]}) for text in texts]
-    (line.out / "data/pairs.jsonl").write_text("\n".join(pairs))
+    (line.out / "data/texts.txt").write_text("\n".join(texts))
+    write_spans(line.data / "squad.json", 20, 1)
+    (line.data / "squad").mkdir()
+    with lzma.open(line.data / "squad/dev-v1.1-part.json.xz", "wt") as file:
+        file.write((line.data / "squad.json").read_text())
     with lzma.open(line.path("{data}/glue/STS-B/dev.tsv.xz"), "wt") as file:
         rows = [f"{one}\t{other}\t{rng.random():.3f}\n" for one, other in zip(texts[:50], texts[50:100], strict=True)]
         file.write("sentence1\tsentence2\tscore\n" + "".join(rows))
     (line.out / "bertline-mini").symlink_to(checkpoint.parent, target_is_directory=True)
+    for place in (line.student, line.sentence_model):
+        shutil.copytree(checkpoint, place)
     return line
 
 
@@ -93,7 +130,7 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
         assert result.returncode == 0, (stage.title, result.stderr)
         assert stage.result is None or stage.result.exists()
 
-    found = {name: json.loads(line.scores(name).read_text()) for name in ("pets", "colours", "embed")}
+    found = {name: json.loads(line.scores(name).read_text()) for name in ("pets", "colours", "embed", "sentiment")}
     assert found["pets"]["ways"]["test"]["served int8"]["same"] >= 38
     assert found["pets"]["cost"]["num_runs"] == 4
     assert found["colours"]["ways"]["dev"]["ONNX fp32"]["same"] == 20
@@ -103,10 +140,19 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
         r"^\| Pets: accuracy on test +\| +101 \| +102 \|( +\d+\.\d \|){3} +\*\*neither\*\* \|", page, re.MULTILINE
     )
     assert "recipe" in found["pets"]
+    assert found["sentiment"]["ways"]["test"]["served int8"]["same"] >= 38
+    assert {*found["sentiment"]["training"]} == {
+        *("dev", "teacher, sentiment-teacher", "fine-tuned", "majority label", "num_dev_examples")
+    }
+    assert found["sentiment"]["cost"]["num_runs"] == 3
+    assert found["sentiment"]["beyond"]["everyday"]["of"] == 40
+    assert found["embed"]["beyond"]["search"]["num_questions"] == 20
+    row = r"^\| sentiment: Pets test, accuracy +\|( +\d+\.\d \|)( +- \|){2}( +\d+\.\d \|){2} +10 / 101 \|"
+    assert re.search(row, page, re.MULTILINE)
     assert re.search(r"^\| Pets: accuracy +\| +60 \|", page, re.MULTILINE)
     assert re.search(r"^\| Colours: F1 +\| +20 \|", page, re.MULTILINE)
     assert {path.name for path in (line.out.parent / "docs/a").iterdir()} == {
-        *("ablations", "bertline-mini", "pets.json", "colours.json", "embed.json", "pretraining.png")
+        *("ablations", "bertline-mini", "pets.json", "colours.json", "embed.json", "sentiment.json", "pretraining.png")
     }
     ablations = {path.name for path in (line.out.parent / "docs/a/ablations").iterdir()}
     assert ablations == {f"table-{table}.{kind}" for table in ("5", "steps") for kind in ("json", "md", "png")}
@@ -119,7 +165,8 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
     assert "SST-2, 67,349 phrases" in (models / "sentiment/1/README.md").read_text()
 
     assert [stage.title for stage in line.stages()][-2:] == ["Keep the models", "The page of results"]
-    assert not any("Fine-tuning" in stage.title or "Export" in stage.title for stage in line.stages())
+    done = ("Fine-tuning", "Export", "Teacher", "Distillation")
+    assert not any(stage.title.startswith(done) for stage in line.stages())
 
     (line.out / "pets/scores.json").unlink()
     stage = next(stage for stage in line.stages() if stage.title == "Scores: pets")
