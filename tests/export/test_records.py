@@ -39,11 +39,17 @@ OLD_TRIALS = [
 ]
 
 
-def make_old(manifest: Manifest) -> Manifest:
+def make_old(
+    manifest: Manifest,
+    *,
+    name: str = "balanced int8, 2 parts in fp32",
+    products: str = "balanced int8",
+    fp32_layers: tuple[str, ...] = (),
+) -> Manifest:
     """Return a manifest with the keys and names of earlier versions."""
     graph = {
-        "name": "balanced int8, 2 parts in fp32",
-        "numbers": {"products": "balanced int8", "fp32_layers": ["a", "b"]},
+        "name": name,
+        "numbers": {"products": products, "fp32_layers": [*fp32_layers]},
         "form": {**manifest.provenance["graph"]["variant"], "attention": "joint MultiHeadAttention"},
         "tried": OLD_TRIALS,
     }
@@ -52,14 +58,14 @@ def make_old(manifest: Manifest) -> Manifest:
     scores = {
         "judged_on": "5 texts",
         "fp32_difference": {},
-        "quality": {"PyTorch": quality, "balanced int8, 2 parts in fp32": quality},
+        "quality": {"PyTorch": quality, name: quality},
     }
     return replace(manifest, provenance={**manifest.provenance, "graph": graph, "data": data}, scores=scores)
 
 
 def test_old_keys_and_names_are_converted(exported):
     """Every old name has a new one, in the record and in the scores."""
-    manifest = convert_manifest(make_old(exported["embedding"].manifest))
+    manifest = convert_manifest(make_old(exported["embedding"].manifest, fp32_layers=("a", "b")))
 
     assert precision_of(manifest) == GraphPrecision(matmul="SmoothQuant int8", fp32_layers=("a", "b"))
     assert configuration_of(manifest).variant.attention == "fused-QKV MultiHeadAttention"
@@ -80,28 +86,42 @@ def test_current_manifests_stay_as_they_are(exported):
         assert convert_manifest(directory.manifest) == directory.manifest
 
 
+def test_manifest_of_the_first_models():
+    """Card and report of a model of the first version work with its manifest as it is."""
+    manifest = Manifest.from_json(Path(__file__).with_name("manifest-0.1.json").read_text(encoding="utf-8"))
+
+    assert "numbers" in manifest.provenance["graph"]
+    assert precision_of(convert_manifest(manifest)) == GraphPrecision(matmul="static int8")
+    assert "| graph | static int8," in card.render(manifest, 1)
+    assert "static int8 (this graph)" in html_report.render(manifest, 1)
+    assert "times fp32" in html_report.describe_speed(manifest)
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
-def test_shipped_models_have_old_manifests_that_can_be_read(path):
-    """Graph, card and report work with them as they are."""
+def test_shipped_models_can_be_read(path):
+    """Graph, card and report of each model in the repository."""
     directory = read_model_directory(path)
 
     network, precision = read_graph(directory)
 
-    assert "numbers" in directory.manifest.provenance["graph"]
-    assert precision == GraphPrecision(matmul="static int8")
-    assert network.ranges.keys() == set(network.layers)
-    assert "| graph | static int8," in card.render(directory.manifest, 1)
-    assert "static int8 (this graph)" in html_report.render(directory.manifest, 1)
-    assert "times fp32" in html_report.describe_speed(directory.manifest)
+    assert precision == precision_of(directory.manifest)
+    assert precision.matmul in ("static int8", "SmoothQuant int8")
+    assert set(network.ranges) == set(network.layers)
+    assert f"| graph | {precision.name}," in card.render(directory.manifest, 1)
+    assert f"{precision.name} (this graph)" in html_report.render(directory.manifest, 1)
 
 
 def test_tuning_an_old_model_directory_writes_a_current_manifest(tmp_path):
     """The graph record is new; data and scores are converted."""
-    shutil.copytree(MODELS / "embed/1", tmp_path / "embed/1")
+    place = shutil.copytree(MODELS / "topic/1", tmp_path / "topic/1")
+    manifest = read_model_directory(place).manifest
+    old = make_old(manifest, name="static int8", products="static int8")
+    (place / "manifest.json").write_text(old.to_json(), encoding="utf-8")
 
-    tune_model_directory(tmp_path / "embed/1", Workload((5, 9), 65))
+    tune_model_directory(place, Workload((5, 9), 65))
 
-    values = json.loads((tmp_path / "embed/1/manifest.json").read_text())
+    values = json.loads((place / "manifest.json").read_text())
     assert values["provenance"]["graph"].keys() == {"name", "precision", "variant", "trials"}
+    assert values["provenance"]["graph"]["precision"] == {"matmul": "static int8", "fp32_layers": []}
     assert values["provenance"]["data"].keys() == {"evaluated_on", "calibrated_on"}
-    assert values["scores"]["evaluated_on"] == "1,000 of the 1,500 pairs of dev.tsv.xz"
+    assert values["scores"]["evaluated_on"] == "5 texts"
