@@ -40,7 +40,7 @@ class DistilledTask(ScoredTask):
     data_name: str
     """Name of the data of its scores."""
     wanted_beyond: str = ""
-    """What is wanted of its scores beyond the data (`mini.beyond`)."""
+    """Scores that are wanted beyond the data (`mini.beyond`)."""
     teacher_flags: str = ""
     """Flags of fine-tuning the teacher; empty if it is used as it is."""
     flags: str

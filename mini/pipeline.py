@@ -134,7 +134,7 @@ class Pipeline(Places):
         data, out = quoted(self.data), quoted(self.out)
         chosen = [task for task in TASKS if self._wanted(task.name)]
         students = [task for task in DISTILLED if self._wanted(task.name)]
-        to_distil = [task for task in students if not self._is_distilled(task.name)]
+        to_distil = [task for task in students if not self.checkpoint(task.name).exists()]
         needs_student = bool(to_distil) and not self.student.exists()
         if chosen or students:
             yield Stage(DATA, f"mini.data {data} {out}/data")
@@ -206,15 +206,12 @@ class Pipeline(Places):
 
     def _distilled(self, task: DistilledTask) -> Iterator[Stage]:
         """Yield the stages of a distilled model: fine-tune a teacher, distil, halve, export twice, score."""
-        if not self._is_distilled(task.name):
+        if not self.checkpoint(task.name).exists():
             for name in self.trained(task.name):
                 yield Stage(title_of(name), training_arguments(self, name), task=task.name)
             halve = f"mini.half {quoted(self.out / task.name)}/checkpoint {quoted(self.checkpoint(task.name))}"
             yield Stage(f"{task.name} in 16 bits", halve, task=task.name)
         yield from self._exports_and_scores(task.name)
-
-    def _is_distilled(self, name: str) -> bool:
-        return self.checkpoint(name).exists() or self.scores(name).exists()
 
     def _exports_and_scores(self, name: str) -> Iterator[Stage]:
         if not self.scores(name).exists():

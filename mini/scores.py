@@ -79,7 +79,7 @@ def main() -> None:
     _check_origins(pipeline, name, data)
     with (
         serve(pipeline.models(name, "int8")) as target,
-        Client(target, timeout=600, batch_size=16, num_in_flight=2) as client,
+        Client(target, timeout=600) as client,
     ):
         found = score_vectors(pipeline, client) if name == EMBED else score(pipeline, task, client)
         if isinstance(task, DistilledTask):
