@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import typer.main
 
 from bertline import cli
@@ -13,6 +14,7 @@ from bertline import cli
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_the_examples_run(target: str, tmp_path: Path) -> None:
     """The examples of the page run one after the other in one folder."""
     (tmp_path / "bertline").write_text(f'#!/bin/sh\nexec {sys.executable} -m bertline.cli "$@"\n')

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from bertline.jobs.directory import ACTIONS, Action, JobDirectory, StaleParts, State, Totals, action_for
 from bertline.jobs.layout import rejects_of
@@ -244,8 +251,16 @@ class JobDirectoryMachine(RuleBasedStateMachine):
             assert path.read_bytes() in wholes
 
 
-JobDirectoryMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
+JobDirectoryMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=8, deadline=None)
 TestJobDirectory = JobDirectoryMachine.TestCase
+
+
+@pytest.mark.slow
+def test_long_histories() -> None:
+    """Many and longer sequences of runs, crashes and changes keep the rules, too."""
+    run_state_machine_as_test(
+        JobDirectoryMachine, settings=settings(max_examples=100, stateful_step_count=12, deadline=None)
+    )
 
 
 def test_every_state_has_actions() -> None:

@@ -166,6 +166,7 @@ def write_recorded(path, texts, vectors, kind="fixed"):
 @pytest.mark.parametrize("kind", ["fixed", "list"])
 def test_recorded_vectors_are_a_teacher(kind, recipe, teacher, texts, tmp_path, alone):
     """Vectors in a Parquet give the losses of the teacher that made them; their texts are the training data."""
+    recipe = replace(recipe, num_epochs=2)
     whole = distil_vectors(recipe, alone)
     path = write_recorded(tmp_path / "vectors.parquet", texts, vectors_of(teacher, texts), kind)
     again = replace(recipe, teacher=(), recorded=(path,), train=(), run_dir=tmp_path / "again")
