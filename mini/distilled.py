@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from mini.tasks import WINDOWS, ScoredTask
+from mini.tasks import WINDOWS, ScoredTask, Target
 
 STUDENT = "bertline-small"
 """Pretrained network that all students start from: 6 layers with hidden size 384."""
@@ -21,22 +20,13 @@ EMBED = "embed"
 _THREE = "--take-layers 0 1 2"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Scores in percent that make a model worth serving, and that would be very good."""
-
-    split: Literal["dev", "test"]
-    reach: float
-    stretch: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class DistilledTask(ScoredTask):
     """A task whose model is distilled; its name is that of the served model."""
 
     unlabelled: Sequence[str] = ()
     """Data that the teacher alone labels."""
-    wanted: Wanted
+    target: Target
     data_name: str
     """Name of the data of its scores."""
     wanted_beyond: str = ""
@@ -66,7 +56,7 @@ DISTILLED = (
         train=["{made}/sentences.txt", "{made}/paragraphs.txt", "{made}/reviews.txt", "{made}/questions.jsonl"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
-        wanted=Wanted("dev", 78, 81),
+        target=Target("dev", 78, 81),
         data_name="STS-B",
         wanted_beyond="BM25 - 10 / BM25",
         flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score "
@@ -81,7 +71,7 @@ DISTILLED = (
         unlabelled=["{made}/cloze-part.json"],
         dev="{data}/squad/dev-v2.0-part.json.xz",
         metric="f1",
-        wanted=Wanted("dev", 66, 75),
+        target=Target("dev", 66, 75),
         data_name="SQuAD v1.1",
         wanted_beyond="75 / 85",
         teacher_flags=f"{WINDOWS} --num-epochs 0.83 --learning-rate 5e-5 --null-threshold auto",
@@ -99,7 +89,7 @@ DISTILLED = (
         dev="{made}/sst-2/dev.jsonl",
         test="{made}/sst-2/test.jsonl",
         metric="accuracy",
-        wanted=Wanted("dev", 87, 89.5),
+        target=Target("dev", 87, 89.5),
         data_name="SST-2",
         wanted_beyond="32 / 36 of 40",
         teacher_flags="--max-seq-length 64 --num-epochs 0.69 --learning-rate 3e-5",
@@ -114,7 +104,7 @@ DISTILLED = (
         dev="{data}/topic/ag_news-subset/dev.tsv.xz",
         test="{made}/ag-news/test.jsonl",
         metric="accuracy",
-        wanted=Wanted("test", 90, 91),
+        target=Target("test", 90, 91),
         data_name="AG News",
         teacher_flags="--num-epochs 2.1 --learning-rate 3e-5",
         flags=f"{_THREE} --num-epochs 6 --learning-rate 5e-4 --global-batch-size 64 --micro-batch-size 64 "
@@ -129,7 +119,7 @@ DISTILLED = (
         dev="{data}/ner/wikiann-en/dev.conll.xz",
         test="{data}/ner/wikiann-en/test.conll.xz",
         metric="f1",
-        wanted=Wanted("test", 76, 80),
+        target=Target("test", 76, 80),
         data_name="WikiANN",
         wanted_beyond="75 / 85",
         teacher_flags="--num-epochs 1.9 --learning-rate 5e-5",

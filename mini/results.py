@@ -154,9 +154,9 @@ def target_rows(records: Mapping[str, Record]) -> Iterable[Row]:
 
 def _target_row(name: str, target: Target, scores: Sequence[float]) -> Row:
     """Return a row; the first of `scores` is the baseline."""
-    reached = [value for value in (target.two_cores, target.gpu) if 100 * min(scores[1:]) >= value]
+    reached = [value for value in (target.reach, target.stretch) if 100 * min(scores[1:]) >= value]
     verdict = ("**neither**", "two cores", "both")[len(reached)]
-    return name, f"{target.two_cores:g}", f"{target.gpu:g}", *map(percent, scores), verdict
+    return name, f"{target.reach:g}", f"{target.stretch:g}", *map(percent, scores), verdict
 
 
 def _progress(run: Path) -> Record:

@@ -39,7 +39,7 @@ def _rows(task: DistilledTask, record: Record) -> Iterator[Sequence[str]]:
             percent(alone[task.metric]) if alone and on_dev else _NONE,
             percent(teacher[task.metric]) if on_dev else _NONE,
             *(percent(found[runtime]["scores"][task.metric]) for runtime in (RUNTIMES[0], RUNTIMES[-1])),
-            f"{task.wanted.reach:g} / {task.wanted.stretch:g}" if split == task.wanted.split else _NONE,
+            f"{task.target.reach:g} / {task.target.stretch:g}" if split == task.target.split else _NONE,
         )
     for name, found in record["beyond"].items():
         title, without, score = _beyond(name, found)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mini.scores
-from mini.distilled import DistilledTask, Wanted
+from mini.distilled import DistilledTask
 from mini.pipeline import Arguments, Pipeline
 from mini.tasks import CLOZE, MiniTask, Target
 from tasks.model_directory import read_model_directory
@@ -56,7 +56,7 @@ DISTILLED = (
         train=["{made}/texts.txt"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
-        wanted=Wanted("dev", 101, 102),
+        target=Target("dev", 101, 102),
         data_name="Pairs",
         flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score --pooling mean "
         "--teacher-pooling mean --global-batch-size 32 --train-seq-length 16 --dimensions 8",
@@ -70,7 +70,7 @@ DISTILLED = (
         dev="{data}/pets-dev.jsonl",
         test="{data}/pets-test.jsonl",
         metric="accuracy",
-        wanted=Wanted("test", 10, 101),
+        target=Target("test", 10, 101),
         data_name="Pets",
         teacher_flags="--learning-rate 5e-3 --num-epochs 4",
         flags="--take-layers 0 --learning-rate 5e-3 --num-epochs 4",
