@@ -5,8 +5,10 @@ run_squad.py): a new window starts every doc_stride tokens, and a span may start
 token has the most context. Unlike the reference code, answers are cut from the context by code-point offsets, so that
 they equal the text of the context, accents on the last letter included.
 
-A question may have several contexts. Their windows are treated like the windows of one context: the answer is the best
-span of all windows, and the null score is the lowest of all windows.
+A question may have several contexts. The null score of a context is the lowest of its windows, and that of the example
+the lowest of its contexts. Spans of several contexts are compared by their logits, or, if the model was trained on
+unanswerable questions, by their lead over the null score of their own context: Clark and Gardner 2018 show that logits
+of different paragraphs cannot be compared, and that a score of "no answer" mends it (section 3).
 """
 
 from __future__ import annotations
@@ -63,7 +65,11 @@ class Window(Features):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """context[start:end], its probability among the candidates, and its logit (start logit + end logit)."""
+    """context[start:end], its probability among the candidates, and its logit.
+
+    The logit is start logit + end logit. Between several contexts of a model with `null_is_trained`, it is lowered by
+    what the null score of its context exceeds the lowest one.
+    """
 
     start: int
     end: int
@@ -113,6 +119,8 @@ class SpanSettings(TaskSettings):
     """True if the model was trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float = 0.0
     """Predict "no answer" if null score minus best span is above this."""
+    null_is_trained: bool = False
+    """True if the null score tells whether a context has the answer, also where "no answer" is not a choice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,12 +208,15 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         return windows
 
     def decode(self, example: SpanExample, features: Sequence[Window], outputs: Sequence[Outputs]) -> SpanPrediction:
-        null_score = min(float(output["start_logits"][0] + output["end_logits"][0]) for output in outputs)
+        nulls = _null_scores(features, outputs)
+        null_score = min(nulls.values())
+        by_lead = self.settings.unanswerable or self.settings.null_is_trained
         best: dict[tuple[int, int, int], float] = {}
         for window, output in zip(features, outputs, strict=True):
+            excess = nulls[window.context] - null_score if by_lead else 0.0
             for start, end, logit in self._candidates(window, output):
                 span = window.context, start, end
-                best[span] = max(logit, best.get(span, -np.inf))
+                best[span] = max(logit - excess, best.get(span, -np.inf))
         ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))[: self.settings.n_best_size]
         logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
         scores = softmax(logits) if len(logits) else logits
@@ -256,6 +267,15 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 yield *span, float(logits[row, column])
             if len(found) == count:
                 break
+
+
+def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict[int, float]:
+    """Return the null score of each context by its number."""
+    found: dict[int, float] = {}
+    for window, output in zip(features, outputs, strict=True):
+        score = float(output["start_logits"][0] + output["end_logits"][0])
+        found[window.context] = min(score, found.get(window.context, np.inf))
+    return found
 
 
 def answer_scores(examples: Sequence[SpanExample], texts: Sequence[str]) -> dict[str, float]:

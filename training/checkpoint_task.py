@@ -144,6 +144,8 @@ def read_checkpoint_task(
             values |= cross_encoder_settings(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):
             values["activation"], remark = _activation(checkpoint, directory, config)
+    if task == "spans":
+        values["null_is_trained"] = values.get("unanswerable", False)
     values |= dict(settings or {})
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)

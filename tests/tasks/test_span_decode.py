@@ -256,7 +256,7 @@ def test_spans_of_nan_logits(word_tokenizer):
 
 
 def test_several_contexts(word_tokenizer):
-    """The answer is the best span of all contexts, and the null score the lowest one of all."""
+    """The answer has the largest lead over its context's null score, and the null score is the lowest one of all."""
     settings = SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True)
     task = Spans(word_tokenizer, settings)
     texts = ["w0 w1", " ".join(f"w{index}" for index in range(14))]
@@ -278,6 +278,33 @@ def test_several_contexts(word_tokenizer):
     assert prediction.null_margin == 1 - 6
     with pytest.raises(InvalidExamplesError, match=r"contexts\[1\]: empty text"):
         task.encode([SpanExample(QUESTION, "w0", more_contexts=(" ",))])
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "leads"),
+    [
+        ({}, "w1", {"w0": 5, "w1": 6}),
+        ({"null_is_trained": True}, "w0", {"w0": 5, "w1": 2}),
+        ({"unanswerable": True}, "w0", {"w0": 5, "w1": 2}),
+    ],
+    ids=["logits", "leads", "no answer"],
+)
+def test_contexts_are_compared_by_their_lead(word_tokenizer, flags, text, leads):
+    """A context that rather has no answer loses, if the null score was trained."""
+    task = Spans(word_tokenizer, SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=4, **flags))
+    example = SpanExample(QUESTION, "w0", more_contexts=("w1",))
+    windows = task.encode([example])[0]
+    outputs = [{name: np.zeros(len(window), np.float32) for name in task.output_names} for window in windows]
+    for window, output, logit, null in zip(windows, outputs, (5, 6), (1, 5), strict=True):
+        output["start_logits"][np.flatnonzero(window.in_context)[0]] = logit
+        output["start_logits"][0] = null
+
+    prediction = task.decode(example, windows, outputs)
+
+    assert prediction.text == text
+    assert {span.text: span.logit for span in prediction.spans} == leads
+    expected = softmax(np.array([span.logit for span in prediction.spans] + [1.0] * task.settings.unanswerable))
+    assert [span.score for span in prediction.spans] == pytest.approx(list(expected[:2]))
 
 
 def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):

@@ -203,7 +203,7 @@ def test_large_request(server, references):
 
 
 def test_answer_out_of_several_contexts(server, references):
-    """Several contexts have common best spans and one null score, and one context is answered as in evaluation."""
+    """Spans of all contexts are compared by their lead over the context's null score; each is read as in evaluation."""
     contexts = ["the cat sees the old dog near the river . " * 2, "a bird", "the dog likes red trees"]
     item = pb.AnswerInput(question="who sees the dog ?", contexts=contexts)
 
@@ -211,8 +211,11 @@ def test_answer_out_of_several_contexts(server, references):
 
     reader, result = references["reader"], reply.results[0]
     singles = [reader.predict([SpanExample(item.question, context)])[0] for context in contexts]
-    logits = sorted((span.logit, number) for number, single in enumerate(singles) for span in single.spans)[::-1]
-    null = min(single.null_margin + single.spans[0].logit for single in singles)
+    nulls = [single.null_margin + single.spans[0].logit for single in singles]
+    null = min(nulls)
+    logits = sorted(
+        (span.logit - nulls[number] + null, number) for number, single in enumerate(singles) for span in single.spans
+    )[::-1]
 
     assert [span.context for span in result.spans] == [number for _, number in logits[:5]]
     assert all(contexts[span.context][span.start : span.end] == span.text for span in result.spans)
