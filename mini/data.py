@@ -48,6 +48,8 @@ TREC_DEV_INTERVAL = 11
 """Every n-th question of TREC-6 is held out."""
 UNANSWERABLE = 0.5
 """Number of unanswerable questions for each answerable one; SQuAD v2.0 has 1.02 in dev and 0.5 in train."""
+ELSEWHERE = "-elsewhere-"
+"""Part of the ids of questions about another paragraph."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SQUAD_DEV = ("squad/dev-v1.1-part.json.xz", "squad/dev-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
@@ -97,11 +99,11 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
-    yield "squad-v1.json", _squad(answerable(paragraphs))
-    yield "squad-v2.json", _squad(with_unanswerable(paragraphs, random.Random(0)))
+    yield "squad-v1.json", squad_text(answerable(paragraphs))
+    yield "squad-v2.json", squad_text(with_unanswerable(paragraphs, random.Random(0)))
     cloze = list(cloze_questions(data))
-    yield "cloze.json", _squad(cloze)
-    yield "cloze-part.json", _squad(random.Random(0).sample(cloze, min(unlabelled.NUM_CLOZE, len(cloze))))
+    yield "cloze.json", squad_text(cloze)
+    yield "cloze-part.json", squad_text(random.Random(0).sample(cloze, min(unlabelled.NUM_CLOZE, len(cloze))))
     yield from _for_distillation(data, rest, answerable(paragraphs))
 
 
@@ -224,7 +226,7 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
         others = [other for other in by_title[title] if other is not paragraph]
         near = sorted(rng.sample(others, min(8, len(others))), key=lambda other: -len(words & _words(other["context"])))
         candidates = [
-            {"id": f"{item['id']}-elsewhere-{len(made)}", "question": item["question"], "answers": []}
+            {"id": f"{item['id']}{ELSEWHERE}{len(made)}", "question": item["question"], "answers": []}
             for other in near
             for item in other["qas"]
             if item["answers"]
@@ -261,7 +263,8 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w{4,}", text.lower()))
 
 
-def _squad(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
+def squad_text(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
+    """Return titled paragraphs in SQuAD's format."""
     articles: dict[str, list[Paragraph]] = {}
     for title, paragraph in paragraphs:
         articles.setdefault(title, []).append(paragraph)
