@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +22,7 @@ from serving.core.limits import RequestLimits
 from serving.core.metrics import Metrics
 from serving.core.models import Model, Models, load_model
 from serving.core.repository import Repository
+from serving.core.request_memory import RequestMemory
 from serving.core.scheduler import Scheduler
 from serving.core.service import InferenceService
 from serving.grpc_api.encoder import METHODS, SERVICE, encoder_handlers
@@ -49,6 +52,9 @@ from serving.process.metrics_server import MetricsServer
 from serving.process.ready import Ready
 from serving.process.traces import Traces
 from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from serving.http_api.front import HttpFront
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0
@@ -81,12 +87,16 @@ class Server:
         """
         self.settings = settings
         self.metrics = Metrics()
+        self._budget = Budget(settings.buffer_bytes // 2)
+        """Memory of received requests and unread replies, of all fronts."""
         self.port = 0
         """gRPC port; 0 before `start`."""
         self.metrics_port = 0
         """Port of /metrics and /healthz; 0 before `start`."""
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
+        self._tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+        self._call_log = CallLog(settings.log_calls)
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
         self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor()])
         self._scheduler = Scheduler(
@@ -124,21 +134,67 @@ class Server:
         self._worker_problem = ""
         """Problem of the workers; empty if there is none."""
         self._metrics_server: MetricsServer | None = None
+        self._http = self._http_front() if settings.http_port is not None else None
 
     def _interceptor(self) -> Interceptor:
         settings = self.settings
-        observers: list[Callable[[Call], None]] = [CallLog(settings.log_calls)]
+        observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:
             observers.append(self._traces.observer(trace_attributes, SERVER_FAULTS))
         return Interceptor(
             self.metrics,
             RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
             self._messages(),
-            tokens=BearerTokens(settings.tokens_file) if settings.tokens_file else None,
+            tokens=self._tokens,
             open_health=settings.open_health,
             max_concurrent_per_client=settings.max_concurrent_per_client,
             observers=observers,
         )
+
+    def _http_front(self) -> HttpFront:
+        """Return the HTTP front. Its libraries are only loaded here.
+
+        Raises:
+            ValueError: when they are not installed.
+        """
+        settings = self.settings
+        try:
+            from serving.http_api import health, openai, rpc
+            from serving.http_api.app import HttpApp
+            from serving.http_api.body import BodyReader
+            from serving.http_api.front import HttpFront
+            from serving.http_api.status import SERVER_FAULTS as HTTP_FAULTS
+            from serving.http_api.status import trace_attributes as http_attributes
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"--http-port (BERTLINE_HTTP_PORT) needs the package `{error.name}`; install the group `http`"
+            ) from None
+        observers: list[Callable[[Call], None]] = [self._call_log]
+        if self._traces:
+            observers.append(self._traces.observer(http_attributes, HTTP_FAULTS))
+        app = HttpApp(
+            self._service,
+            self.metrics,
+            BodyReader(RequestMemory(self._budget), settings.max_request_bytes, settings.receive_s),
+            tokens=self._tokens,
+            open_health=settings.open_health,
+            max_concurrent_per_client=settings.max_concurrent_per_client,
+            observers=observers,
+        )
+        app.add(health.operations(lambda: self.health_problem))
+        app.add(openai.operations(self._service))
+        app.add(rpc.operations(self._service))
+        return HttpFront(app, max_connections=settings.max_connections, tls=self._tls_context())
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        settings = self.settings
+        if not (settings.tls_cert and settings.tls_key):
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=settings.tls_client_ca)
+        if settings.tls_client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        return context
 
     def _messages(self) -> Messages:
         """Split the memory for messages: half for messages being received, half for requests and unread replies."""
@@ -147,9 +203,8 @@ class Server:
         receiver = Receiver(
             half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
         )
-        budget = Budget(half)
-        unread = UnreadReplies(budget, settings.keepalive_timeout_s)
-        return Messages(receiver, budget, unread, settings.max_request_bytes)
+        unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
+        return Messages(receiver, RequestMemory(self._budget, unread.make_room), unread, settings.max_request_bytes)
 
     async def start(self) -> None:
         """Listen. Until `load` has ended, the health status is NOT_SERVING and calls are refused.
@@ -169,9 +224,20 @@ class Server:
         certificates = self._certificates()
         self.port = listen(self._grpc, self.settings, certificates)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)
+        await self._start_http()
         await self._grpc.start()
         if certificates:
             self._tasks.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
+
+    async def _start_http(self) -> None:
+        if self._http is None:
+            return
+        assert self.settings.http_port is not None
+        try:
+            check_free(self.settings.host, self.settings.http_port)
+        except OSError as error:
+            raise OSError(f"HTTP: {error}, with --http-port") from error
+        await self._http.start(self.settings.host, self.settings.http_port)
 
     def _certificates(self) -> Certificates | None:
         settings = self.settings
@@ -240,7 +306,10 @@ class Server:
         settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
         left_s = max(0.0, grace_s - settled_s)
-        await asyncio.wait([asyncio.ensure_future(self._grpc.stop(left_s))], timeout=left_s + MAX_LINGER_S)
+        stopping = [asyncio.ensure_future(self._grpc.stop(left_s))]
+        if self._http:
+            stopping.append(asyncio.ensure_future(self._http.stop(left_s)))
+        await asyncio.wait(stopping, timeout=left_s + MAX_LINGER_S)
         await asyncio.to_thread(self._close)
 
     async def _settle(self, limit_s: float) -> float:
@@ -258,9 +327,16 @@ class Server:
             port=self.port,
             metrics_url=f"http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics",
             metrics_port=self.metrics_port,
+            http_url=self._http_url(),
             tls=self.settings.tls_cert is not None,
             models=self._service.models.names,
         )
+
+    def _http_url(self) -> str:
+        if self._http is None:
+            return ""
+        scheme = "https" if self.settings.tls_cert else "http"
+        return f"{scheme}://{url_host(self.settings.host)}:{self._http.port}"
 
     def _serve_metrics(self, port: int) -> int:
         try:

@@ -67,9 +67,13 @@ class Settings(BaseSettings):
     and the reason); 0 takes any free one."""
     metrics_host: str | None = None
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
+    http_port: int | None = Field(None, ge=0, le=65535)
+    """Port of the HTTP API on --host: OpenAI's routes, and the RPCs as JSON; 0 takes any free one. Unset: no HTTP API.
+    It needs the dependency group `http`, and has the tokens, TLS and limits of the gRPC port."""
     ready_fd: int | None = Field(None, ge=3, le=2**31 - 1)
     """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
-    writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `tls` and `models` to it and closes it."""
+    writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `http_url`, `tls` and `models` to it and
+    closes it."""
 
     tls_cert: FilePath | None = None
     """PEM file of the server's certificate and its chain; turns TLS on. Read again when it changes, so that a renewal

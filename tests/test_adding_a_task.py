@@ -41,6 +41,7 @@ SPECIAL = {
         "training/distill.py",  # a recipe of its own
         "training/distillation/teachers.py",
         "training/distillation/vectors.py",
+        "serving/http_api/openai.py",  # OpenAI's route for embeddings
         "training/embedding_run.py",
         "training/evaluate.py",
         "training/model/vectors.py",

@@ -50,6 +50,32 @@ class NotifyObservers:
                     observer(call)
 
 
+class CallMetrics(Protocol):
+    """Metrics of the calls of a front."""
+
+    def started(self, path: str) -> None:
+        """Count a call of a method that starts."""
+
+    def handled(self, path: str, status: str, seconds: float) -> None:
+        """Count a call that has ended."""
+
+
+class CountCalls:
+    """Counts started and ended calls, and times them."""
+
+    def __init__(self, metrics: CallMetrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
+        """Count the start and the end of a call."""
+        self._metrics.started(call.path)
+        try:
+            return await proceed(call, context)
+        finally:
+            call.end()
+            self._metrics.handled(call.path, call.status, call.seconds)
+
+
 class PaceRefusals:
     """Counts refusals, and delays those to callers that retry too fast."""
 

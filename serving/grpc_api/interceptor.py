@@ -13,11 +13,20 @@ from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
 from serving.core.errors import drop_tracebacks
 from serving.core.metrics import Metrics
-from serving.core.steps import Answer, Authenticate, LimitCalls, NotifyObservers, PaceRefusals, ReadHeaders, Step
+from serving.core.steps import (
+    Answer,
+    Authenticate,
+    CountCalls,
+    LimitCalls,
+    NotifyObservers,
+    PaceRefusals,
+    ReadHeaders,
+    Step,
+)
 from serving.grpc_api.current import current_call, set_current_call
 from serving.grpc_api.messages import Behaviour, Messages
 from serving.grpc_api.rpc_metrics import RpcMetrics
-from serving.grpc_api.steps import CheckMethod, CountCalls, Identify, LimitWatches, SendStatus
+from serving.grpc_api.steps import CheckMethod, Identify, LimitWatches, SendStatus
 
 _HEALTH = f"/{health.SERVICE_NAME}/"
 

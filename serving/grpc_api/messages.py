@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from serving.core.budget import Budget
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, NoRoomError, UnreadRepliesError
 from serving.core.headers import MAX_REPLY
+from serving.core.request_memory import RETRY_S, RequestMemory
 from serving.grpc_api.receiving import Receiver
 from serving.grpc_api.unread import UnreadReplies
 
@@ -21,8 +20,6 @@ MAX_UNREAD_BYTES = 128 * 2**20
 """Bytes of unread replies above which further calls of a connection are refused."""
 SMALL_BYTES = 4096
 """Maximum bytes of a message of health or reflection: a name. Their calls may stay open for long."""
-RETRY_S = 1.0
-"""Seconds after which to retry a call that found no room."""
 _SMALL = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
 
 Behaviour = Callable[[Any, Any], Any]
@@ -32,17 +29,19 @@ Deserialize = Callable[[bytes], Any]
 class Messages:
     """Receives the messages of calls and answers them. Counts the memory of requests, and of replies until sent."""
 
-    def __init__(self, receiver: Receiver, budget: Budget, unread: UnreadReplies, max_request_bytes: int) -> None:
+    def __init__(
+        self, receiver: Receiver, memory: RequestMemory, unread: UnreadReplies, max_request_bytes: int
+    ) -> None:
         """Set up receiving and answering.
 
         Args:
             receiver: receives the messages.
-            budget: memory budget of received requests and unread replies.
-            unread: unread replies, which count against `budget`.
+            memory: memory of received requests.
+            unread: unread replies, which count against the same budget.
             max_request_bytes: maximum size of a request. gRPC's own limit must be above it.
         """
         self._receiver = receiver
-        self._budget = budget
+        self._memory = memory
         self._unread = unread
         self._max_request_bytes = max_request_bytes
 
@@ -54,13 +53,12 @@ class Messages:
             self._check_request(call)
             request = _deserialize(deserialize, data)
             if not call.is_health:  # its messages are small, and watches do not keep them
-                call.reserve_memory = partial(self._reserve, call)
+                self._memory.open(call)
                 call.reserve_memory(len(data))
             del data
             reply = await behaviour(request, context)
         finally:
-            if call.reserved_bytes:
-                self._budget.add(call.connection, -call.reserved_bytes)
+            self._memory.close(call)
         call.reply_bytes = len(reply) if isinstance(reply, bytes) else 0
         self._check_reply(call)
         self._unread.add(call.connection, call.reply_bytes)
@@ -103,22 +101,6 @@ class Messages:
         is_first_health = call.is_health and not self._unread[call.connection]
         if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
-
-    def _reserve(self, call: Call, num_bytes: int) -> None:
-        """Reserve bytes for a call. If no other request is in memory, one of any size fits.
-
-        Raises:
-            NoRoomError: when the bytes do not fit.
-        """
-        if self._budget.reserved_bytes > call.reserved_bytes and not self._budget.fits(call.connection, num_bytes):
-            self._unread.make_room()
-            raise NoRoomError(
-                f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
-                "fewer requests at a time",
-                retry_s=RETRY_S,
-            )
-        self._budget.add(call.connection, num_bytes)
-        call.reserved_bytes += num_bytes
 
 
 def _deserialize(deserialize: Deserialize, data: bytes) -> Any:

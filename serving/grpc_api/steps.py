@@ -16,7 +16,6 @@ from serving.core.errors import TooManyWatchesError, UnknownMethodError, drop_tr
 from serving.core.headers import REQUEST_ID, request_id, trace_context
 from serving.core.steps import Answer
 from serving.grpc_api.resets import Resets
-from serving.grpc_api.rpc_metrics import RpcMetrics
 from serving.grpc_api.status import abort
 
 MAX_WATCHES, MAX_WATCHES_PER_CONNECTION = 4096, 32
@@ -37,22 +36,6 @@ class Identify:
         call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
         context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
         return await proceed(call, context)
-
-
-class CountCalls:
-    """Counts started and ended calls, and times them."""
-
-    def __init__(self, metrics: RpcMetrics) -> None:
-        self._metrics = metrics
-
-    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Count the start and the end of a call."""
-        self._metrics.started(call.path)
-        try:
-            return await proceed(call, context)
-        finally:
-            call.end()
-            self._metrics.handled(call.path, call.status, call.seconds)
 
 
 class SendStatus:

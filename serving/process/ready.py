@@ -23,13 +23,16 @@ class Ready:
     port: int
     metrics_url: str
     metrics_port: int
+    http_url: str
+    """Address of the HTTP API; empty without one."""
     tls: bool
     models: Sequence[str]
     """Names of the loaded models."""
 
     def __str__(self) -> str:
         count = len(self.models)
-        return f"serving {count} model{'s' * (count != 1)} on {self.target}, metrics on {self.metrics_url}"
+        http = f", HTTP on {self.http_url}" if self.http_url else ""
+        return f"serving {count} model{'s' * (count != 1)} on {self.target}{http}, metrics on {self.metrics_url}"
 
 
 def announce(ready: Ready, log_format: str, ready_fd: int | None) -> None:

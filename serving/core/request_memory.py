@@ -1,0 +1,57 @@
+"""Memory of requests, from their arrival to the end of their call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from serving.core.budget import Budget
+from serving.core.calls import Call
+from serving.core.errors import NoRoomError
+
+RETRY_S = 1.0
+"""Seconds after which to retry a call that found no room."""
+
+
+def _no_more_room() -> None:
+    """Make no room."""
+
+
+class RequestMemory:
+    """Reserves memory of a budget for calls. Lives in one event loop."""
+
+    def __init__(self, budget: Budget, make_room: Callable[[], None] = _no_more_room) -> None:
+        """Set the budget.
+
+        Args:
+            budget: memory budget of all requests.
+            make_room: called when a reservation fails, so that the next one may succeed.
+        """
+        self._budget = budget
+        self._make_room = make_room
+
+    def open(self, call: Call) -> None:
+        """Let a call reserve memory."""
+        call.reserve_memory = partial(self._reserve, call)
+
+    def close(self, call: Call) -> None:
+        """Free what a call has reserved."""
+        if call.reserved_bytes:
+            self._budget.add(call.connection, -call.reserved_bytes)
+            call.reserved_bytes = 0
+
+    def _reserve(self, call: Call, num_bytes: int) -> None:
+        """Reserve bytes for a call. If no other request is in memory, one of any size fits.
+
+        Raises:
+            NoRoomError: when the bytes do not fit.
+        """
+        if self._budget.reserved_bytes > call.reserved_bytes and not self._budget.fits(call.connection, num_bytes):
+            self._make_room()
+            raise NoRoomError(
+                f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
+                "fewer requests at a time",
+                retry_s=RETRY_S,
+            )
+        self._budget.add(call.connection, num_bytes)
+        call.reserved_bytes += num_bytes

@@ -1,0 +1,1 @@
+"""HTTP front: the operations of the server for callers without gRPC."""

@@ -1,0 +1,158 @@
+"""ASGI application: routes, and around each the steps that every request passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from starlette.routing import Route, Router
+
+from serving.core.bearer_tokens import BearerTokens
+from serving.core.calls import Call
+from serving.core.errors import UnknownMethodError, shorten
+from serving.core.metrics import Metrics
+from serving.core.service import InferenceService
+from serving.core.steps import Authenticate, CountCalls, LimitCalls, NotifyObservers, PaceRefusals, ReadHeaders, Step
+from serving.http_api.body import BodyReader, DisconnectedError
+from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope
+from serving.http_api.http_metrics import HttpMetrics
+from serving.http_api.status import MethodNotAllowedError, own_error
+from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, SendStatus
+
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+UNKNOWN = "unknown"
+"""Route of requests without a route, in metrics."""
+
+
+class HttpApp:
+    """Answers HTTP requests: an ASGI application."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        metrics: Metrics,
+        reader: BodyReader,
+        *,
+        tokens: BearerTokens | None = None,
+        open_health: bool = False,
+        max_concurrent_per_client: int | None = None,
+        observers: Sequence[Callable[[Call], None]] = (),
+    ) -> None:
+        """Set up the steps.
+
+        Args:
+            service: counts the calls, and refuses them while it is unavailable.
+            metrics: metrics of the server.
+            reader: reads the bodies.
+            tokens: valid bearer tokens; None for an open server.
+            open_health: True if routes of health need no token.
+            max_concurrent_per_client: maximum number of concurrent calls of a token, or of an address without tokens.
+            observers: called with each ended call.
+        """
+        self._service = service
+        self._reader = reader
+        self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(HttpMetrics(metrics.registry))]
+        self._after: list[Step] = [
+            PaceRefusals(metrics),
+            Authenticate(tokens, open_health=open_health),
+            ReadHeaders(),
+            LimitCalls(max_concurrent_per_client),
+            ReadDeadline(),
+        ]
+        self._router = Router(default=self._endpoint(_no_route(UNKNOWN)))  # type: ignore[arg-type]
+
+    def add(self, operations: Iterable[Operation]) -> None:
+        """Add routes."""
+        by_path: dict[str, dict[str, Operation]] = {}
+        for operation in operations:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+        for path, methods in by_path.items():
+            endpoints = {method: self._endpoint(operation) for method, operation in methods.items()}
+            if "GET" in endpoints:
+                endpoints["HEAD"] = endpoints["GET"]
+            other = self._endpoint(_other_method(path, methods))
+            self._router.routes.append(Route(path, _ByMethod(endpoints, other)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._router(scope, receive, send)  # type: ignore[arg-type]
+
+    def _endpoint(self, operation: Operation) -> Endpoint:
+        answer: Any = AnswerOperation(operation, self._reader, self._service.begin_call)
+        for step in reversed([*self._before, SendStatus(operation), *self._after]):
+            answer = partial(step, proceed=answer)
+        return Endpoint(operation, answer)
+
+
+class Endpoint:
+    """ASGI endpoint of an operation."""
+
+    def __init__(self, operation: Operation, answer: Callable[[Call, Exchange], Awaitable[HttpReply]]) -> None:
+        self._operation = operation
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. Return without a reply if the client has hung up."""
+        headers: dict[str, str] = {}
+        authorizations = []
+        for raw_name, raw_value in scope["headers"]:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers[name] = value
+            if name == "authorization":
+                authorizations.append(value)
+        call = Call(
+            self._operation.name, headers=headers, authorizations=authorizations, is_health=self._operation.is_health
+        )
+        exchange = Exchange(scope, receive)
+        try:
+            reply = await self._answer(call, exchange)
+        except (asyncio.CancelledError, DisconnectedError):
+            return
+        await _send(reply, exchange, send)
+
+
+class _ByMethod:
+    """Endpoint of a path: chooses by method."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], other: Endpoint) -> None:
+        self._endpoints = endpoints
+        self._other = other
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoints.get(scope["method"], self._other)(scope, receive, send)
+
+
+async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
+    headers = {
+        "content-type": reply.media_type,
+        "content-length": str(len(reply.data)),
+        "x-content-type-options": "nosniff",
+        **exchange.reply_headers,
+        **dict(reply.headers),
+    }
+    if not exchange.is_read:  # the rest of the body would be taken for the next request
+        headers["connection"] = "close"
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": int(reply.status), "headers": pairs})
+    await send({"type": "http.response.body", "body": reply.data})
+
+
+def _no_route(path: str) -> Operation:
+    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        raise UnknownMethodError(shorten(f"no such route: `{exchange.scope['method']} {exchange.scope['path']}`"))
+
+    return Operation("ANY", path, answer, own_error)
+
+
+def _other_method(path: str, methods: Mapping[str, Operation]) -> Operation:
+    allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+
+    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        if exchange.scope["method"] == "OPTIONS":
+            return HttpReply(b"", HTTPStatus.NO_CONTENT, headers=[("allow", allowed)])
+        raise MethodNotAllowedError(f"`{path}` has no method `{exchange.scope['method']}`; use {allowed}", allowed)
+
+    return Operation("ANY", path, answer, next(iter(methods.values())).error_body)

@@ -1,0 +1,108 @@
+"""Reading of request bodies within limits of size, memory and time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+
+from serving.core.calls import Call
+from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError
+from serving.core.request_memory import RequestMemory
+from serving.http_api.exchange import Exchange
+from serving.http_api.status import UnsupportedMediaError
+
+GZIP_WINDOW = 16 + zlib.MAX_WBITS
+"""Argument of zlib for the format of gzip."""
+
+
+class DisconnectedError(Exception):
+    """Client that hung up, so that nobody waits for a reply."""
+
+
+class BodyReader:
+    """Reads the bodies of requests."""
+
+    def __init__(self, memory: RequestMemory, max_bytes: int, receive_s: float) -> None:
+        """Set the limits.
+
+        Args:
+            memory: memory of received requests.
+            max_bytes: maximum size of a body, also after decompression.
+            receive_s: maximum seconds in which a body must arrive.
+        """
+        self._memory = memory
+        self._max_bytes = max_bytes
+        self._receive_s = receive_s
+
+    async def read(self, call: Call, exchange: Exchange) -> bytes:
+        """Return the body of a request, decompressed. Reserve memory for it until `close`.
+
+        Raises:
+            MessageTooLargeError: when it has too many bytes.
+            ReceivingError: when it does not arrive in time.
+            NoRoomError: when too much memory is in use.
+            UnsupportedMediaError: when it is compressed in another way than gzip.
+            InvalidRequestError: when it is not gzip although it should be.
+            DisconnectedError: when the client hangs up.
+        """
+        self._memory.open(call)
+        coding = call.headers.get("content-encoding", "identity").lower()
+        if coding not in ("identity", "gzip"):
+            raise UnsupportedMediaError(f"unknown content-encoding: `{coding[:40]}`; send gzip, or plain JSON")
+        announced = call.headers.get("content-length", "")
+        self._check_size(int(announced) if announced.isdigit() else 0)
+        try:
+            async with asyncio.timeout_at(self._limit(call)):
+                data = await self._receive(call, exchange)
+        except TimeoutError:
+            raise ReceivingError(
+                f"the body did not arrive within {self._receive_s:g} s (--receive-s); send it faster"
+            ) from None
+        call.request_bytes = len(data)
+        return self._decompressed(call, data) if coding == "gzip" else data
+
+    def close(self, call: Call) -> None:
+        """Free the memory of a request."""
+        self._memory.close(call)
+
+    def _limit(self, call: Call) -> float:
+        """Return the time until which the body must arrive, on the clock of the event loop."""
+        left_s = self._receive_s
+        if call.deadline_s is not None:
+            left_s = min(left_s, call.deadline_s - time.monotonic())
+        return asyncio.get_running_loop().time() + left_s
+
+    async def _receive(self, call: Call, exchange: Exchange) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while not exchange.is_read:
+            message = await exchange.receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError
+            if part := message.get("body", b""):
+                size += len(part)
+                self._check_size(size)
+                call.reserve_memory(len(part))
+                parts.append(part)
+            exchange.is_read = not message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _decompressed(self, call: Call, data: bytes) -> bytes:
+        decoder = zlib.decompressobj(GZIP_WINDOW)
+        try:
+            found = decoder.decompress(data, self._max_bytes + 1)
+        except zlib.error:
+            raise InvalidRequestError("the body is not gzip, although `content-encoding` says so") from None
+        self._check_size(len(found))
+        if not decoder.eof or decoder.unused_data:
+            raise InvalidRequestError("the gzip body is cut off, or followed by other bytes")
+        call.reserve_memory(len(found))
+        return found
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise MessageTooLargeError(
+                f"the body has more than `{self._max_bytes}` bytes (--max-request-bytes); send fewer or shorter inputs "
+                "in a request"
+            )

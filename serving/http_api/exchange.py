@@ -1,0 +1,70 @@
+"""One HTTP request and its reply, between the web server and the operations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from serving.core.calls import Call
+
+JSON = "application/json"
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Headers = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """Reply to an HTTP request."""
+
+    data: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    media_type: str = JSON
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class Exchange:
+    """HTTP request that is being answered."""
+
+    scope: Scope
+    """ASGI scope."""
+    receive: Receive
+    """ASGI function that returns the next part of the body."""
+    is_read: bool = False
+    """True once the whole body has arrived, so that the connection can carry another request."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers of every reply, errors included."""
+
+    @property
+    def path_parameters(self) -> Mapping[str, str]:
+        """Parts of the path that the route names."""
+        found: Mapping[str, str] = self.scope.get("path_params", {})
+        return found
+
+
+Answer = Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]
+"""Function from the body of a request to the reply."""
+ErrorBody = Callable[[HTTPStatus, Exception], Mapping[str, Any]]
+"""Function from a status and an error to the JSON of a reply, in the shape that a route's callers know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Route of the server."""
+
+    method: str
+    path: str
+    """Path with parameters in braces, `/v2/models/{name}`."""
+    answer: Answer
+    error_body: ErrorBody
+    is_health: bool = False
+    """True if it reports the state of the server, and is therefore always answered."""
+
+    @property
+    def name(self) -> str:
+        """Method and path, for logs and metrics."""
+        return f"{self.method} {self.path}"

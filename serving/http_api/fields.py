@@ -1,0 +1,112 @@
+"""Fields of JSON requests: checked against a pydantic model, with errors that name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import InvalidRequestError, Violation, shorten
+from serving.http_api.json_body import parse_object
+
+
+class Fields(BaseModel):
+    """Fields of a request. Unknown ones are refused, as they would have no effect."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+FieldsT = TypeVar("FieldsT", bound=Fields)
+
+
+def read_fields(data: bytes, fields: type[FieldsT]) -> FieldsT:
+    """Read a JSON request.
+
+    Raises:
+        InvalidRequestError: when it is not JSON, or fields are missing, unknown or wrong; the error names them.
+    """
+    values = parse_object(data)
+    try:
+        return fields.model_validate(values)
+    except ValidationError as error:
+        found = {path_of(item["loc"]): item for item in error.errors(include_url=False, include_input=False)}
+        raise InvalidRequestError(
+            violations=[Violation(path, shorten(_reason(item))) for path, item in found.items()]
+        ) from None
+
+
+def path_of(location: Iterable[str | int]) -> str:
+    """Return the path of a field: `input[3]`. Parts that only name an alternative of a type are left out."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier():
+            path += f".{part}" if path else part
+    return path or "body"
+
+
+def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
+    """Return one text or several, or token ids of one text or several, as a list.
+
+    Raises:
+        ValueError: when it is something else.
+    """
+    items = [value] if isinstance(value, str) or _is_token_ids(value) else value
+    if not isinstance(items, list) or not items:
+        raise ValueError("must be a text, a list of texts, token ids, or a list of them, and not empty")
+    fits, what = (_is_text, "a text") if isinstance(items[0], str) else (_is_token_ids, "a list of token ids")
+    if wrong := next((index for index, item in enumerate(items) if not fits(item)), None):
+        raise ValueError(f"item {wrong} is not {what}, as the first one is")
+    if not fits(items[0]):
+        raise ValueError("item 0 is neither a text nor a list of token ids")
+    return items
+
+
+TextsOrTokenIds = Annotated[list[str] | list[list[int]], PlainValidator(texts_or_token_ids)]
+"""Type of a field that holds one text or several, or their token ids."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+@contextmanager
+def named_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename the fields in errors, as a route's callers know them.
+
+    Args:
+        names: first part of a path in the request that the server made -> that of the caller's request.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            violations=[Violation(_renamed(item.field, names), item.reason) for item in error.violations],
+            message="" if error.violations else str(error),
+        ) from None
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    found = re.match(r"\w+", path)
+    return names.get(found.group(), found.group()) + path[found.end() :] if found else path
+
+
+def model_reference(name: str) -> pb.ModelRef:
+    """Return the model that a name asks for: `name`, or `name/version`; empty for the only one."""
+    before, _, version = name.partition("/")
+    return pb.ModelRef(name=before, version=version)
+
+
+def _reason(item: Any) -> str:
+    known = {"missing": "missing", "extra_forbidden": "unknown field"}
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return known.get(item["type"], f"{message[:1].lower()}{message[1:]}")

@@ -1,0 +1,91 @@
+"""RPCs of `bertline.v1` over HTTP: requests and replies in protobuf's JSON mapping, field names as in the proto."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
+import orjson
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.calls import Call
+from serving.core.errors import InvalidRequestError, shorten
+from serving.core.service import InferenceService
+from serving.endpoints import ENDPOINTS
+from serving.endpoints.catalog import get_model, list_models
+from serving.endpoints.tokenize import answer_tokenize
+from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.json_body import parse_object
+from serving.http_api.status import own_error
+
+Method = Callable[[bytes, Call], Awaitable[bytes]]
+_PREFIX = "Failed to parse "
+
+
+def operations(service: InferenceService) -> Iterator[Operation]:
+    """Yield a route for each RPC: `POST /v1/embed` and so on, with dashes between words."""
+
+    async def tokenize(data: bytes, call: Call) -> bytes:
+        return await answer_tokenize(service, data, call.deadline_s, call)
+
+    async def list_all(data: bytes, call: Call) -> bytes:
+        return list_models(service.models, data)
+
+    async def get_one(data: bytes, call: Call) -> bytes:
+        return get_model(service.models, data)
+
+    for endpoint in ENDPOINTS:
+
+        async def infer(data: bytes, call: Call, endpoint: object = endpoint) -> bytes:
+            return (await service.infer(endpoint, data, call.deadline_s, call)).data  # type: ignore[arg-type]
+
+        yield _operation(service, endpoint.name, infer, endpoint.request_type, endpoint.reply_type)
+    yield _operation(service, "Tokenize", tokenize, pb.TokenizeRequest, pb.TokenizeReply)
+    yield _operation(service, "ListModels", list_all, pb.ListModelsRequest, pb.ListModelsReply)
+    yield _operation(service, "GetModel", get_one, pb.GetModelRequest, pb.ModelInfo)
+
+
+def path_of(rpc: str) -> str:
+    """Return the path of an RPC: `/v1/fill-mask` for FillMask."""
+    return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
+
+
+def _operation(
+    service: InferenceService, name: str, method: Method, request_type: type[Message], reply_type: type[Message]
+) -> Operation:
+    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        pool = service.codec_pool
+        request = await pool.run(call, len(data), partial(_to_protobuf, data, request_type))
+        reply = await method(request, call)
+        return HttpReply(await pool.run(call, len(reply), partial(_to_json, reply, reply_type)))
+
+    return Operation("POST", path_of(name), answer, own_error)
+
+
+def _to_protobuf(data: bytes, request_type: type[Message]) -> bytes:
+    """Return a JSON request as a serialised message.
+
+    Raises:
+        InvalidRequestError: when it is not JSON, or does not fit the message: the error names the field.
+    """
+    values = parse_object(data)
+    try:
+        return json_format.ParseDict(values, request_type()).SerializeToString()
+    except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
+        raise InvalidRequestError(shorten(_reason(error))) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return protobuf's error as one sentence: `inputs: repeated field must be in [] which is "a" at ...`."""
+    text = str(error).removeprefix(_PREFIX).replace(f"{_PREFIX}", "").rstrip(".")
+    return " ".join(text.split())
+
+
+def _to_json(data: bytes, reply_type: type[Message]) -> bytes:
+    message = reply_type.FromString(data)
+    values = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return orjson.dumps(values)

@@ -1,0 +1,106 @@
+"""Steps of a request that need HTTP: its headers, its body, its statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from serving.core.calls import Call
+from serving.core.errors import ExpiredError, InvalidRequestError, drop_tracebacks, shorten
+from serving.core.headers import REQUEST_ID, request_id, trace_context
+from serving.core.steps import Answer as Proceed
+from serving.http_api.body import BodyReader, DisconnectedError
+from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.status import UnsupportedMediaError, error_reply
+
+TIMEOUT = "x-request-timeout-s"
+"""Header with the seconds that a client waits."""
+CLIENT_CLOSED = "CANCELLED"
+"""Status of a request whose client hung up."""
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_JSON_TYPES = ("application/json", "text/json")
+
+
+class Identify:
+    """Records who calls, the request id and the trace. The client gets the request id back."""
+
+    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+        """Fill in the fields of the call."""
+        host, port = context.scope.get("client") or ("unknown", 0)
+        call.connection = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
+        context.reply_headers[REQUEST_ID] = call.request_id
+        reply: HttpReply = await proceed(call, context)
+        return reply
+
+
+class SendStatus:
+    """Converts errors to replies, and records the status of each call. No other place does."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+        """Return the reply, or that for an error."""
+        try:
+            reply: HttpReply = await proceed(call, context)
+        except (asyncio.CancelledError, DisconnectedError):
+            call.status = CLIENT_CLOSED
+            raise
+        except Exception as error:
+            reply = error_reply(error, self._operation.error_body)
+            call.details = shorten(str(error))
+            drop_tracebacks(error)
+        call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
+        call.reply_bytes = len(reply.data)
+        return reply
+
+
+class ReadDeadline:
+    """Reads how long the client waits, and cancels the call after that."""
+
+    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+        """Set the deadline, or raise InvalidRequestError; raise ExpiredError when it passes."""
+        if (sent := call.headers.get(TIMEOUT)) is None:
+            return await proceed(call, context)  # type: ignore[no-any-return]
+        if not _NUMBER.fullmatch(sent) or math.isclose(timeout_s := float(sent), 0):
+            raise InvalidRequestError(f"`{TIMEOUT}` must be a number of seconds above 0: `{sent[:40]}`")
+        call.deadline_s = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await proceed(call, context)  # type: ignore[no-any-return]
+        except TimeoutError:
+            raise ExpiredError(f"the deadline passed before the reply was ready ({TIMEOUT}: {sent})") from None
+
+
+class AnswerOperation:
+    """Last step: counts the call, reads the body and answers."""
+
+    def __init__(self, operation: Operation, reader: BodyReader, begin_call: Callable[..., None]) -> None:
+        self._operation = operation
+        self._reader = reader
+        self._begin_call = begin_call
+
+    async def __call__(self, call: Call, exchange: Exchange) -> HttpReply:
+        """Return the reply of the operation."""
+        try:
+            data = await self._reader.read(call, exchange)
+            self._begin_call(always=self._operation.is_health)
+            if self._operation.method == "POST":
+                _check_media_type(call)
+            return await self._operation.answer(data, call, exchange)
+        finally:
+            self._reader.close(call)
+
+
+def _check_media_type(call: Call) -> None:
+    """Raise UnsupportedMediaError if a body says that it is something else than JSON."""
+    media_type = call.headers.get("content-type", _JSON_TYPES[0]).partition(";")[0].strip().lower()
+    if media_type not in _JSON_TYPES and not media_type.endswith("+json"):
+        raise UnsupportedMediaError(
+            f"the body must be JSON, not `{media_type[:80]}`; send content-type: {_JSON_TYPES[0]}"
+        )

@@ -1,0 +1,106 @@
+"""OpenAI's routes, by plain requests and by OpenAI's own client where it is installed."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from tests.serving.http_api.requests import post, send
+
+TEXTS = ["the cat sees the old dog", "a bird"]
+
+
+def vectors_of(reply):
+    return np.array([item["embedding"] for item in reply.json()["data"]], np.float32)
+
+
+def test_embeddings(web, references):
+    """Vectors are those of the model, as numbers or as little-endian floats in base64."""
+    expected = np.stack(references["embedder"].predict(TEXTS))
+
+    numbers = post(web, "/v1/embeddings", {"input": TEXTS, "model": "embedder"})
+    packed = post(web, "/v1/embeddings", {"input": TEXTS, "model": "embedder/1", "encoding_format": "base64"})
+
+    np.testing.assert_allclose(vectors_of(numbers), expected, rtol=1e-4, atol=1e-5)
+    rows = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in packed.json()["data"]]
+    np.testing.assert_array_equal(np.stack(rows), vectors_of(numbers))
+    found = numbers.json()
+    assert [(item["object"], item["index"]) for item in found["data"]] == [("embedding", 0), ("embedding", 1)]
+    assert (found["object"], found["model"]) == ("list", "embedder")
+    assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] > 0
+
+
+def test_one_text(web):
+    """A text without a list is the first of its list."""
+    alone, first = (post(web, "/v1/embeddings", {"input": text}) for text in (TEXTS[0], TEXTS))
+
+    np.testing.assert_allclose(vectors_of(alone)[0], vectors_of(first)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dimensions", [None, 3])
+def test_token_ids(dimensions, web):
+    """Token ids of the model's tokenizer give the vectors of their texts."""
+    tokens = post(
+        web, "/v1/tokenize", {"model": {"name": "embedder"}, "inputs": [{"text": text} for text in TEXTS]}
+    ).json()
+    ids = [item["ids"] for item in tokens["results"]]
+    options = {} if dimensions is None else {"dimensions": dimensions}
+
+    texts, rows, one = (post(web, "/v1/embeddings", {"input": value, **options}) for value in (TEXTS, ids, ids[0]))
+
+    assert vectors_of(texts).shape[1] == (dimensions or vectors_of(texts).shape[1])
+    np.testing.assert_allclose(vectors_of(rows), vectors_of(texts), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(one), vectors_of(texts)[:1], rtol=1e-4, atol=1e-5)
+    assert rows.json()["usage"] == texts.json()["usage"]
+
+
+def test_models(web):
+    """Models are listed once, and found by name."""
+    listed = send(web, "GET", "/v1/models").json()
+
+    assert listed["object"] == "list"
+    names = [item["id"] for item in listed["data"]]
+    assert names == sorted(set(names))
+    assert "embedder" in names
+    assert send(web, "GET", "/v1/models/embedder").json() == listed["data"][names.index("embedder")]
+    assert send(web, "GET", "/v1/models/embedder/1").status == 200
+    missing = send(web, "GET", "/v1/models/none")
+    assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "message"),
+    [
+        ({}, 400, "input", "missing"),
+        ({"input": []}, 400, "input", "not empty"),
+        ({"input": [1, "a"]}, 400, "input", "item 0 is neither a text nor"),
+        ({"input": ["a", 1]}, 400, "input", "item 1 is not a text"),
+        ({"input": [[1], "a"]}, 400, "input", "item 1 is not a list of token ids"),
+        ({"input": [True]}, 400, "input", "item 0 is neither"),
+        ({"input": [[]]}, 400, "input", "item 0 is neither"),
+        ({"input": {"a": 1}}, 400, "input", "must be a text"),
+        ({"input": None}, 400, "input", "must be a text"),
+        ({"input": ""}, 400, "input[0]", "empty text"),
+        ({"input": "a", "model": 1}, 400, "model", "string"),
+        ({"input": "a", "colour": 1}, 400, "colour", "unknown field"),
+        ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "'float' or 'base64'"),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions", "at least 1"),
+        ({"input": "a", "dimensions": 10**6}, 400, "dimensions", "more than the"),
+        ({"input": "a", "dimensions": "3"}, 400, "dimensions", "integer"),
+        ({"input": [5], "dimensions": 10**6}, 400, "dimensions", "must be from 1 to"),
+        ({"input": [10**6]}, 400, "input[0][0]", "must be from 0 to"),
+        ({"input": [-1]}, 400, "input[0][0]", "must be from 0 to"),
+        ({"input": [10**30]}, 400, "input[0]", "too large"),
+        ({"input": [[1], [1] * 100_000]}, 400, "input[1]", "too long"),
+        ({"input": "a", "model": "classifier"}, 400, None, "classif"),
+        ({"input": [5], "model": "classifier"}, 400, None, "classif"),
+        ({"input": "a", "model": "none"}, 404, None, "does not exist"),
+    ],
+)
+def test_mistakes(body, status, param, message, web):
+    """Errors have OpenAI's shape, and name the parameter."""
+    reply = post(web, "/v1/embeddings", body)
+
+    assert (reply.status, reply.error["type"]) == (status, "invalid_request_error")
+    assert param is None or reply.error["param"] == param
+    assert message in reply.error["message"]

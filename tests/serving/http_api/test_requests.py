@@ -1,0 +1,316 @@
+"""What every route has in common: headers, bodies, limits, tokens, deadlines, health."""
+
+import concurrent.futures
+import gzip
+import json
+import threading
+import time
+
+import pytest
+
+from serving.core.calls import Call
+from serving.http_api.status import trace_attributes
+from tests.serving.conftest import serve
+from tests.serving.http_api.requests import HttpResult, post, raw_connection, read_all, send
+
+TOKEN = "a-token"
+BODY = {"texts": ["the cat"]}
+
+
+@pytest.fixture(scope="module")
+def small(slow_models, tmp_path_factory):
+    """Server of a slow model with small limits and a token."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(TOKEN)
+    limits = {"max_request_bytes": 20_000, "receive_s": 1.0, "max_concurrent_per_client": 2, "max_batch_tokens": 32}
+    with serve(slow_models, http_port=0, tokens_file=tokens, workers=1, **limits) as running:
+        yield running
+
+
+def ask(server, body=BODY, **headers):
+    return post(server, "/v1/embed", body, **{"authorization": f"Bearer {TOKEN}", **headers})
+
+
+def raw(server, data):
+    """Send bytes, and return the status line and the rest of what comes until the connection is closed."""
+    with raw_connection(server) as connection:
+        connection.sendall(data)
+        head, _, rest = read_all(connection).partition(b"\r\n")
+        return head.decode(), rest.decode()
+
+
+def test_request_id(web):
+    """A caller's request id comes back, and a new one without it."""
+    assert post(web, "/v1/embed", BODY, x_request_id="mine-1").headers["x-request-id"] == "mine-1"
+    assert len(post(web, "/v1/embed", BODY, x_request_id="not\tan id").headers["x-request-id"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the body is empty"),
+        (b"{", "not JSON"),
+        (b'{"texts": ["a"], "texts": ["b"]}', 'duplicate key "texts"'),
+        (b'{"texts": [NaN]}', "not JSON"),
+        (b'{"texts": ["\\ud800"]}', "not JSON"),
+        (b'{"texts": ["\xff"]}', "not JSON"),
+        (b"[" * 1000 + b"]" * 1000, "recursion limit"),
+        (b'{"texts": ["a"]} {}', "trailing characters"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+    ],
+)
+def test_bodies_that_are_not_json(data, message, web):
+    """Each is refused in one line."""
+    reply = post(web, "/v1/embed", data)
+
+    assert (reply.status, reply.error["reason"]) == (400, "INVALID_REQUEST")
+    assert message in reply.error["message"]
+    assert "\n" not in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "status"),
+    [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("application/vnd.api+json", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=a", 415),
+    ],
+)
+def test_media_types(media_type, status, web):
+    """Only JSON is read: browsers send other types across sites without asking."""
+    assert post(web, "/v1/embed", BODY, content_type=media_type).status == status
+
+
+def test_gzip(small):
+    """Compressed bodies are read; the limit holds for what they unpack to."""
+    assert ask(small, gzip.compress(json.dumps(BODY).encode()), content_encoding="gzip").status == 200
+    bomb = gzip.compress(b'{"texts": ["' + b"a" * 50_000_000 + b'"]}')
+    found = [
+        ask(small, data, content_encoding=coding)
+        for data, coding in (
+            (bomb[:15_000], "gzip"),
+            (b"not gzip", "gzip"),
+            (gzip.compress(b"{}")[:-4], "gzip"),
+            (gzip.compress(b"{}") + b"more", "gzip"),
+            (b"{}", "br"),
+        )
+    ]
+
+    assert [reply.status for reply in found] == [413, 400, 400, 400, 415]
+    assert "more than `20000` bytes" in found[0].error["message"]
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+def test_large_bodies(framing, small):
+    """A body above the limit is refused before it is read whole, and the connection is closed."""
+    fields = (
+        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n"
+    )
+    if framing == "chunked":
+        part = b"4e20\r\n" + b"a" * 20_000 + b"\r\n"
+        data = f"{fields}transfer-encoding: chunked\r\n\r\n".encode() + part + part
+    else:
+        data = f"{fields}content-length: 1000000000\r\n\r\n".encode() + b"a" * 100
+
+    head, rest = raw(small, data)
+
+    assert head == "HTTP/1.1 413 Request Entity Too Large"
+    assert "connection: close" in rest
+    assert "--max-request-bytes" in rest
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"texts":'])
+def test_bodies_that_never_arrive(sent, small):
+    """A body that stays away is refused after --receive-s."""
+    fields = f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 30\r\n\r\n"
+    start = time.monotonic()
+
+    head, rest = raw(small, fields.encode() + sent)
+
+    assert head == "HTTP/1.1 408 Request Timeout"
+    assert "--receive-s" in rest
+    assert 0.9 < time.monotonic() - start < 20
+
+
+def test_bodies_that_lie_about_their_length(web):
+    """Bytes beyond the content-length are no request, so the connection ends with 400."""
+    body = b'{"texts": ["a"]}'
+    fields = f"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+
+    head, rest = raw(web, fields + body + b"more bytes\r\n\r\n")
+
+    assert head == "HTTP/1.1 400 Bad Request"
+    assert "connection: close" in rest
+
+
+def test_pipelined_requests(web):
+    """Requests that are sent at once are answered in their order."""
+    body = b'{"texts": ["a"]}'
+    first = f"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    last = b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+
+    head, rest = raw(web, first + first + last)
+
+    assert head == "HTTP/1.1 200 OK"
+    assert rest.count("HTTP/1.1 200 OK") == 2
+    assert rest.count('"vectors"') == 2
+    assert rest.endswith('{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET /health HTTP/1.1\r\nbad header\r\n\r\n", 400),
+        (b"GET http:// HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nx: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET /health HTTP/1.1\r\n" + b"".join(b"x%d: a\r\n" % i for i in range(10_000)) + b"\r\n", 431),
+        (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n", 431),
+    ],
+    ids=["HTTP/2", "TLS", "no colon", "no target", "large header", "many headers", "large path"],
+)
+def test_requests_that_are_not_http(data, status, web):
+    """They are refused, and the connection is closed."""
+    assert raw(web, data)[0].startswith(f"HTTP/1.1 {status} ")
+    assert send(web, "GET", "/health").status == 200
+
+
+def test_upgrades_are_ignored(web):
+    """An upgrade to WebSocket is not made."""
+    fields = b"GET /v1/embed HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    with raw_connection(web) as connection:
+        connection.sendall(fields)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 405 ")
+
+
+def test_headers_that_never_end(web, monkeypatch):
+    """A connection that sends no complete request is closed."""
+    monkeypatch.setattr("serving.http_api.connection.HEADERS_S", 0.3)
+    for data in (b"", b"GET /health HTTP/1.1\r\nhost"):
+        assert raw(web, data)[0] == "HTTP/1.1 408 Request Timeout"
+
+
+def test_tokens(small):
+    """Without the token every route but health is refused."""
+    for headers in ({}, {"authorization": "Bearer other"}, {"authorization": "Basic a"}):
+        reply = post(small, "/v1/embed", BODY, **headers)
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+        assert reply.error["reason"] == "UNAUTHENTICATED"
+    assert send(small, "GET", "/v1/models").status == 401
+    assert ask(small).status == 200
+
+
+def test_calls_of_a_client_are_limited(small):
+    """More concurrent calls of a token than allowed are refused."""
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        body = {"texts": ["the cat " * 15] * 4}
+        found = list(threads.map(lambda _: ask(small, body), range(8)))
+
+    assert {reply.status for reply in found} == {200, 429}
+    assert {reply.error["reason"] for reply in found if reply.status == 429} == {"TOO_MANY_CALLS"}
+
+
+@pytest.mark.parametrize("sent", ["0", "-1", "nan", "1e3", "", "soon"])
+def test_timeouts_that_are_no_seconds(sent, web):
+    """The header is refused by name."""
+    reply = post(web, "/v1/embed", BODY, x_request_timeout_s=sent)
+
+    assert reply.status == 400
+    assert "x-request-timeout-s" in reply.error["message"]
+
+
+def test_deadlines(small):
+    """A request that cannot be answered in time is refused, or ends when the time is up."""
+    start = time.monotonic()
+    reply = ask(small, {"texts": ["the cat " * 15] * 40}, x_request_timeout_s="0.2")
+
+    assert reply.status == 504
+    assert reply.error["reason"] in ("DEADLINE_TOO_SHORT", "DEADLINE_EXCEEDED")
+    assert time.monotonic() - start < 10
+
+
+def test_a_client_that_hangs_up_cancels_its_work(small):
+    """Sequences of a request whose client has gone leave the queue."""
+    before = small.total("bertline_cancelled_total")
+    body = json.dumps({"texts": ["the cat " * 15] * 100}).encode()
+    fields = (
+        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    batches = small.total("bertline_batch_rows_count")
+    with raw_connection(small) as connection:
+        connection.sendall(fields.encode() + body)
+        small.wait_for("bertline_batch_rows_count", batches + 1)
+
+    small.wait_for("bertline_cancelled_total", before + 1)
+    assert ask(small).status == 200
+
+
+def test_health_before_and_after_loading(all_tasks):
+    """Until the models are loaded, only health answers."""
+    with serve(all_tasks[0], http_port=0, load=False) as starting:
+        health, models, embed = (
+            send(starting, "GET", "/health"),
+            send(starting, "GET", "/v1/models"),
+            post(starting, "/v1/embed", BODY),
+        )
+
+    assert (health.status, health.json()) == (503, {"status": "the server is starting"})
+    assert (models.status, embed.status) == (503, 503)
+    assert embed.error["reason"] == "NOT_READY"
+
+
+def test_drain(slow_models):
+    """A draining server answers what it has begun, and refuses new requests."""
+    with serve(slow_models, http_port=0, workers=1, max_batch_tokens=32) as running:
+        results = []
+        body = {"texts": ["the cat " * 15] * 10}
+        thread = threading.Thread(target=lambda: results.append(post(running, "/v1/embed", body)))
+        thread.start()
+        running.wait_for("bertline_batch_rows_count", 1)
+        ended = running.stop(30)
+        while (reply := send(running, "GET", "/health")).status == 200:
+            time.sleep(0.005)
+        thread.join()
+        ended.result(60)
+
+    assert reply.status == 503
+    assert [result.status for result in results] == [200]
+
+
+def test_metrics(web):
+    """Requests are counted by route and status, those without a route together."""
+    post(web, "/v1/embed", BODY)
+    post(web, "/v1/embed", {})
+    for number in range(3):
+        send(web, "GET", f"/none/{number}")
+
+    assert web.total("http_server_handled_total", http_route="/v1/embed", http_status="200") >= 1
+    assert web.total("http_server_handled_total", http_route="/v1/embed", http_status="400") >= 1
+    assert web.total("http_server_handled_total", http_route="unknown", http_status="404") == 3
+    assert web.total("http_server_handling_seconds_count", http_route="/v1/embed") >= 2
+
+
+def test_head_and_options(web):
+    """HEAD is GET without a body; OPTIONS names the methods."""
+    head, options = send(web, "HEAD", "/v1/models"), send(web, "OPTIONS", "/v1/models")
+
+    assert (head.status, head.data) == (200, b"")
+    assert int(head.headers["content-length"]) == len(send(web, "GET", "/v1/models").data)
+    assert (options.status, options.headers["allow"]) == (204, "GET, HEAD")
+    assert isinstance(options, HttpResult)
+
+
+@pytest.mark.parametrize(
+    ("status", "attributes"),
+    [("OK", {"http.response.status_code": 200}), ("429", {"http.response.status_code": 429}), ("CANCELLED", {})],
+)
+def test_trace_attributes(status, attributes):
+    """Spans have the attributes of OpenTelemetry's conventions for HTTP."""
+    call = Call("POST /v1/models/{model:path}", status=status)
+
+    expected = {"http.request.method": "POST", "http.route": "/v1/models/{model:path}"}
+    assert trace_attributes(call) == expected | attributes

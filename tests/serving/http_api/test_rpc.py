@@ -1,0 +1,102 @@
+"""RPCs over HTTP give the replies of gRPC."""
+
+import base64
+
+import pytest
+from google.protobuf import json_format
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.http_api.rpc import path_of
+from tests.serving.http_api.requests import post, send
+
+TEXTS = ["the cat sees the old dog", "a bird"]
+REQUESTS = {
+    "Embed": pb.EmbedRequest(texts=TEXTS),
+    "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=text, text_pair="a dog") for text in TEXTS]),
+    "Regress": pb.RegressRequest(inputs=[pb.TextInput(text=text) for text in TEXTS]),
+    "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(question="the cat", choices=["the dog", "a bird"])]),
+    "Answer": pb.AnswerRequest(inputs=[pb.AnswerInput(question="the cat", contexts=TEXTS)], top_k=3),
+    "Tag": pb.TagRequest(inputs=[pb.TagInput(text=TEXTS[0])]),
+    "FillMask": pb.FillMaskRequest(texts=["the [MASK] sees a dog"]),
+    "Tokenize": pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text=TEXTS[0])]),
+    "ListModels": pb.ListModelsRequest(),
+    "GetModel": pb.GetModelRequest(model=pb.ModelRef(name="embedder")),
+}
+
+
+def without_timings(message):
+    if hasattr(message, "timings"):
+        message.ClearField("timings")
+    return message
+
+
+def test_every_rpc_has_a_request():
+    """No RPC is left out of the tests below."""
+    assert set(REQUESTS) == {method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods}
+
+
+@pytest.mark.parametrize("rpc", REQUESTS)
+def test_replies_are_those_of_grpc(rpc, web):
+    """A reply in JSON holds what the RPC answers, under the names of the proto."""
+    request = REQUESTS[rpc]
+    expected = getattr(web.stub, rpc)(request)
+    values = json_format.MessageToDict(request, preserving_proto_field_name=True)
+
+    reply = post(web, path_of(rpc), values)
+
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    found = json_format.ParseDict(reply.json(), type(expected)())
+    if rpc == "Embed":
+        assert len(base64.b64decode(reply.json()["vectors"])) == 4 * 2 * expected.dim
+        assert reply.json()["num_tokens"] == list(expected.num_tokens)
+    assert without_timings(found) == without_timings(expected)
+
+
+def test_names_of_routes():
+    """Words are separated by dashes."""
+    assert [path_of(name) for name in ("Embed", "FillMask")] == ["/v1/embed", "/v1/fill-mask"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "reason", "message"),
+    [
+        ("/v1/embed", {"text": ["a"]}, 400, "INVALID_REQUEST", 'no field named "text"'),
+        ("/v1/embed", {"texts": "a"}, 400, "INVALID_REQUEST", "texts"),
+        ("/v1/embed", {"texts": [1]}, 400, "INVALID_REQUEST", "texts"),
+        ("/v1/embed", {"texts": ["a", " "]}, 400, "INVALID_REQUEST", "texts[1]: empty text"),
+        ("/v1/embed", [], 400, "INVALID_REQUEST", "must be a JSON object"),
+        (
+            "/v1/embed",
+            {"model": {"name": "none"}, "texts": ["a"]},
+            404,
+            "MODEL_NOT_FOUND",
+            "`none` does not exist",
+        ),
+        ("/v1/embed", b'{"dimensions": 1e400, "texts": ["a"]}', 400, "INVALID_REQUEST", "dimensions"),
+        ("/v1/embed", {"dimensions": -1, "texts": ["a"]}, 400, "INVALID_REQUEST", "dimensions"),
+        ("/v1/answer", {"inputs": [{"question": "a"}]}, 400, "INVALID_REQUEST", "inputs[0].contexts"),
+        ("/v1/none", {}, 404, "METHOD_NOT_FOUND", "no such route: `POST /v1/none`"),
+    ],
+)
+def test_mistakes(path, body, status, reason, message, web):
+    """Errors have the status, the reason of the gRPC error, and name the field."""
+    reply = post(web, path, body)
+
+    assert (reply.status, reply.error["code"], reply.error["reason"]) == (status, status, reason)
+    assert message in reply.error["message"]
+
+
+def test_wrong_fields_are_listed(web):
+    """Each wrong input is named with its path."""
+    reply = post(web, "/v1/embed", {"texts": ["a", " ", "b", ""]})
+
+    assert [item["field"] for item in reply.error["violations"]] == ["texts[1]", "texts[3]"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+def test_other_methods(method, web):
+    """The reply names the methods of the path."""
+    reply = send(web, method, "/v1/embed")
+
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    assert "use POST" in reply.error["message"]
