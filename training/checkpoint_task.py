@@ -144,9 +144,10 @@ def read_checkpoint_task(
             values |= cross_encoder_settings(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):
             values["activation"], remark = _activation(checkpoint, directory, config)
-    if task == "spans":
-        values["null_is_trained"] = values.get("unanswerable", False)
+    knows_null = bool(values.get("unanswerable"))
     values |= dict(settings or {})
+    if knows_null and not values["unanswerable"]:
+        values["null_is_trained"] = True
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))

@@ -9,6 +9,7 @@ import pytest
 from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
+from tasks.spans import SpanSettings
 from training.ablations.model import make_config
 from training.checkpoint import create_model, load_model
 from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
@@ -70,6 +71,27 @@ def test_task_card_gives_task_and_settings(tmp_path, checkpoints):
     assert own.task.settings == card.settings
     assert other.task.name == "embedding"
     assert other.task.settings.max_seq_length == 16
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "expected"),
+    [
+        (True, {}, False),
+        (True, {"unanswerable": False}, True),
+        (False, {}, False),
+        (False, {"unanswerable": True}, False),
+    ],
+)
+def test_null_scores_that_were_trained_are_kept(trained, given, expected, tmp_path, checkpoints):
+    """A model that is exported without "no answer" still knows that its null scores mean something."""
+    card = TaskCard(task="spans", settings=SpanSettings(max_seq_length=32, max_query_length=8, unanswerable=trained))
+    model = load_model(checkpoints["spans"], "spans")
+    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["spans"], card=card)
+
+    settings = read_source(tmp_path / "ours", settings=given).task.settings
+
+    assert settings.null_is_trained == expected
+    assert ("null_is_trained" in settings_to_dict(settings)) == expected
 
 
 @pytest.mark.parametrize(("pooling", "expected"), [("cls_token", "cls"), ("mean_tokens", "mean")])
