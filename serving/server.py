@@ -159,7 +159,7 @@ class Server:
         """
         settings = self.settings
         try:
-            from serving.http_api import health, openai, rpc
+            from serving.http_api import health, openai, rpc, tei
             from serving.http_api.app import HttpApp
             from serving.http_api.body import BodyReader
             from serving.http_api.front import HttpFront
@@ -184,6 +184,7 @@ class Server:
         app.add(health.operations(lambda: self.health_problem))
         app.add(openai.operations(self._service))
         app.add(rpc.operations(self._service))
+        app.add(tei.TeiRoutes(self._service, settings.max_request_bytes).operations())
         return HttpFront(app, max_connections=settings.max_connections, tls=self._tls_context())
 
     def _tls_context(self) -> ssl.SSLContext | None:

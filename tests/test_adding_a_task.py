@@ -35,6 +35,7 @@ SPECIAL = {
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
         "serving/core/finite.py",
+        "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/checkpoint.py",  # needs no head
         "training/checkpoint_task.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
@@ -65,6 +66,7 @@ SPECIAL = {
     "classification": {
         "export/interop.py",  # labels and kind for other libraries
         "export/thresholds.py",
+        "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/ablations/tables.py",
         "training/checkpoint_task.py",  # Hugging Face has one class for classification and regression
         "training/distillation/recorded_answers.py",
@@ -76,6 +78,7 @@ SPECIAL = {
         "export/evaluation_set.py",
         "export/interop.py",  # the function for other libraries
         "serving/core/finite.py",
+        "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/activation.py",  # cross-encoders
         "training/checkpoint_task.py",
         "training/checkpoint_writer.py",

@@ -1,0 +1,286 @@
+"""Routes of Text Embeddings Inference, so that its clients work with the address changed.
+
+Source: OpenAPI description of huggingface/text-embeddings-inference 1.8. A server of TEI has one model and its routes
+name none: here they take the only model of a task, and the same routes below `/tei/{model}` take a named one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import PlainValidator
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.calls import Call
+from serving.core.errors import ErrorKind, InvalidRequestError, ServingError
+from serving.core.models import Model
+from serving.core.service import InferenceService
+from serving.endpoints.classify import Classify, Regress
+from serving.endpoints.embed import Embed
+from serving.endpoints.tokenize import answer_tokenize
+from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.fields import Fields, model_reference, named_as, read_fields
+from serving.http_api.status import message_of
+from serving.open_inference.tensors import invalid_field
+from tasks.classification import Classification
+from tasks.embedding import EmbeddingSettings
+from tasks.regression import Regression
+
+PREFIX = "/tei/{model}"
+_ERROR_TYPES = {
+    ErrorKind.INVALID_REQUEST: "Validation",
+    ErrorKind.EXHAUSTED: "Overloaded",
+    ErrorKind.UNAVAILABLE: "Unhealthy",
+}
+_NAMES = {"texts": "inputs"}
+
+Answer = Callable[[bytes, Call, str], Awaitable[Any]]
+"""Function from a body, the call and the name of a model to the values of the reply."""
+
+
+def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
+    """Return an error in TEI's shape."""
+    kind = error.kind if isinstance(error, ServingError) else ErrorKind.INTERNAL
+    return {"error": message_of(error), "error_type": _ERROR_TYPES.get(kind, "Backend")}
+
+
+def _one_or_several(value: Any) -> list[str]:
+    """Return a text or several as a list."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a text or a list of texts")
+    return items
+
+
+def _texts_or_pairs(value: Any) -> tuple[bool, list[list[str]]]:
+    """Return whether there are several inputs, and each as one text or two."""
+    if isinstance(value, str):
+        return False, [[value]]
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value):
+        return False, [value]
+    if isinstance(value, list) and all(map(_is_text_or_pair, value)):
+        return True, value
+    raise ValueError("must be a text, a pair of texts, or a list of lists with one text or two")
+
+
+def _is_text_or_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(item, str) for item in value)
+
+
+Texts = Annotated[list[str], PlainValidator(_one_or_several)]
+TextsOrPairs = Annotated[tuple[bool, list[list[str]]], PlainValidator(_texts_or_pairs)]
+
+
+class EmbedFields(Fields):
+    """Request of `POST /embed`."""
+
+    inputs: Texts
+    normalize: bool | None = True
+    """False is refused for a model that always normalises its vectors."""
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
+    prompt_name: str | None = None
+    dimensions: int | None = None
+
+    def to_protobuf(self, name: str) -> bytes:
+        """Return the request as a serialised EmbedRequest."""
+        request = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=self.truncate)
+        request.normalize = self.normalize is not False
+        if self.prompt_name is not None:
+            request.prompt_name = self.prompt_name
+        if self.dimensions is not None:
+            if self.dimensions < 1:
+                raise invalid_field("dimensions", f"must be at least 1: `{self.dimensions}`")
+            request.dimensions = self.dimensions
+        return request.SerializeToString()
+
+
+class PredictFields(Fields):
+    """Request of `POST /predict`."""
+
+    inputs: TextsOrPairs
+    raw_scores: Literal[False] = False
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
+    parameters: dict[str, None] | None = None
+    """What the client of the Hugging Face hub adds; its options are none of TEI's, so they must be empty."""
+
+
+class TokenizeFields(Fields):
+    """Request of `POST /tokenize`."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: None = None
+
+
+class DecodeFields(Fields):
+    """Request of `POST /decode`."""
+
+    ids: list[int] | list[list[int]]
+    skip_special_tokens: bool = True
+
+
+class TeiRoutes:
+    """Answers TEI's routes with the models of the inference service."""
+
+    def __init__(self, service: InferenceService, max_request_bytes: int) -> None:
+        """Set up the routes.
+
+        Args:
+            service: holds the models, and answers.
+            max_request_bytes: maximum size of a request, for `/info`.
+        """
+        self._service = service
+        self._max_request_bytes = max_request_bytes
+        self._embed, self._classify, self._regress = Embed(), Classify(), Regress()
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield the routes, each for the only model and for a named one."""
+        answers: dict[str, Answer] = {
+            "/embed": self._answer_embed,
+            "/predict": self._answer_predict,
+            "/tokenize": self._answer_tokenize,
+            "/decode": self._answer_decode,
+        }
+        for path, answer in answers.items():
+            for place in (path, PREFIX + path):
+                yield Operation("POST", place, self._route(answer), tei_error)
+        for place in ("/", PREFIX):
+            yield Operation("POST", place, self._route(self._answer_any), tei_error)
+        for place in ("/info", f"{PREFIX}/info"):
+            yield Operation("GET", place, self._route(self._answer_info), tei_error)
+
+    def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
+        async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+            with named_as(_NAMES):
+                values = await answer(data, call, exchange.path_parameters.get("model", ""))
+            return HttpReply(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
+
+        return route
+
+    async def _answer_any(self, data: bytes, call: Call, name: str) -> Any:
+        """Answer `POST /`: what the model is for."""
+        answers: dict[str, Answer] = {
+            Embed.task: self._answer_embed,
+            Classify.task: self._answer_predict,
+            Regress.task: self._answer_predict,
+        }
+        if not name:
+            return await self._answer_embed(data, call, name)
+        task = self._model(name).task.name
+        if task not in answers:
+            raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
+        return await answers[task](data, call, name)
+
+    async def _answer_embed(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, EmbedFields)
+        reply = pb.EmbedReply.FromString(await self._infer(self._embed, fields.to_protobuf(name), call))
+        return list(np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim or 1))
+
+    async def _answer_predict(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, PredictFields)
+        several, items = fields.inputs
+        inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in items]
+        reference, truncate = model_reference(name), bool(fields.truncate)
+        found: Sequence[Any]
+        if self._is_regression(name):
+            request = pb.RegressRequest(model=reference, inputs=inputs, truncate=truncate)
+            values = pb.RegressReply.FromString(await self._infer(self._regress, request.SerializeToString(), call))
+            found = [[{"score": value, "label": "LABEL_0"}] for value in values.values]
+        else:
+            asked = pb.ClassifyRequest(model=reference, inputs=inputs, truncate=truncate)
+            reply = pb.ClassifyReply.FromString(await self._infer(self._classify, asked.SerializeToString(), call))
+            found = [[{"score": item.score, "label": item.label} for item in result.labels] for result in reply.results]
+        return found if several else found[0]
+
+    async def _answer_tokenize(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, TokenizeFields)
+        inputs = [pb.TextInput(text=text) for text in fields.inputs]
+        request = pb.TokenizeRequest(model=model_reference(self._embedder(name)), inputs=inputs)
+        data = await answer_tokenize(self._service, request.SerializeToString(), call.deadline_s, call)
+        return [_tokens(item, fields.add_special_tokens) for item in pb.TokenizeReply.FromString(data).results]
+
+    async def _answer_decode(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, DecodeFields)
+        rows = fields.ids if fields.ids and isinstance(fields.ids[0], list) else [fields.ids]
+        self._service.limits.check_count(len(rows), field="ids")
+        model = self._model(self._embedder(name))
+        for number, row in enumerate(rows):
+            if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
+                raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
+        decode = partial(
+            model.task.tokenizer.backend.decode_batch, rows, skip_special_tokens=fields.skip_special_tokens
+        )
+        return await self._service.codec_pool.run(call, len(data), decode)
+
+    async def _answer_info(self, data: bytes, call: Call, name: str) -> Any:
+        model = self._model(self._embedder(name))
+        manifest, settings = model.manifest, model.task.settings
+        return {
+            "model_id": manifest.name,
+            "model_sha": manifest.version,
+            "model_dtype": manifest.precision,
+            "model_type": _model_type(settings),
+            "max_input_length": settings.max_seq_length,
+            "max_batch_tokens": model.max_batch_tokens,
+            "max_client_batch_size": self._service.limits.max_texts,
+            "payload_limit": self._max_request_bytes,
+            "auto_truncate": False,
+            "version": version("bertline"),
+        }
+
+    async def _read(self, data: bytes, call: Call, fields: type[Any]) -> Any:
+        return await self._service.codec_pool.run(call, len(data), partial(read_fields, data, fields))
+
+    async def _infer(self, endpoint: Any, request: bytes, call: Call) -> bytes:
+        return (await self._service.infer(endpoint, request, call.deadline_s, call)).data
+
+    def _model(self, name: str) -> Model:
+        reference = model_reference(name)
+        return self._service.models.find(reference.name, reference.version)
+
+    def _embedder(self, name: str) -> str:
+        """Return the name of a model; that of the only one for vectors if none is given."""
+        if name:
+            return name
+        manifest = self._service.models.find("", "", Embed.task).manifest
+        return f"{manifest.name}/{manifest.version}"
+
+    def _is_regression(self, name: str) -> bool:
+        """Return whether a model gives numbers; without a name, whether only such a model is there."""
+        if name:
+            return self._model(name).task.name == Regression.name
+        tasks = {model.task.name for model in self._service.models}
+        return Regression.name in tasks and Classification.name not in tasks
+
+
+def _model_type(settings: Any) -> dict[str, Any]:
+    """Return what a model is for, as TEI writes it; `reranker` for one that gives numbers."""
+    if isinstance(settings, EmbeddingSettings):
+        return {"embedding": {"pooling": "+".join(settings.poolings)}}
+    if labels := getattr(settings, "labels", ()):
+        numbers = {label: number for number, label in enumerate(labels)}
+        return {"classifier": {"id2label": {str(n): label for label, n in numbers.items()}, "label2id": numbers}}
+    return {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+
+
+def _tokens(item: pb.TokenizedInput, with_special: bool) -> list[dict[str, Any]]:
+    rows = zip(item.ids, item.tokens, item.special, item.starts, item.ends, strict=True)
+    return [
+        {
+            "id": token_id,
+            "text": token,
+            "special": special,
+            "start": None if special else start,
+            "stop": None if special else end,
+        }
+        for token_id, token, special, start, end in rows
+        if with_special or not special
+    ]

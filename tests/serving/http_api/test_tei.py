@@ -1,0 +1,125 @@
+"""TEI's routes, by plain requests and by the client of the Hugging Face hub."""
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+
+from bertline.v1 import encoder_pb2 as pb
+from tests.serving.http_api.requests import port_of, post, send
+
+TEXTS = ["the cat sees the old dog", "a bird"]
+
+
+def test_embed(web, references):
+    """Vectors are those of the model, of length 1 by default."""
+    expected = np.stack(references["embedder"].predict(TEXTS))
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+
+    several, one, raw, cut, named = (
+        post(web, path, body)
+        for path, body in (
+            ("/embed", {"inputs": TEXTS}),
+            ("/embed", {"inputs": TEXTS[0], "truncate": True}),
+            ("/embed", {"inputs": TEXTS, "normalize": False}),
+            ("/embed", {"inputs": TEXTS, "dimensions": 4, "normalize": False}),
+            ("/tei/embedder/embed", {"inputs": TEXTS}),
+        )
+    )
+
+    np.testing.assert_allclose(several.json(), unit, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(one.json(), unit[:1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(raw.json(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(cut.json(), expected[:, :4], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(named.json(), unit, rtol=1e-4, atol=1e-5)
+
+
+def test_predict(web):
+    """A text or a pair gives its labels, a list of lists a list of them; models of numbers have one label."""
+    items = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[1])]
+    expected = [
+        [(item.label, pytest.approx(item.score, rel=1e-4)) for item in result.labels]
+        for result in web.stub.Classify(pb.ClassifyRequest(inputs=items)).results
+    ]
+
+    text, pair, several, numbers = (
+        post(web, path, {"inputs": inputs}).json()
+        for path, inputs in (
+            ("/predict", TEXTS[0]),
+            ("/predict", TEXTS),
+            ("/predict", [[TEXTS[0]], TEXTS]),
+            ("/tei/scorer/predict", [TEXTS]),
+        )
+    )
+
+    def rows(found):
+        return [(item["label"], item["score"]) for item in found]
+
+    assert rows(text) == expected[0]
+    assert rows(pair) == expected[1]
+    assert [rows(item) for item in several] == expected
+    (value,) = web.stub.Regress(pb.RegressRequest(inputs=[items[1]])).values
+    assert rows(numbers[0]) == [("LABEL_0", pytest.approx(value, rel=1e-4))]
+
+
+def test_tokenize_and_decode(web):
+    """Tokens have their places in the text; decoding gives the words back."""
+    (found,) = post(web, "/tokenize", {"inputs": TEXTS[0]}).json()
+    (plain,) = post(web, "/tokenize", {"inputs": [TEXTS[0]], "add_special_tokens": False}).json()
+
+    assert [item for item in found if not item["special"]] == plain
+    assert all(item["start"] is item["stop"] is None for item in found if item["special"])
+    assert [TEXTS[0][item["start"] : item["stop"]] for item in plain] == TEXTS[0].split()
+    ids = [item["id"] for item in found]
+    assert post(web, "/decode", {"ids": ids}).json() == [TEXTS[0]]
+    assert post(web, "/decode", {"ids": [ids, ids]}).json() == [TEXTS[0]] * 2
+    assert len(post(web, "/decode", {"ids": ids, "skip_special_tokens": False}).json()[0]) > len(TEXTS[0])
+
+
+def test_info(web):
+    """The model, its kind and its limits."""
+    found, other = send(web, "GET", "/info").json(), send(web, "GET", "/tei/classifier/info").json()
+
+    assert found["model_id"] == "embedder"
+    assert found["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert found["max_input_length"] > 0
+    labels = other["model_type"]["classifier"]
+    assert {str(number): label for label, number in labels["label2id"].items()} == labels["id2label"]
+
+
+def test_client_of_the_hub(web, references):
+    """`InferenceClient` works with the address changed."""
+    expected = references["embedder"].predict([TEXTS[0]])[0]
+    client = InferenceClient(model=f"http://127.0.0.1:{port_of(web)}")
+
+    vector = client.feature_extraction(TEXTS[0], normalize=False, truncate=True)
+    best = InferenceClient(model=f"http://127.0.0.1:{port_of(web)}/tei/classifier").text_classification(TEXTS[0])
+
+    np.testing.assert_allclose(np.asarray(vector).reshape(-1), expected, rtol=1e-4, atol=1e-5)
+    (result,) = web.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])])).results
+    assert best.label == result.labels[0].label
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "message"),
+    [
+        ("/embed", {}, 400, "Validation", "inputs: missing"),
+        ("/embed", {"inputs": [1]}, 400, "Validation", "inputs: must be a text or a list of texts"),
+        ("/embed", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
+        ("/embed", {"inputs": "a", "prompt_name": "none"}, 400, "Validation", "prompt_name"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "Validation", "dimensions"),
+        ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 400, "Validation", "truncation_direction"),
+        ("/embed", {"inputs": "the " * 1000}, 400, "Validation", "inputs[0]"),
+        ("/predict", {"inputs": ["a", "b", "c"]}, 400, "Validation", "inputs: must be"),
+        ("/predict", {"inputs": "a", "raw_scores": True}, 400, "Validation", "raw_scores"),
+        ("/tei/none/embed", {"inputs": "a"}, 404, "Backend", "`none` does not exist"),
+        ("/tei/reader", {"inputs": "a"}, 400, "Validation", "TEI knows"),
+        ("/decode", {"ids": [10**9]}, 400, "Validation", "ids[0]"),
+        ("/decode", {"ids": ["a"]}, 400, "Validation", "ids"),
+    ],
+)
+def test_mistakes(path, body, status, kind, message, web):
+    """Errors have TEI's shape."""
+    reply = post(web, path, body)
+
+    assert (reply.status, reply.json()["error_type"]) == (status, kind)
+    assert message in reply.json()["error"]
