@@ -1,11 +1,12 @@
-"""OpenAI's routes, by plain requests and by OpenAI's own client where it is installed."""
+"""OpenAI's routes, by plain requests and by OpenAI's own client."""
 
 import base64
 
 import numpy as np
+import openai
 import pytest
 
-from tests.serving.http_api.requests import post, send
+from tests.serving.http_api.requests import port_of, post, send
 
 TEXTS = ["the cat sees the old dog", "a bird"]
 
@@ -104,3 +105,25 @@ def test_mistakes(body, status, param, message, web):
     assert (reply.status, reply.error["type"]) == (status, "invalid_request_error")
     assert param is None or reply.error["param"] == param
     assert message in reply.error["message"]
+
+
+def test_client_of_openai(web, references):
+    """OpenAI's own client works with the address changed, and raises its own errors."""
+    expected = np.stack(references["embedder"].predict(TEXTS))
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port_of(web)}/v1", api_key="none", max_retries=0) as client:
+        packed = client.embeddings.create(model="embedder", input=TEXTS)  # asks for base64 by itself
+        numbers = client.embeddings.create(model="embedder", input=TEXTS[0], encoding_format="float", dimensions=3)
+        names = [model.id for model in client.models.list()]
+        model = client.models.retrieve("embedder")
+        with pytest.raises(openai.NotFoundError, match="does not exist") as missing:
+            client.embeddings.create(model="none", input="a")
+        with pytest.raises(openai.BadRequestError, match="empty text") as wrong:
+            client.embeddings.create(model="embedder", input=["a", " "])
+        with pytest.raises(openai.APIStatusError, match="deadline"):
+            client.embeddings.create(model="embedder", input=TEXTS, extra_headers={"x-request-timeout-s": "0.000001"})
+
+    np.testing.assert_allclose([item.embedding for item in packed.data], expected, rtol=1e-4, atol=1e-5)
+    assert len(numbers.data[0].embedding) == 3
+    assert packed.usage.prompt_tokens > numbers.usage.prompt_tokens > 0
+    assert model.id in names
+    assert (missing.value.code, wrong.value.param) == ("model_not_found", "input[1]")
