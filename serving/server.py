@@ -108,6 +108,7 @@ class Server:
         cache: ReplyCache[Model] | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = RequestLimits(settings.max_texts, settings.max_chars)
         self._service = InferenceService(self._scheduler, self.metrics, limits, cache)
+        self._protocol = OpenInference(self._service, self._is_healthy)
         self._repository = Repository(
             settings.models_dir,
             partial(
@@ -160,6 +161,7 @@ class Server:
         settings = self.settings
         try:
             from serving.http_api import health, openai, rpc, tei
+            from serving.http_api import open_inference as open_inference_rest
             from serving.http_api.app import HttpApp
             from serving.http_api.body import BodyReader
             from serving.http_api.front import HttpFront
@@ -184,6 +186,7 @@ class Server:
         app.add(health.operations(lambda: self.health_problem))
         app.add(openai.operations(self._service))
         app.add(rpc.operations(self._service))
+        app.add(open_inference_rest.OpenInferenceRoutes(self._service, self._protocol).operations())
         app.add(tei.TeiRoutes(self._service, settings.max_request_bytes).operations())
         return HttpFront(app, max_connections=settings.max_connections, tls=self._tls_context())
 
@@ -219,9 +222,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._grpc)
-        self._grpc.add_generic_rpc_handlers(
-            (encoder_handlers(self._service), OpenInference(self._service, self._is_healthy).handlers())
-        )
+        self._grpc.add_generic_rpc_handlers((encoder_handlers(self._service), self._protocol.handlers()))
         certificates = self._certificates()
         self.port = listen(self._grpc, self.settings, certificates)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)

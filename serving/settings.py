@@ -68,8 +68,9 @@ class Settings(BaseSettings):
     metrics_host: str | None = None
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
     http_port: int | None = Field(None, ge=0, le=65535)
-    """Port of the HTTP API on --host: routes of OpenAI and TEI, and the RPCs as JSON; 0 takes any free one. Unset: no
-    HTTP API. It needs the dependency group `http`, and has the tokens, TLS and limits of the gRPC port."""
+    """Port of the HTTP API on --host: routes of OpenAI, TEI and the Open Inference Protocol, and the RPCs; 0 takes any
+    free one. Unset: no HTTP API. It needs the dependency group `http`, and has the tokens, TLS and limits of the gRPC
+    port."""
     ready_fd: int | None = Field(None, ge=3, le=2**31 - 1)
     """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
     writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `http_url`, `tls` and `models` to it and

@@ -10,6 +10,8 @@ from typing import Any
 from serving.core.calls import Call
 
 JSON = "application/json"
+HEADER_LENGTH = "inference-header-content-length"
+"""Header of Triton's binary tensors: bytes of JSON at the start of a body, before the tensors."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

@@ -60,10 +60,11 @@ def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
     if not isinstance(items, list) or not items:
         raise ValueError("must be a text, a list of texts, token ids, or a list of them, and not empty")
     fits, what = (_is_text, "a text") if isinstance(items[0], str) else (_is_token_ids, "a list of token ids")
-    if wrong := next((index for index, item in enumerate(items) if not fits(item)), None):
-        raise ValueError(f"item {wrong} is not {what}, as the first one is")
     if not fits(items[0]):
         raise ValueError("item 0 is neither a text nor a list of token ids")
+    for index, item in enumerate(items):
+        if not fits(item):
+            raise ValueError(f"item {index} is not {what}, as the first one is")
     return items
 
 

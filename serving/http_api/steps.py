@@ -14,7 +14,7 @@ from serving.core.errors import ExpiredError, InvalidRequestError, drop_tracebac
 from serving.core.headers import REQUEST_ID, request_id, trace_context
 from serving.core.steps import Answer as Proceed
 from serving.http_api.body import BodyReader, DisconnectedError
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
 from serving.http_api.status import UnsupportedMediaError, error_reply
 
 TIMEOUT = "x-request-timeout-s"
@@ -98,7 +98,9 @@ class AnswerOperation:
 
 
 def _check_media_type(call: Call) -> None:
-    """Raise UnsupportedMediaError if a body says that it is something else than JSON."""
+    """Raise UnsupportedMediaError if a body says that it is something else than JSON, or JSON with binary tensors."""
+    if HEADER_LENGTH in call.headers:
+        return
     media_type = call.headers.get("content-type", _JSON_TYPES[0]).partition(";")[0].strip().lower()
     if media_type not in _JSON_TYPES and not media_type.endswith("+json"):
         raise UnsupportedMediaError(

@@ -45,7 +45,11 @@ class OpenInference:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handlers of the service."""
-        methods: dict[str, Method] = {
+        return route(self._service, SERVICE, self.methods(), always=HEALTH)
+
+    def methods(self) -> dict[str, Method]:
+        """Return the methods by name: serialised request and call -> serialised reply."""
+        return {
             "ServerLive": _method(pb.ServerLiveRequest, lambda _: pb.ServerLiveResponse(live=True)),
             "ServerReady": _method(pb.ServerReadyRequest, self._server_ready),
             "ModelReady": _method(pb.ModelReadyRequest, self._model_ready),
@@ -55,7 +59,6 @@ class OpenInference:
             "ModelConfig": _method(pb.ModelConfigRequest, self._model_config),
             "RepositoryIndex": _method(pb.RepositoryIndexRequest, self._repository_index),
         }
-        return route(self._service, SERVICE, methods, always=HEALTH)
 
     def _server_ready(self, request: pb.ServerReadyRequest) -> Message:
         return pb.ServerReadyResponse(ready=self._is_healthy(""))

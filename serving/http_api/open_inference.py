@@ -1,0 +1,265 @@
+"""Open Inference Protocol over REST: `/v2/...`, as KServe and Triton have it, with Triton's binary tensors.
+
+Requests become messages of the protocol over gRPC, and its replies JSON, so both have the same checks.
+
+Source: Open Inference Protocol, REST (kserve/open-inference-protocol); Triton's extensions "binary tensor data" and
+"model configuration".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf import json_format
+from pydantic import Field
+
+from serving.core.calls import Call
+from serving.core.errors import InvalidRequestError
+from serving.core.service import InferenceService
+from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
+from serving.http_api.fields import Fields, read_fields
+from serving.http_api.status import message_of
+from serving.open_inference.service import OpenInference
+from serving.open_inference.tensors import BYTES, DTYPES, invalid_field
+from serving.open_inference.v2 import service_pb2 as pb
+
+BINARY = "application/octet-stream"
+_SIZE = "binary_data_size"
+_WANTED, _WANTED_ALL = "binary_data", "binary_data_output"
+
+Method = Callable[[bytes, Call], Awaitable[bytes]]
+
+
+class Tensor(Fields):
+    """Input of a request."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    data: list[Any] | None = None
+
+
+class Wanted(Fields):
+    """Output that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class InferFields(Fields):
+    """Request of `POST /v2/models/{name}/infer`."""
+
+    id: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    inputs: list[Tensor]
+    outputs: list[Wanted] = Field(default_factory=list)
+
+
+def oip_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
+    """Return an error in the protocol's shape."""
+    return {"error": message_of(error)}
+
+
+class OpenInferenceRoutes:
+    """Answers the protocol's routes with its methods over gRPC."""
+
+    def __init__(self, service: InferenceService, protocol: OpenInference) -> None:
+        self._service = service
+        self._methods = protocol.methods()
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield the routes."""
+        yield self._get("/v2", "ServerMetadata", pb.ServerMetadataRequest, pb.ServerMetadataResponse)
+        yield self._health("/v2/health/live", "ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
+        yield self._health("/v2/health/ready", "ServerReady", pb.ServerReadyRequest, pb.ServerReadyResponse)
+        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+            yield self._get(model, "ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
+            yield self._health(f"{model}/ready", "ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
+            yield self._get(f"{model}/config", "ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
+            yield Operation("POST", f"{model}/infer", self._infer, oip_error)
+        yield Operation("POST", "/v2/repository/index", self._index, oip_error)
+
+    def _get(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
+        async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+            reply = await self._methods[method](_named(request_type, exchange), call)
+            values = _plain(reply_type.FromString(reply))
+            return HttpReply(orjson.dumps(values.get("config", values)))
+
+        return Operation("GET", path, answer, oip_error)
+
+    def _health(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
+        """Return a route that says whether something is ready: by its status, and by its body."""
+
+        async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+            values = _plain(reply_type.FromString(await self._methods[method](_named(request_type, exchange), call)))
+            status = HTTPStatus.OK if all(values.values()) else HTTPStatus.SERVICE_UNAVAILABLE
+            return HttpReply(orjson.dumps(values), status)
+
+        return Operation("GET", path, answer, oip_error, is_health=True)
+
+    async def _index(self, data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        reply = await self._methods["RepositoryIndex"](b"", call)
+        return HttpReply(orjson.dumps(_plain(pb.RepositoryIndexResponse.FromString(reply)).get("models", [])))
+
+    async def _infer(self, data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        pool, parameters = self._service.codec_pool, exchange.path_parameters
+        length = call.headers.get(HEADER_LENGTH)
+        request, wants_binary = await pool.run(
+            call, len(data), partial(_request, data, length, parameters["name"], parameters.get("version", ""))
+        )
+        reply = await self._methods["ModelInfer"](request, call)
+        body, json_bytes = await pool.run(call, len(reply), partial(_response, reply, wants_binary))
+        if json_bytes == len(body):
+            return HttpReply(body)
+        return HttpReply(body, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
+
+
+def _named(request_type: Any, exchange: Exchange) -> bytes:
+    """Return a request for the model that the path names, if it names one."""
+    data: bytes = request_type(**exchange.path_parameters).SerializeToString()
+    return data
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """Return a message as JSON values; numbers of 64 bits are numbers."""
+    values = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    for tensor in (*values.get("inputs", ()), *values.get("outputs", ())):
+        tensor["shape"] = [int(size) for size in tensor["shape"]]
+    return values
+
+
+WantsBinary = Callable[[str], bool]
+"""Function that returns whether an output is wanted in binary."""
+
+
+def _request(data: bytes, header_length: str | None, name: str, version: str) -> tuple[bytes, WantsBinary]:
+    """Return a request as a serialised message, and which outputs are wanted in binary.
+
+    Args:
+        data: body: JSON, and with `header_length` the tensors in binary after it.
+        header_length: value of the header HEADER_LENGTH; None without it.
+        name: name of the model.
+        version: its version, or empty.
+    """
+    end = len(data)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and int(header_length) <= end):
+            raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
+        end = int(header_length)
+    fields = read_fields(data[:end], InferFields)
+    message = pb.ModelInferRequest(model_name=name, model_version=version, id=fields.id)
+    all_binary = bool(fields.parameters.get(_WANTED_ALL, False))
+    _add_parameters(message.parameters, fields.parameters, "parameters", _WANTED_ALL)
+    place = end
+    for index, tensor in enumerate(fields.inputs):
+        path = f"inputs[{index}]"
+        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
+        try:
+            item.shape.extend(tensor.shape)
+        except ValueError:
+            raise invalid_field(f"{path}.shape", "an axis is too large") from None
+        _add_parameters(item.parameters, tensor.parameters, f"{path}.parameters", _SIZE)
+        size = tensor.parameters.get(_SIZE)
+        if (size is None) == (tensor.data is None):
+            raise invalid_field(path, f"needs either `data` or the parameter `{_SIZE}`")
+        if size is None:
+            message.raw_input_contents.append(_raw(tensor, path))
+            continue
+        if type(size) is not int or not 0 <= size <= len(data) - place:
+            raise invalid_field(f"{path}.parameters", f"`{_SIZE}` must be the bytes of the tensor in the body")
+        message.raw_input_contents.append(data[place : place + size])
+        place += size
+    if place != len(data):
+        raise InvalidRequestError(f"the body has {len(data) - place} bytes that belong to no tensor")
+    chosen = {}
+    for index, wanted in enumerate(fields.outputs):
+        item = message.outputs.add(name=wanted.name)
+        _add_parameters(item.parameters, wanted.parameters, f"outputs[{index}].parameters", _WANTED)
+        chosen[wanted.name] = bool(wanted.parameters.get(_WANTED, all_binary))
+    return message.SerializeToString(), lambda output: chosen.get(output, all_binary)
+
+
+def _add_parameters(target: Any, parameters: Mapping[str, Any], path: str, *own: str) -> None:
+    """Add the parameters of a request, except those of the binary extension."""
+    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    for name, value in parameters.items():
+        if name in own:
+            continue
+        if type(value) not in kinds:
+            raise invalid_field(f"{path}[{name[:80]}]", "must be a text, a number, true or false")
+        try:
+            setattr(target[name], kinds[type(value)], value)
+        except ValueError:
+            raise invalid_field(f"{path}[{name[:80]}]", "the number is too large") from None
+
+
+def _raw(tensor: Tensor, path: str) -> bytes:
+    """Return the elements of a JSON tensor, nested or flat, as the protocol's binary form."""
+    flat = list(_flat(tensor.data or [], 0, path))
+    if tensor.datatype == BYTES:
+        for index, item in enumerate(flat):
+            if not isinstance(item, str):
+                raise invalid_field(f"{path}.data", f"element {index} is no text")
+        return b"".join(len(text).to_bytes(4, "little") + text for text in (item.encode() for item in flat))
+    if tensor.datatype not in DTYPES:
+        raise invalid_field(f"{path}.datatype", f"unknown: `{tensor.datatype[:40]}` (one of: {', '.join(DTYPES)})")
+    kinds = (bool,) if tensor.datatype == "BOOL" else (int,) if "INT" in tensor.datatype else (int, float)
+    for index, item in enumerate(flat):
+        if type(item) not in kinds:
+            raise invalid_field(f"{path}.data", f"element {index} is no {tensor.datatype}")
+    try:
+        return np.array(flat, DTYPES[tensor.datatype]).tobytes()
+    except OverflowError:
+        raise invalid_field(f"{path}.data", f"a number is too large for {tensor.datatype}") from None
+
+
+def _flat(values: list[Any], depth: int, path: str) -> Iterator[Any]:
+    if depth > 2:
+        raise invalid_field(f"{path}.data", "lists are nested too deeply")
+    for item in values:
+        if isinstance(item, list):
+            yield from _flat(item, depth + 1, path)
+        else:
+            yield item
+
+
+def _response(data: bytes, wants_binary: WantsBinary) -> tuple[bytes, int]:
+    """Return a reply as JSON with binary tensors after it, and the bytes of the JSON."""
+    reply = pb.ModelInferResponse.FromString(data)
+    values: dict[str, Any] = {"model_name": reply.model_name, "model_version": reply.model_version}
+    if reply.id:
+        values["id"] = reply.id
+    if reply.parameters:
+        values["parameters"] = {name: item.int64_param for name, item in reply.parameters.items()}
+    outputs, binary = [], []
+    for item, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
+        output: dict[str, Any] = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
+        if wants_binary(item.name):
+            output["parameters"] = {_SIZE: len(raw)}
+            binary.append(raw)
+        else:
+            output["data"] = _elements(item.datatype, raw)
+        outputs.append(output)
+    values["outputs"] = outputs
+    header = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join([header, *binary]), len(header)
+
+
+def _elements(datatype: str, raw: bytes) -> Any:
+    """Return the elements of a tensor for JSON."""
+    if datatype != BYTES:
+        return np.frombuffer(raw, DTYPES[datatype])
+    found, place = [], 0
+    while place < len(raw):
+        size = int.from_bytes(raw[place : place + 4], "little")
+        found.append(raw[place + 4 : place + 4 + size].decode())
+        place += 4 + size
+    return found
