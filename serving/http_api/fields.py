@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation, shorten
@@ -20,6 +20,8 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+Dimensions = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""Type of a field with the number of dimensions to keep of a vector."""
 FieldsT = TypeVar("FieldsT", bound=Fields)
 
 

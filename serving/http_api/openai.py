@@ -20,7 +20,7 @@ from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.embed import Embed
 from serving.http_api.exchange import Exchange, HttpReply, Operation
-from serving.http_api.fields import Fields, TextsOrTokenIds, model_reference, named_as, read_fields
+from serving.http_api.fields import Dimensions, Fields, TextsOrTokenIds, model_reference, named_as, read_fields
 from serving.http_api.status import openai_error
 from serving.open_inference.endpoint import ModelInfer
 from serving.open_inference.tensors import invalid_field
@@ -38,7 +38,7 @@ class EmbeddingsRequest(Fields):
     input: TextsOrTokenIds
     """Token ids are those of the model's own tokenizer, special tokens included (`POST /v1/tokenize`)."""
     model: str = ""
-    dimensions: int | None = None
+    dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = None
     """Ignored: the server keeps no record of end users."""
@@ -52,8 +52,6 @@ class EmbeddingsRequest(Fields):
         """Return the request for texts as a serialised EmbedRequest."""
         request = pb.EmbedRequest(model=model_reference(self.model), texts=cast(list[str], self.input))
         if self.dimensions is not None:
-            if self.dimensions < 1:
-                raise invalid_field("dimensions", f"must be at least 1: `{self.dimensions}`")
             request.dimensions = self.dimensions
         return request.SerializeToString()
 
@@ -123,7 +121,7 @@ def _model(name: str) -> dict[str, Any]:
 
 def _task(model: Model, dimensions: int | None) -> Embedding:
     """Return the task of a model that cuts vectors to some dimensions."""
-    if dimensions is not None and not 1 <= dimensions <= model.manifest.hidden_size:
+    if dimensions is not None and dimensions > model.manifest.hidden_size:
         raise invalid_field("dimensions", f"must be from 1 to {model.manifest.hidden_size}: `{dimensions}`")
     task: Any = model.task
     return replace(task, dimensions=dimensions or 0)

@@ -25,7 +25,7 @@ from serving.endpoints.classify import Classify, Regress
 from serving.endpoints.embed import Embed
 from serving.endpoints.tokenize import answer_tokenize
 from serving.http_api.exchange import Exchange, HttpReply, Operation
-from serving.http_api.fields import Fields, model_reference, named_as, read_fields
+from serving.http_api.fields import Dimensions, Fields, model_reference, named_as, read_fields
 from serving.http_api.status import message_of
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
@@ -86,7 +86,7 @@ class EmbedFields(Fields):
     truncate: bool | None = False
     truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
-    dimensions: int | None = None
+    dimensions: Dimensions | None = None
 
     def to_protobuf(self, name: str) -> bytes:
         """Return the request as a serialised EmbedRequest."""
@@ -95,8 +95,6 @@ class EmbedFields(Fields):
         if self.prompt_name is not None:
             request.prompt_name = self.prompt_name
         if self.dimensions is not None:
-            if self.dimensions < 1:
-                raise invalid_field("dimensions", f"must be at least 1: `{self.dimensions}`")
             request.dimensions = self.dimensions
         return request.SerializeToString()
 

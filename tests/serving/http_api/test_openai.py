@@ -85,7 +85,7 @@ def test_models(web):
         ({"input": "a", "model": 1}, 400, "model", "string"),
         ({"input": "a", "colour": 1}, 400, "colour", "unknown field"),
         ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "'float' or 'base64'"),
-        ({"input": "a", "dimensions": 0}, 400, "dimensions", "at least 1"),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions", "greater than or equal to 1"),
         ({"input": "a", "dimensions": 10**6}, 400, "dimensions", "more than the"),
         ({"input": "a", "dimensions": "3"}, 400, "dimensions", "integer"),
         ({"input": [5], "dimensions": 10**6}, 400, "dimensions", "must be from 1 to"),
