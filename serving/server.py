@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from serving.core.repository import Repository
 from serving.core.request_memory import RequestMemory
 from serving.core.scheduler import Scheduler
 from serving.core.service import InferenceService
+from serving.core.tls_files import TlsFiles
 from serving.grpc_api.encoder import METHODS, SERVICE, encoder_handlers
 from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
 from serving.grpc_api.interceptor import Interceptor
@@ -40,7 +40,7 @@ from serving.grpc_api.messages import Messages
 from serving.grpc_api.receiving import Receiver
 from serving.grpc_api.rpc_metrics import RpcMetrics
 from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
-from serving.grpc_api.tls import Certificates, TlsFiles
+from serving.grpc_api.tls import Certificates
 from serving.grpc_api.unread import UnreadReplies
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
@@ -156,49 +156,30 @@ class Server:
         """Return the HTTP front. Its libraries are only loaded here.
 
         Raises:
-            ValueError: when they are not installed.
+            ValueError: when they are not installed, or a TLS file cannot be used.
+            OSError: when a TLS file cannot be read.
         """
-        settings = self.settings
         try:
-            from serving.http_api import health, openai, rpc, tei
-            from serving.http_api import open_inference as open_inference_rest
-            from serving.http_api.app import HttpApp
-            from serving.http_api.body import BodyReader
-            from serving.http_api.front import HttpFront
-            from serving.http_api.status import SERVER_FAULTS as HTTP_FAULTS
-            from serving.http_api.status import trace_attributes as http_attributes
+            from serving.http_api import status
+            from serving.http_api.create import create_front
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"--http-port (BERTLINE_HTTP_PORT) needs the package `{error.name}`; install the group `http`"
             ) from None
         observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:
-            observers.append(self._traces.observer(http_attributes, HTTP_FAULTS))
-        app = HttpApp(
+            observers.append(self._traces.observer(status.trace_attributes, status.SERVER_FAULTS))
+        return create_front(
+            self.settings,
             self._service,
+            self._protocol,
             self.metrics,
-            BodyReader(RequestMemory(self._budget), settings.max_request_bytes, settings.receive_s),
+            RequestMemory(self._budget),
             tokens=self._tokens,
-            open_health=settings.open_health,
-            max_concurrent_per_client=settings.max_concurrent_per_client,
+            tls=self._tls_files(),
+            health_problem=lambda: self.health_problem,
             observers=observers,
         )
-        app.add(health.operations(lambda: self.health_problem))
-        app.add(openai.operations(self._service))
-        app.add(rpc.operations(self._service))
-        app.add(open_inference_rest.OpenInferenceRoutes(self._service, self._protocol).operations())
-        app.add(tei.TeiRoutes(self._service, settings.max_request_bytes).operations())
-        return HttpFront(app, max_connections=settings.max_connections, tls=self._tls_context())
-
-    def _tls_context(self) -> ssl.SSLContext | None:
-        settings = self.settings
-        if not (settings.tls_cert and settings.tls_key):
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=settings.tls_client_ca)
-        if settings.tls_client_ca:
-            context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-        return context
 
     def _messages(self) -> Messages:
         """Split the memory for messages: half for messages being received, half for requests and unread replies."""
@@ -242,10 +223,13 @@ class Server:
         await self._http.start(self.settings.host, self.settings.http_port)
 
     def _certificates(self) -> Certificates | None:
+        return Certificates(files) if (files := self._tls_files()) else None
+
+    def _tls_files(self) -> TlsFiles | None:
         settings = self.settings
         if not (settings.tls_cert and settings.tls_key):
             return None
-        return Certificates(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
+        return TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
     async def load(self) -> None:
         """Load and warm up the models, then accept calls and start to poll the directory.

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """Port of the HTTP API on --host: routes of OpenAI, TEI and the Open Inference Protocol, and the RPCs; 0 takes any
     free one. Unset: no HTTP API. It needs the dependency group `http`, and has the tokens, TLS and limits of the gRPC
     port."""
+    http_origins: tuple[str, ...] = ()
+    """Origins of pages that may call the HTTP API from a browser (CORS), such as https://example.org; `*` for any."""
     ready_fd: int | None = Field(None, ge=3, le=2**31 - 1)
     """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
     writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `http_url`, `tls` and `models` to it and

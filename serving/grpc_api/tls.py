@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
-from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
 from serving.core import file_watcher
-from serving.core.file_watcher import MAX_FILE_BYTES, TLS, FileWatcher
-from tasks.regular import read_regular
+from serving.core.file_watcher import TLS, FileWatcher
+from serving.core.tls_files import TlsFiles, check_files, pem_content
 
 logger = logging.getLogger(__name__)
 
@@ -21,21 +18,6 @@ CONNECT_S = 5.0
 HOLD_S = 2.0
 """Seconds that a handshake is held open: longer than a thread of a busy machine takes to use the certificates that it
 asked for."""
-
-MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
-"""OpenSSL's reasons if key and certificate do not match; the last two if the key is of another type."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of the server."""
-
-    cert: Path
-    """Certificate of the server, followed by its chain."""
-    key: Path
-    client_ca: Path | None = None
-    """Certificate authorities of clients: each client must present a certificate of one of them (mutual TLS). None: no
-    client certificates."""
 
 
 class Certificates:
@@ -53,8 +35,7 @@ class Certificates:
             ValueError: when a file cannot be used. The message names it.
             OSError: when a file cannot be read.
         """
-        paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-        self._watcher = FileWatcher(TLS, paths, lambda: _read(files))
+        self._watcher = FileWatcher(TLS, files.paths, lambda: _read(files))
         self._in_use = self._watcher.current()
         self._new: grpc.ServerCertificateConfiguration | None = None
         """New certificates for the next handshake."""
@@ -124,48 +105,8 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
-    _check(files)
+    check_files(files)  # gRPC reports their errors only in the log of its core
     return grpc.ssl_server_certificate_configuration(
-        [(_content(files.key), _content(files.cert))],
-        root_certificates=_content(files.client_ca) if files.client_ca else None,
+        [(pem_content(files.key), pem_content(files.cert))],
+        root_certificates=pem_content(files.client_ca) if files.client_ca else None,
     )
-
-
-def _check(files: TlsFiles) -> None:
-    """Check the files: gRPC reports their errors only in the log of its core."""
-    for path in (files.cert, files.key):
-        _content(path)  # its error names the file; that of `load_cert_chain` does not
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(files.cert, files.key, password=_no_password)
-    except ssl.SSLError as error:
-        pair = f"the certificate `{files.cert}` and the key `{files.key}`"
-        raise ValueError(f"cannot use {pair}: {_reason(error)}") from error
-    except EncryptedKeyError:
-        raise ValueError(f"the key `{files.key}` is encrypted; use a key without a password") from None
-    if files.client_ca:
-        _content(files.client_ca)
-        try:
-            context.load_verify_locations(files.client_ca)
-        except ssl.SSLError as error:
-            raise ValueError(f"`{files.client_ca}` holds no PEM certificates") from error
-
-
-def _content(path: Path) -> bytes:
-    return read_regular(path, MAX_FILE_BYTES)
-
-
-def _reason(error: ssl.SSLError) -> str:
-    if error.reason in MISMATCHES:
-        return "they do not match"
-    if error.reason is None or error.library == "PEM":
-        return "one of them is not a PEM file"
-    return f"OpenSSL refuses them: {error.reason.replace('_', ' ').lower()}"
-
-
-class EncryptedKeyError(Exception):
-    """Private key that needs a password."""
-
-
-def _no_password() -> str:
-    raise EncryptedKeyError

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from contextlib import suppress
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from serving.http_api.app import HttpApp
 from serving.http_api.connection import Connection
+from serving.http_api.tls import TlsContext
 
 BACKLOG = 1024
 IDLE_S = 75.0
@@ -27,17 +27,17 @@ logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # malformed reque
 class HttpFront:
     """Web server of the operations. Call `start` and `stop` in one event loop."""
 
-    def __init__(self, app: HttpApp, *, max_connections: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, max_connections: int, tls: TlsContext | None = None) -> None:
         """Set up the web server.
 
         Args:
             app: answers the requests.
             max_connections: maximum number of open connections.
-            tls: context with the server's certificate; None for plain text.
+            tls: the server's certificate; None for plain text.
         """
         self._tls = tls
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             http=type("BoundedConnection", (Connection,), {"max_connections": max_connections}),
             ws="none",
             lifespan="off",
@@ -62,10 +62,15 @@ class HttpFront:
         """
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            self._connection, host, port, ssl=self._tls, backlog=BACKLOG, family=socket.AF_UNSPEC
+            self._connection,
+            host,
+            port,
+            ssl=self._tls.context if self._tls else None,
+            backlog=BACKLOG,
+            family=socket.AF_UNSPEC,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
-        self._clock = asyncio.create_task(self._update_date())
+        self._clock = asyncio.create_task(self._every_second())
 
     def _connection(self) -> asyncio.Protocol:
         server = self._server
@@ -73,10 +78,12 @@ class HttpFront:
             config=server.config, server_state=server.server_state, app_state={}
         )
 
-    async def _update_date(self) -> None:
-        """Update the header `date` of replies once a second."""
+    async def _every_second(self) -> None:
+        """Update the header `date` of replies, and take a renewed certificate."""
         while True:
             await self._server.on_tick(0)
+            if self._tls:
+                self._tls.refresh()
             await asyncio.sleep(1)
 
     async def stop(self, grace_s: float) -> None:

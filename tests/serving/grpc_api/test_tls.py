@@ -14,8 +14,9 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from serving.core import file_watcher
+from serving.core.tls_files import TlsFiles
 from serving.grpc_api import tls as tls_module
-from serving.grpc_api.tls import Certificates, TlsFiles
+from serving.grpc_api.tls import Certificates
 from tests.serving.attacks import say_nothing
 from tests.serving.certificates import make_authority
 from tests.serving.conftest import serve

@@ -314,3 +314,27 @@ def test_trace_attributes(status, attributes):
 
     expected = {"http.request.method": "POST", "http.route": "/v1/models/{model:path}"}
     assert trace_attributes(call) == expected | attributes
+
+
+@pytest.mark.parametrize(
+    ("origins", "allowed"), [((), None), (("https://a.example",), "https://a.example"), (("*",), "*")]
+)
+def test_pages_of_other_origins(origins, allowed, all_tasks):
+    """A browser lets a page call the server only if its origin is named; the page's request is asked for before."""
+    with serve(all_tasks[0], http_port=0, http_origins=origins) as running:
+        asked = send(
+            running,
+            "OPTIONS",
+            "/v1/embed",
+            origin="https://a.example",
+            access_control_request_method="POST",
+            access_control_request_headers="content-type",
+        )
+        replies = [
+            post(running, "/v1/embed", BODY, origin=origin) for origin in ("https://a.example", "https://b.example")
+        ]
+
+    header = "access-control-allow-origin"
+    assert asked.headers.get(header) == allowed
+    assert [reply.status for reply in replies] == [200, 200]
+    assert [reply.headers.get(header) for reply in replies] == [allowed, allowed if allowed == "*" else None]

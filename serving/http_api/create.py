@@ -1,0 +1,76 @@
+"""Composition of the HTTP front: its routes, limits and TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from serving.core.bearer_tokens import BearerTokens
+from serving.core.calls import Call
+from serving.core.metrics import Metrics
+from serving.core.request_memory import RequestMemory
+from serving.core.service import InferenceService
+from serving.core.tls_files import TlsFiles
+from serving.http_api import health, openai, rpc
+from serving.http_api.app import HttpApp
+from serving.http_api.body import BodyReader
+from serving.http_api.front import HttpFront
+from serving.http_api.open_inference import OpenInferenceRoutes
+from serving.http_api.tei import TeiRoutes
+from serving.http_api.tls import TlsContext
+from serving.open_inference.service import OpenInference
+from serving.settings import Settings
+
+EXPOSED_HEADERS = ("x-request-id", "retry-after")
+"""Headers of replies that pages of other origins may read."""
+
+
+def create_front(
+    settings: Settings,
+    service: InferenceService,
+    protocol: OpenInference,
+    metrics: Metrics,
+    memory: RequestMemory,
+    *,
+    tokens: BearerTokens | None,
+    tls: TlsFiles | None,
+    health_problem: Callable[[], str],
+    observers: Sequence[Callable[[Call], None]],
+) -> HttpFront:
+    """Return the HTTP front of a server.
+
+    Args:
+        settings: settings of the server.
+        service: answers requests.
+        protocol: answers those of the Open Inference Protocol.
+        metrics: metrics of the server.
+        memory: memory of received requests.
+        tokens: valid bearer tokens; None for an open server.
+        tls: the server's certificate; None for plain text.
+        health_problem: returns why the server cannot answer; empty if it can.
+        observers: called with each ended call.
+
+    Raises:
+        ValueError: when a TLS file cannot be used.
+        OSError: when a TLS file cannot be read.
+    """
+    routes = HttpApp(
+        service,
+        metrics,
+        BodyReader(memory, settings.max_request_bytes, settings.receive_s),
+        tokens=tokens,
+        open_health=settings.open_health,
+        max_concurrent_per_client=settings.max_concurrent_per_client,
+        observers=observers,
+    )
+    routes.add(health.operations(health_problem))
+    routes.add(openai.operations(service))
+    routes.add(rpc.operations(service))
+    routes.add(OpenInferenceRoutes(service, protocol).operations())
+    routes.add(TeiRoutes(service, settings.max_request_bytes).operations())
+    app: ASGIApp = routes  # type: ignore[assignment]
+    if settings.http_origins:
+        app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
+    return HttpFront(app, max_connections=settings.max_connections, tls=TlsContext(tls) if tls else None)

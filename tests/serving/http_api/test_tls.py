@@ -1,0 +1,74 @@
+"""TLS of the HTTP port."""
+
+import http.client
+import shutil
+import ssl
+
+import pytest
+
+from tests.serving.certificates import make_authority
+from tests.serving.conftest import serve
+from tests.serving.http_api.requests import port_of, send
+from tests.serving.reliability import wait_until
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return make_authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Authority that nobody trusts."""
+    return make_authority(tmp_path_factory.mktemp("tls") / "other")
+
+
+def health(server, authority, certificate=None):
+    """Ask for the health over TLS; return the status and the subject of the server's certificate."""
+    context = ssl.create_default_context(cafile=authority.path)
+    if certificate:
+        context.load_cert_chain(certificate.path, certificate.key)
+    connection = http.client.HTTPSConnection("127.0.0.1", port_of(server), context=context, timeout=30)
+    try:
+        connection.request("GET", "/health")
+        subject = dict(item for pair in connection.sock.getpeercert()["subject"] for item in pair)
+        return connection.getresponse().status, subject["commonName"]
+    finally:
+        connection.close()
+
+
+def test_renewal(all_tasks, authority, stranger, tmp_path):
+    """Clients that trust the certificate are answered; a renewed one is used without a restart."""
+    first, second = authority.sign("first"), authority.sign("second")
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    for name, source in (("tls_cert", first.path), ("tls_key", first.key)):
+        shutil.copy(source, files[name])
+    with serve(all_tasks[0], http_port=0, **files) as running:
+        assert running.server.ready().http_url == f"https://127.0.0.1:{port_of(running)}"
+        assert health(running, authority) == (200, "first")
+        with pytest.raises(ssl.SSLError):
+            health(running, stranger)
+        for name, source in (("tls_cert", second.path), ("tls_key", second.key)):
+            shutil.copy(source, files[name])
+        wait_until(lambda: health(running, authority)[1] == "second", "the old certificate stays in use")
+
+
+def test_client_certificates(all_tasks, authority, stranger):
+    """With mutual TLS a client needs a certificate of the authority."""
+    server, client = authority.sign("server"), authority.sign("client")
+    files = {"tls_cert": server.path, "tls_key": server.key, "tls_client_ca": authority.path}
+    with serve(all_tasks[0], http_port=0, **files) as running:
+        assert health(running, authority, client)[0] == 200
+        for certificate in (None, stranger.sign("client")):
+            with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+                health(running, authority, certificate)
+
+
+def test_plain_text(all_tasks, authority):
+    """A client without TLS is not answered."""
+    server = authority.sign("server")
+    with (
+        serve(all_tasks[0], http_port=0, tls_cert=server.path, tls_key=server.key) as running,
+        pytest.raises((http.client.HTTPException, ConnectionError)),
+    ):
+        send(running, "GET", "/health")
