@@ -40,6 +40,20 @@ class RequestMemory:
             self._budget.add(call.connection, -call.reserved_bytes)
             call.reserved_bytes = 0
 
+    def hold(self, connection: str, num_bytes: int) -> Callable[[], None]:
+        """Reserve bytes for a reply that a connection has not read yet; return the function that frees them.
+
+        If nothing else is in memory, a reply of any size fits.
+
+        Raises:
+            NoRoomError: when the bytes do not fit.
+        """
+        if self._budget.reserved_bytes and not self._budget.fits(connection, num_bytes):
+            self._make_room()
+            raise NoRoomError(f"no room for a reply of {num_bytes} bytes; try later", retry_s=RETRY_S)
+        self._budget.add(connection, num_bytes)
+        return partial(self._budget.add, connection, -num_bytes)
+
     def _reserve(self, call: Call, num_bytes: int) -> None:
         """Reserve bytes for a call. If no other request is in memory, one of any size fits.
 

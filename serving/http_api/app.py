@@ -23,6 +23,8 @@ from serving.http_api.status import MethodNotAllowedError, own_error
 from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, SendStatus
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+PART_BYTES = 2**18
+"""Bytes of a reply that are handed to the connection at a time."""
 UNKNOWN = "unknown"
 """Route of requests without a route, in metrics."""
 
@@ -108,10 +110,11 @@ class Endpoint:
         )
         exchange = Exchange(scope, receive)
         try:
-            reply = await self._answer(call, exchange)
+            await _send(await self._answer(call, exchange), exchange, send)
         except (asyncio.CancelledError, DisconnectedError):
             return
-        await _send(reply, exchange, send)
+        finally:
+            exchange.release()
 
 
 class _ByMethod:
@@ -137,7 +140,10 @@ async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
         headers["connection"] = "close"
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": int(reply.status), "headers": pairs})
-    await send({"type": "http.response.body", "body": reply.data})
+    for start in range(0, len(reply.data), PART_BYTES):  # each waits until the client has read most of those before
+        part = reply.data[start : start + PART_BYTES]
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _no_route(path: str) -> Operation:

@@ -8,6 +8,7 @@ import zlib
 
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError
+from serving.core.headers import MAX_REPLY
 from serving.core.request_memory import RequestMemory
 from serving.http_api.exchange import Exchange
 from serving.http_api.status import UnsupportedMediaError
@@ -65,6 +66,20 @@ class BodyReader:
     def close(self, call: Call) -> None:
         """Free the memory of a request."""
         self._memory.close(call)
+
+    def hold_reply(self, call: Call, exchange: Exchange, num_bytes: int) -> None:
+        """Reserve memory for a reply until it has been sent.
+
+        Raises:
+            NoRoomError: when too much memory is in use.
+            MessageTooLargeError: when the client does not accept as many bytes.
+        """
+        if call.max_reply_bytes is not None and num_bytes > call.max_reply_bytes:
+            raise MessageTooLargeError(
+                f"the reply is too large: `{num_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
+                "send fewer inputs per call, or let the client receive more"
+            )
+        exchange.release = self._memory.hold(call.connection, num_bytes)
 
     def _limit(self, call: Call) -> float:
         """Return the time until which the body must arrive, on the clock of the event loop."""

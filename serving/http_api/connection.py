@@ -27,6 +27,8 @@ class Connection(HttpToolsProtocol):
 
     max_connections = 4096
     """Maximum number of open connections; further ones are closed immediately."""
+    unread_s = 20.0
+    """Seconds in which a client must read something of a reply that waits for it."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -34,6 +36,7 @@ class Connection(HttpToolsProtocol):
         self._headers_timer: asyncio.TimerHandle | None = None
         self._num_header_bytes = 0
         self._is_refused = False
+        self._reading_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or close it if there are too many."""
@@ -46,6 +49,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the connection waited for."""
         self._stop_timer()
+        self._stop_watching()
         super().connection_lost(exc)
         for task in list(self._own_tasks):
             task.cancel()
@@ -92,6 +96,40 @@ class Connection(HttpToolsProtocol):
         """End the body."""
         if not self._is_refused:
             super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read what was written, but not forever."""
+        super().pause_writing()
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        self._stop_watching()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, at once if its client does not read."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _watch_reading(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        self._reading_timer = self.loop.call_later(self.unread_s, self._check_reading, size)
+
+    def _check_reading(self, size_before: int) -> None:
+        """Abort the connection if its client has read nothing."""
+        if self.transport.get_write_buffer_size() >= size_before:
+            logger.debug("closed a connection whose client does not read")
+            self.transport.abort()
+        else:
+            self._watch_reading()
+
+    def _stop_watching(self) -> None:
+        if self._reading_timer:
+            self._reading_timer.cancel()
+            self._reading_timer = None
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """Start the task of a request, and remember it."""

@@ -73,4 +73,9 @@ def create_front(
     app: ASGIApp = routes  # type: ignore[assignment]
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
-    return HttpFront(app, max_connections=settings.max_connections, tls=TlsContext(tls) if tls else None)
+    return HttpFront(
+        app,
+        max_connections=settings.max_connections,
+        unread_s=settings.keepalive_timeout_s,
+        tls=TlsContext(tls) if tls else None,
+    )

@@ -18,6 +18,10 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Headers = Sequence[tuple[str, str]]
 
 
+def do_nothing() -> None:
+    """Free nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpReply:
     """Reply to an HTTP request."""
@@ -38,6 +42,8 @@ class Exchange:
     """ASGI function that returns the next part of the body."""
     is_read: bool = False
     """True once the whole body has arrived, so that the connection can carry another request."""
+    release: Callable[[], None] = do_nothing
+    """Function that frees the memory of the reply, to be called when it has been sent."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """Headers of every reply, errors included."""
 

@@ -27,18 +27,19 @@ logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # malformed reque
 class HttpFront:
     """Web server of the operations. Call `start` and `stop` in one event loop."""
 
-    def __init__(self, app: ASGIApp, *, max_connections: int, tls: TlsContext | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, max_connections: int, unread_s: float, tls: TlsContext | None = None) -> None:
         """Set up the web server.
 
         Args:
             app: answers the requests.
             max_connections: maximum number of open connections.
+            unread_s: seconds in which a client must read something of a reply that waits for it.
             tls: the server's certificate; None for plain text.
         """
         self._tls = tls
         config = uvicorn.Config(
             app,
-            http=type("BoundedConnection", (Connection,), {"max_connections": max_connections}),
+            http=type("BoundedConnection", (Connection,), {"max_connections": max_connections, "unread_s": unread_s}),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -105,6 +106,6 @@ class HttpFront:
             task.cancel()
         for connection in list(state.connections):
             with suppress(Exception):
-                connection.transport.close()
+                connection.transport.abort()
         if self._clock:
             self._clock.cancel()

@@ -92,9 +92,11 @@ class AnswerOperation:
             self._begin_call(always=self._operation.is_health)
             if self._operation.method == "POST":
                 _check_media_type(call)
-            return await self._operation.answer(data, call, exchange)
+            reply = await self._operation.answer(data, call, exchange)
         finally:
             self._reader.close(call)
+        self._reader.hold_reply(call, exchange, len(reply.data))
+        return reply
 
 
 def _check_media_type(call: Call) -> None:
