@@ -6,12 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import grpc
 
-from serving.core.calls import Call
-from serving.core.endpoint import Endpoint
 from serving.core.service import InferenceService
+from serving.endpoints.methods import Method
 from serving.grpc_api.current import current_call
-
-Method = Callable[[bytes, Call], Awaitable[bytes]]
 
 
 def route(
@@ -30,15 +27,6 @@ def route(
         for method_name, method in methods.items()
     }
     return grpc.method_handlers_generic_handler(name, handlers)
-
-
-def infer_method(service: InferenceService, endpoint: Endpoint) -> Method:
-    """Return the method that answers requests for an endpoint."""
-
-    async def method(data: bytes, call: Call) -> bytes:
-        return (await service.infer(endpoint, data, call.deadline_s, call)).data
-
-    return method
 
 
 def _handler(

@@ -8,7 +8,7 @@ Source: Open Inference Protocol, REST (kserve/open-inference-protocol); Triton's
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -31,8 +31,6 @@ from serving.open_inference.v2 import service_pb2 as pb
 BINARY = "application/octet-stream"
 _SIZE = "binary_data_size"
 _WANTED, _WANTED_ALL = "binary_data", "binary_data_output"
-
-Method = Callable[[bytes, Call], Awaitable[bytes]]
 
 
 class Tensor(Fields):

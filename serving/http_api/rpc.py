@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import orjson
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, shorten
 from serving.core.service import InferenceService
-from serving.endpoints import ENDPOINTS
-from serving.endpoints.catalog import get_model, list_models
-from serving.endpoints.tokenize import answer_tokenize
+from serving.endpoints.methods import Method, encoder_methods
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import own_error
 
-Method = Callable[[bytes, Call], Awaitable[bytes]]
 _PREFIX = "Failed to parse "
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:
     """Yield a route for each RPC: `POST /v1/embed` and so on, with dashes between words."""
-
-    async def tokenize(data: bytes, call: Call) -> bytes:
-        return await answer_tokenize(service, data, call.deadline_s, call)
-
-    async def list_all(data: bytes, call: Call) -> bytes:
-        return list_models(service.models, data)
-
-    async def get_one(data: bytes, call: Call) -> bytes:
-        return get_model(service.models, data)
-
-    for endpoint in ENDPOINTS:
-
-        async def infer(data: bytes, call: Call, endpoint: object = endpoint) -> bytes:
-            return (await service.infer(endpoint, data, call.deadline_s, call)).data  # type: ignore[arg-type]
-
-        yield _operation(service, endpoint.name, infer, endpoint.request_type, endpoint.reply_type)
-    yield _operation(service, "Tokenize", tokenize, pb.TokenizeRequest, pb.TokenizeReply)
-    yield _operation(service, "ListModels", list_all, pb.ListModelsRequest, pb.ListModelsReply)
-    yield _operation(service, "GetModel", get_one, pb.GetModelRequest, pb.ModelInfo)
+    methods = encoder_methods(service)
+    for rpc in pb.DESCRIPTOR.services_by_name["Encoder"].methods:
+        request_type, reply_type = (GetMessageClass(item) for item in (rpc.input_type, rpc.output_type))
+        yield _operation(service, rpc.name, methods[rpc.name], request_type, reply_type)
 
 
 def path_of(rpc: str) -> str:

@@ -12,8 +12,9 @@ from google.protobuf.message import Message
 from serving.core.calls import Call
 from serving.core.models import Model
 from serving.core.service import InferenceService
+from serving.endpoints.methods import Method, infer_method
 from serving.endpoints.wire import parse
-from serving.grpc_api.routing import Method, infer_method, route
+from serving.grpc_api.routing import route
 from serving.open_inference import token_ids
 from serving.open_inference.endpoint import ModelInfer, check_named, find_named
 from serving.open_inference.task_tensors import TASK_TENSORS

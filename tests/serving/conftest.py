@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bertline.v1 import encoder_pb2_grpc
 from serving.server import Server
 from serving.settings import Settings
+from tests.serving.certificates import make_authority
 from tests.serving.models import write_model
 
 
@@ -120,6 +121,17 @@ def server(all_tasks):
 def references(all_tasks):
     """References by model name."""
     return all_tasks[1]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return make_authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Authority that nobody trusts."""
+    return make_authority(tmp_path_factory.mktemp("tls") / "other")
 
 
 @pytest.fixture(scope="session")

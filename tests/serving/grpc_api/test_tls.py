@@ -18,24 +18,12 @@ from serving.core.tls_files import TlsFiles
 from serving.grpc_api import tls as tls_module
 from serving.grpc_api.tls import Certificates
 from tests.serving.attacks import say_nothing
-from tests.serving.certificates import make_authority
 from tests.serving.conftest import serve
 from tests.serving.processes import listening
 from tests.serving.reliability import wait_until
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 EMBEDDER = pb.ModelRef(name="embedder")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return make_authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
-    """Authority that nobody trusts."""
-    return make_authority(tmp_path_factory.mktemp("tls") / "other")
 
 
 @pytest.fixture(scope="module")

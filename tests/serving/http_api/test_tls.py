@@ -6,21 +6,9 @@ import ssl
 
 import pytest
 
-from tests.serving.certificates import make_authority
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, send
 from tests.serving.reliability import wait_until
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return make_authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
-    """Authority that nobody trusts."""
-    return make_authority(tmp_path_factory.mktemp("tls") / "other")
 
 
 def health(server, authority, certificate=None):
