@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mini.distilled import DISTILLED, DISTILLED_SUFFIX, EMBED, TEACHER_SUFFIX, DistilledTask
+from mini.distilled import DISTILLED, EMBED, TEACHER_SUFFIX, DistilledTask
 from mini.places import CLOZE_QUESTIONS, Places, cloze_dev, distilled
 from mini.tasks import CLOZE, TASKS, WINDOWS, MiniTask
 
@@ -18,17 +18,8 @@ def training_arguments(places: Places, name: str) -> str:
         return _cloze(places)
     if name.endswith(TEACHER_SUFFIX):
         return _teacher(places, name)
-    if student := distilled(name.removesuffix(DISTILLED_SUFFIX)):
-        return _distil(places, student) if name == student.distilled else _after_distillation(places, student)
-    return _grid(places, next(task for task in TASKS if task.name == name))
-
-
-def preparation_arguments(places: Places, name: str) -> str | None:
-    """Return the arguments of `python -m` that make the data of a fine-tuning after distillation; None for others."""
     student = distilled(name)
-    if student is None or student.after is None or not student.after.preparation:
-        return None
-    return student.after.preparation.format(made=quoted(places.out / "data"), student=quoted(places.student))
+    return _distil(places, student) if student else _grid(places, next(task for task in TASKS if task.name == name))
 
 
 def _teacher(places: Places, name: str) -> str:
@@ -46,16 +37,7 @@ def _distil(places: Places, task: DistilledTask) -> str:
     return (
         f"training.distill {task.kind} --teacher {quoted(teacher)} --checkpoint {quoted(places.student)} "
         f"--train {_paths(places, task.train)} {unlabelled}--dev {_paths(places, [task.dev])} "
-        f"--run-dir {quoted(places.out / task.distilled)} --checkpoint-every 0 {task.flags}"
-    )
-
-
-def _after_distillation(places: Places, task: DistilledTask) -> str:
-    assert task.after is not None
-    return (
-        f"training.finetune {task.kind} --checkpoint {quoted(places.start(task.name))} "
-        f"--train {_paths(places, task.after.train)} --dev {_paths(places, [task.dev])} "
-        f"--run-dir {quoted(places.out / task.name)} --checkpoint-every 0 {task.after.flags}"
+        f"--run-dir {quoted(places.out / task.name)} --checkpoint-every 0 {task.flags}"
     )
 
 
@@ -113,10 +95,7 @@ def commands_of(name: str) -> list[str]:
     OUT. Scores are only valid for the commands that are recorded with them.
     """
     places = Places(Path("DATA"), Path("OUT"))
-    commands = []
-    for each in places.trained(name):
-        preparation = preparation_arguments(places, each)
-        commands += [*([preparation] if preparation else []), training_arguments(places, each)]
+    commands = [training_arguments(places, each) for each in places.trained(name)]
     commands += [export_arguments(places, name, "int8")] if distilled(name) else []
     return [f"python -m {command}" for command in commands]
 

@@ -16,20 +16,8 @@ TEACHER = "mpnet"
 """Sentence model that teaches vectors, and that the other teachers start from (`mini.teachers`)."""
 TEACHER_SUFFIX = "-teacher"
 """End of the names of teachers."""
-DISTILLED_SUFFIX = "-distilled"
-"""End of the names of models that are fine-tuned further after distillation."""
 EMBED = "embed"
 _THREE = "--take-layers 0 1 2"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AfterDistillation:
-    """Fine-tuning of a distilled model, without a teacher, on other data."""
-
-    train: Sequence[str]
-    flags: str
-    preparation: str = ""
-    """Command that makes the data, with `{student}` for the pretrained network of all students; empty if none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +35,10 @@ class DistilledTask(ScoredTask):
     """Flags of fine-tuning the teacher; empty if it is used as it is."""
     flags: str
     """Flags of distillation."""
-    after: AfterDistillation | None = None
-    """Fine-tuning after distillation; None if there is none."""
     scored_on: str | None = None
     """Dev data for the graph and the scores; None for `dev`."""
     export_flags: str = ""
     """Flags that change the settings of the served model."""
-
-    @property
-    def distilled(self) -> str:
-        """Name of the model that distillation makes: its own, unless it is fine-tuned further."""
-        return f"{self.name}{DISTILLED_SUFFIX}" if self.after else self.name
 
     @property
     def teacher(self) -> str | None:

@@ -6,16 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini.commands import (
-    check_commands,
-    export_arguments,
-    preparation_arguments,
-    quoted,
-    training_arguments,
-    words,
-)
+from mini.commands import check_commands, export_arguments, quoted, training_arguments, words
 from mini.data import STS_DEV
-from mini.distilled import DISTILLED, STUDENT, TEACHER, TEACHER_SUFFIX, DistilledTask
+from mini.distilled import DISTILLED, STUDENT, TEACHER, DistilledTask
 from mini.places import NAME, Places, distilled, task_names
 from mini.tasks import CLOZE, TASKS
 from tasks.json_files import read_json
@@ -141,9 +134,8 @@ class Pipeline(Places):
         data, out = quoted(self.data), quoted(self.out)
         chosen = [task for task in TASKS if self._wanted(task.name)]
         students = [task for task in DISTILLED if self._wanted(task.name)]
-        to_train = [task for task in students if not self._is_made(task.name)]
-        to_distil = [task for task in to_train if not self._is_made(task.distilled)]
-        needs_student = bool(to_train) and not self.student.exists()
+        to_distil = [task for task in students if not self.checkpoint(task.name).exists()]
+        needs_student = bool(to_distil) and not self.student.exists()
         if chosen or students:
             yield Stage(DATA, f"mini.data {data} {out}/data")
         if (chosen and not self.given) or needs_student:
@@ -213,25 +205,13 @@ class Pipeline(Places):
         yield from self._exports_and_scores(name)
 
     def _distilled(self, task: DistilledTask) -> Iterator[Stage]:
-        """Yield the stages of a distilled model: train all that it comes from, and it, export twice, score."""
-        names = self.trained(task.name)
-        made = [number for number, name in enumerate(names, start=1) if self._is_made(name)]
-        for name in names[max(made, default=0) :]:
-            yield from self._student_or_teacher(name, task.name)
+        """Yield the stages of a distilled model: fine-tune a teacher, distil, halve, export twice, score."""
+        if not self.checkpoint(task.name).exists():
+            for name in self.trained(task.name):
+                yield Stage(title_of(name), training_arguments(self, name), task=task.name)
+            halve = f"mini.half {quoted(self.out / task.name)}/checkpoint {quoted(self.checkpoint(task.name))}"
+            yield Stage(f"{task.name} in 16 bits", halve, task=task.name)
         yield from self._exports_and_scores(task.name)
-
-    def _student_or_teacher(self, name: str, task: str) -> Iterator[Stage]:
-        """Yield the stages of a teacher, or of a student: prepare data, train, halve."""
-        if preparation := preparation_arguments(self, name):
-            yield Stage(f"Data of {name}", preparation, task=task)
-        yield Stage(title_of(name), training_arguments(self, name), task=task)
-        if not name.endswith(TEACHER_SUFFIX):
-            halve = f"mini.half {quoted(self.out / name)}/checkpoint {quoted(self.checkpoint(name))}"
-            yield Stage(f"{name} in 16 bits", halve, task=task)
-
-    def _is_made(self, name: str) -> bool:
-        """Return whether a student is there, wherever it was trained, so that nothing before it is needed."""
-        return not name.endswith(TEACHER_SUFFIX) and self.checkpoint(name).exists()
 
     def _exports_and_scores(self, name: str) -> Iterator[Stage]:
         if not self.scores(name).exists():
@@ -256,8 +236,7 @@ def title_of(name: str) -> str:
     found = {CLOZE: "Synthetic cloze questions"}
     found |= {task.name: f"Fine-tuning: {task.title}" for task in TASKS}
     found |= {task.teacher: f"Teacher: {task.title}" for task in DISTILLED if task.teacher}
-    found |= {task.distilled: f"Distillation: {task.title}" for task in DISTILLED}
-    found |= {task.name: f"After distillation: {task.title}" for task in DISTILLED if task.after}
+    found |= {task.name: f"Distillation: {task.title}" for task in DISTILLED}
     return found.get(name, name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mini.distilled import DISTILLED, DISTILLED_SUFFIX, STUDENT, TEACHER, TEACHER_SUFFIX, DistilledTask
+from mini.distilled import DISTILLED, STUDENT, TEACHER, TEACHER_SUFFIX, DistilledTask
 from mini.tasks import CLOZE, TASKS
 from tasks.files import sha256
 
@@ -50,8 +50,7 @@ class Places:
 
     def checkpoint(self, name: str) -> Path:
         """Return the checkpoint of a task's best run, or of its distilled model in 16 bits."""
-        in_16_bits = distilled(name) or name.endswith(DISTILLED_SUFFIX)
-        return self.fp16(name) if in_16_bits else self.out / name / "checkpoint"
+        return self.fp16(name) if distilled(name) else self.out / name / "checkpoint"
 
     def models(self, name: str, precision: str) -> Path:
         """Return the folder of models with one task's model in one precision."""
@@ -72,13 +71,9 @@ class Places:
 
     def start(self, name: str) -> Path:
         """Return the checkpoint that a task, or a teacher, starts from."""
-        after, student = _after(name), distilled(name)
+        after = _after(name)
         if name.endswith(TEACHER_SUFFIX):
             return self.sentence_model
-        if name.endswith(DISTILLED_SUFFIX):
-            return self.student
-        if student and student.after:
-            return self.checkpoint(student.distilled)
         return self.checkpoint(after) if after else self.pretrained_for(name)
 
     @property
@@ -90,7 +85,7 @@ class Places:
         """Return the models to train for a task after pretraining, in order."""
         before, student = _after(name), distilled(name)
         if student:
-            return list(dict.fromkeys([*([student.teacher] if student.teacher else []), student.distilled, name]))
+            return [*([student.teacher] if student.teacher else []), name]
         return [*(self.trained(before) if before else []), name]
 
     def scores(self, name: str) -> Path:
@@ -113,12 +108,11 @@ def _patterns(name: str) -> list[str]:
     if name == CLOZE:
         return [CLOZE_QUESTIONS, cloze_dev()]
     own = next((task for task in TASKS if task.name == name), None)
-    student = distilled(name.removesuffix(TEACHER_SUFFIX).removesuffix(DISTILLED_SUFFIX))
+    student = distilled(name.removesuffix(TEACHER_SUFFIX))
     task = own or student
     assert task is not None
     more = (*student.unlabelled, student.scored_on) if student and not own else ()
-    after = student.after.train if student and student.after and name == student.name else ()
-    return [*task.train, *after, *(file for file in (*more, task.dev, task.test) if file)]
+    return [*task.train, *(file for file in (*more, task.dev, task.test) if file)]
 
 
 def cloze_dev() -> str:

@@ -25,7 +25,7 @@ from export import ort_run
 from mini.beyond import beyond
 from mini.commands import commands_of
 from mini.data import SQUAD_DEV
-from mini.distilled import DISTILLED, DISTILLED_SUFFIX, EMBED, TEACHER_SUFFIX, DistilledTask
+from mini.distilled import DISTILLED, EMBED, TEACHER_SUFFIX, DistilledTask
 from mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_names
 from mini.places import task_names
 from mini.tasks import CLOZE, TASKS, MiniTask
@@ -51,8 +51,6 @@ Predict = Callable[[Sequence[Any]], list[Any]]
 """Function from examples to plain values (`demo.served`)."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
 """Baselines of vectors, with their names in the task card of vector distillation."""
-DISTILLED_ROW = "distilled"
-"""Row of a student before it is fine-tuned further."""
 RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 """Runtimes of a model."""
 
@@ -85,7 +83,7 @@ def main() -> None:
     ):
         found = score_vectors(pipeline, client) if name == EMBED else score(pipeline, task, client)
         if isinstance(task, DistilledTask):
-            found["training"] = _training_scores(pipeline, task)
+            found["training"] = _training_scores(pipeline, name)
             found["beyond"] = beyond(name, client, pipeline.data / SQUAD_DEV[0])
     found["pretrained"] = checkpoint_digest(pipeline.pretrained_for(name))
     found["commands"] = commands_of(name)
@@ -93,9 +91,7 @@ def main() -> None:
     found["recipe"] = _card(pipeline, name).provenance["recipe"]
     found["machine"] = _trained_on(pipeline, name)
     runs = [
-        file
-        for each in (name, f"{name}{TEACHER_SUFFIX}", f"{name}{DISTILLED_SUFFIX}")
-        for file in pipeline.out.glob(f"{each}/**/{METRICS_FILE}")
+        file for each in (name, f"{name}{TEACHER_SUFFIX}") for file in pipeline.out.glob(f"{each}/**/{METRICS_FILE}")
     ]
     found["cost"] = cost(sorted(runs))
     if CLOZE in pipeline.trained(name):
@@ -117,17 +113,11 @@ def score(pipeline: Pipeline, task: MiniTask | DistilledTask, client: Client) ->
     return found
 
 
-def _training_scores(pipeline: Pipeline, task: DistilledTask) -> dict[str, Any]:
-    """Return the scores in the task card of a student, and of the same network fine-tuned without a teacher.
-
-    A student that is fine-tuned further has the rows of its teacher and of its distillation, too.
-    """
-    alone = read_task_card(pipeline.out / task.distilled / CONTRAST_ROW / "checkpoint")
+def _training_scores(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Return the scores in the task card of a student, and of the same network fine-tuned without a teacher."""
+    alone = read_task_card(pipeline.out / name / CONTRAST_ROW / "checkpoint")
     contrast = {CONTRAST_ROW: alone.scores["dev"]} if alone else {}
-    before = dict(_card(pipeline, task.distilled).scores)
-    if task.after:
-        before[DISTILLED_ROW] = before.pop("dev")
-    return {**contrast, **before, **_card(pipeline, task.name).scores}
+    return {**contrast, **_card(pipeline, name).scores}
 
 
 def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:

@@ -5,6 +5,8 @@ ServingError
     ModelNotFoundError          no such model or version is loaded
     UnknownServiceError         no such service in the health check
     UnknownMethodError          no such method
+    MethodNotAllowedError       a route without this HTTP method
+    UnsupportedMediaError       a body in another format or encoding than JSON and gzip
     NoMessageError              the call carries no message
     UnauthenticatedError        no valid bearer token
     UnavailableError            the server starts, drains, or loads the model
@@ -98,6 +100,23 @@ class UnknownMethodError(ServingError, LookupError):
     """Call of an unknown method."""
 
     kind = ErrorKind.UNKNOWN_METHOD
+
+
+class MethodNotAllowedError(ServingError):
+    """HTTP request of a route with a method that it does not have."""
+
+    kind = ErrorKind.UNKNOWN_METHOD
+
+    def __init__(self, message: str, allowed: str = "") -> None:
+        super().__init__(message)
+        self.allowed = allowed
+        """Methods of the route, separated by commas."""
+
+
+class UnsupportedMediaError(ServingError):
+    """HTTP body in a format or encoding that the server does not read."""
+
+    kind = ErrorKind.INVALID_REQUEST
 
 
 class NoMessageError(ServingError, ValueError):
@@ -200,6 +219,8 @@ ERROR_REASONS: dict[type[Exception], str] = {
     ModelNotFoundError: "MODEL_NOT_FOUND",
     UnknownServiceError: "SERVICE_NOT_FOUND",
     UnknownMethodError: "METHOD_NOT_FOUND",
+    MethodNotAllowedError: "METHOD_NOT_ALLOWED",
+    UnsupportedMediaError: "UNSUPPORTED_MEDIA_TYPE",
     NoMessageError: "NO_MESSAGE",
     UnauthenticatedError: "UNAUTHENTICATED",
     UnavailableError: "NOT_READY",

@@ -12,14 +12,14 @@ from starlette.routing import Route, Router
 
 from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
-from serving.core.errors import UnknownMethodError, shorten
+from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
 from serving.core.metrics import Metrics
 from serving.core.service import InferenceService
 from serving.core.steps import Authenticate, CountCalls, LimitCalls, NotifyObservers, PaceRefusals, ReadHeaders, Step
 from serving.http_api.body import BodyReader, DisconnectedError
 from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope
 from serving.http_api.http_metrics import HttpMetrics
-from serving.http_api.status import MethodNotAllowedError, own_error
+from serving.http_api.status import own_error
 from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, SendStatus
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]

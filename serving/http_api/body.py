@@ -7,11 +7,10 @@ import time
 import zlib
 
 from serving.core.calls import Call
-from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError
+from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
 from serving.core.headers import MAX_REPLY
 from serving.core.request_memory import RequestMemory
 from serving.http_api.exchange import Exchange
-from serving.http_api.status import UnsupportedMediaError
 
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """Argument of zlib for the format of gzip."""

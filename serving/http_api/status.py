@@ -17,10 +17,12 @@ from serving.core.errors import (
     ErrorKind,
     InvalidRequestError,
     MessageTooLargeError,
+    MethodNotAllowedError,
     ReceivingError,
     RefusedError,
     ServingError,
     TooLargeError,
+    UnsupportedMediaError,
     UnusableOutputError,
     shorten,
 )
@@ -42,38 +44,13 @@ SPECIAL_CODES: dict[type[Exception], HTTPStatus] = {
     MessageTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ReceivingError: HTTPStatus.REQUEST_TIMEOUT,
+    MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
+    UnsupportedMediaError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
 """Statuses of errors for which HTTP knows a better one than that of their kind."""
 MAX_VIOLATIONS = 100
 """Maximum number of fields that a reply names."""
 _OPENAI_TYPES = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
-
-
-class MethodNotAllowedError(ServingError):
-    """Request of a path with a method that it does not have."""
-
-    kind = ErrorKind.UNKNOWN_METHOD
-
-    def __init__(self, message: str, allowed: str) -> None:
-        super().__init__(message)
-        self.allowed = allowed
-
-
-class UnsupportedMediaError(ServingError):
-    """Body in a format or encoding that the server does not read."""
-
-    kind = ErrorKind.INVALID_REQUEST
-
-
-REASONS = ERROR_REASONS | {
-    MethodNotAllowedError: "METHOD_NOT_ALLOWED",
-    UnsupportedMediaError: "UNSUPPORTED_MEDIA_TYPE",
-}
-"""Reason of each error for clients."""
-SPECIAL_CODES |= {
-    MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
-    UnsupportedMediaError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-}
 
 
 SERVER_FAULTS = frozenset(str(int(status)) for status in HTTPStatus if status >= 500)
@@ -124,7 +101,7 @@ def violations_of(error: Exception) -> list[dict[str, str]]:
 
 def own_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     """Return an error as Bertline's own routes write it."""
-    reason = REASONS.get(type(error), INTERNAL_REASON)
+    reason = ERROR_REASONS.get(type(error), INTERNAL_REASON)
     found: dict[str, Any] = {"code": int(status), "reason": reason, "message": message_of(error)}
     if violations := violations_of(error):
         found["violations"] = violations
@@ -140,6 +117,6 @@ def openai_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
             "message": message_of(error),
             "type": kind,
             "param": violations[0]["field"] if violations else None,
-            "code": REASONS.get(type(error), INTERNAL_REASON).lower(),
+            "code": ERROR_REASONS.get(type(error), INTERNAL_REASON).lower(),
         }
     }

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from serving.core.calls import Call
-from serving.core.errors import ExpiredError, InvalidRequestError, drop_tracebacks, shorten
+from serving.core.errors import ExpiredError, InvalidRequestError, UnsupportedMediaError, drop_tracebacks, shorten
 from serving.core.headers import REQUEST_ID, request_id, trace_context
 from serving.core.steps import Answer as Proceed
 from serving.http_api.body import BodyReader, DisconnectedError
 from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
-from serving.http_api.status import UnsupportedMediaError, error_reply
+from serving.http_api.status import error_reply
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""

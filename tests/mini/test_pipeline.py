@@ -15,7 +15,6 @@ import mini.half
 import mini.scores
 import mini.ship
 import mini.teachers
-import mini.unanswerable
 import training.ablations.__main__
 import training.corpus
 import training.finetuning.recipe
@@ -58,7 +57,6 @@ COMMANDS = {
     "mini.data": (mini.data.DataArguments, "out"),
     "mini.teachers": (mini.teachers.TeacherArguments, "out"),
     "mini.half": (mini.half.HalfArguments, "out"),
-    "mini.unanswerable": (mini.unanswerable.UnanswerableArguments, "out"),
     "mini.scores": (mini.scores.ScoresArguments, "out"),
     "mini.ship": (Arguments, "out"),
     "mini.results": (Arguments, "out"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mini.scores
-from mini.distilled import AfterDistillation, DistilledTask
+from mini.distilled import DistilledTask
 from mini.pipeline import Arguments, Pipeline
 from mini.tasks import CLOZE, MiniTask, Target
 from tasks.model_directory import read_model_directory
@@ -74,7 +74,6 @@ DISTILLED = (
         data_name="Pets",
         teacher_flags="--learning-rate 5e-3 --num-epochs 4",
         flags="--take-layers 0 --learning-rate 5e-3 --num-epochs 4",
-        after=AfterDistillation(train=["{made}/pets-train.jsonl"], flags="--learning-rate 1e-3 --num-epochs 0.5"),
     ),
 )
 
@@ -143,9 +142,9 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
     assert "recipe" in found["pets"]
     assert found["sentiment"]["ways"]["test"]["served int8"]["same"] >= 38
     assert {*found["sentiment"]["training"]} == {
-        *("dev", "distilled", "teacher, sentiment-teacher", "fine-tuned", "majority label", "num_dev_examples")
+        *("dev", "teacher, sentiment-teacher", "fine-tuned", "majority label", "num_dev_examples")
     }
-    assert found["sentiment"]["cost"]["num_runs"] == 4
+    assert found["sentiment"]["cost"]["num_runs"] == 3
     assert found["sentiment"]["beyond"]["everyday"]["of"] == 40
     assert found["embed"]["beyond"]["search"]["num_questions"] == 20
     row = r"^\| sentiment: Pets test, accuracy +\|( +\d+\.\d \|)( +- \|){2}( +\d+\.\d \|){2} +10 / 101 \|"
@@ -166,7 +165,7 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
     assert "SST-2, 67,349 phrases" in (models / "sentiment/1/README.md").read_text()
 
     assert [stage.title for stage in line.stages()][-2:] == ["Keep the models", "The page of results"]
-    done = ("Fine-tuning", "Export", "Teacher", "Distillation", "After")
+    done = ("Fine-tuning", "Export", "Teacher", "Distillation")
     assert not any(stage.title.startswith(done) for stage in line.stages())
 
     (line.out / "pets/scores.json").unlink()

@@ -26,7 +26,13 @@ def small(slow_models, tmp_path_factory):
     """Server of a slow model with small limits and a token."""
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text(TOKEN)
-    limits = {"max_request_bytes": 20_000, "receive_s": 1.0, "max_concurrent_per_client": 2, "max_batch_tokens": 32}
+    limits = {
+        "max_request_bytes": 20_000,
+        "receive_s": 1.0,
+        "max_concurrent_per_client": 2,
+        "max_batch_tokens": 32,
+        "max_queue_s": 1000,
+    }
     with serve(slow_models, http_port=0, tokens_file=tokens, workers=1, **limits) as running:
         yield running
 
@@ -269,7 +275,7 @@ def test_health_before_and_after_loading(all_tasks):
 
 def test_drain(slow_models):
     """A draining server answers what it has begun, and refuses new requests."""
-    with serve(slow_models, http_port=0, workers=1, max_batch_tokens=32) as running:
+    with serve(slow_models, http_port=0, workers=1, max_batch_tokens=32, max_queue_s=1000) as running:
         results = []
         body = {"texts": ["the cat " * 15] * 10}
         thread = threading.Thread(target=lambda: results.append(post(running, "/v1/embed", body)))
