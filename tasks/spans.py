@@ -218,7 +218,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             for start, end, logit in self._candidates(window, output):
                 span = window.context, start, end
                 best[span] = max(logit - excess, best.get(span, -np.inf))
-        ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))[: self.settings.n_best_size]
+        ranked = _n_best(sorted(best.items(), key=lambda item: (-item[1], item[0])), self.settings.n_best_size)
         logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
         scores = softmax(logits) if len(logits) else logits
         spans = tuple(
@@ -268,6 +268,22 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 yield *span, float(logits[row, column])
             if len(found) == count:
                 break
+
+
+def _n_best(
+    ranked: Sequence[tuple[tuple[int, int, int], float]], count: int
+) -> list[tuple[tuple[int, int, int], float]]:
+    """Return the first `count` spans; the best one of each context is among them as far as there is room.
+
+    Args:
+        ranked: spans, best first.
+        count: number of spans.
+    """
+    first = {item[0][0]: place for place, item in reversed(list(enumerate(ranked)))}
+    chosen = set(sorted(first.values())[:count])
+    others = (place for place in range(len(ranked)) if place not in chosen)
+    chosen.update(place for place, _ in zip(others, range(count - len(chosen)), strict=False))
+    return [ranked[place] for place in sorted(chosen)]
 
 
 def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict[int, float]:

@@ -307,6 +307,19 @@ def test_contexts_are_compared_by_their_lead(word_tokenizer, flags, text, leads)
     assert [span.score for span in prediction.spans] == pytest.approx(list(expected[:2]))
 
 
+@pytest.mark.parametrize(("n_best_size", "contexts"), [(1, [1]), (2, [1, 0]), (3, [1, 1, 0]), (4, [1, 1, 1, 0])])
+def test_each_context_has_a_span(word_tokenizer, n_best_size, contexts):
+    """The best span of each context is among the n-best, as far as there is room, so that contexts can be ranked."""
+    settings = SpanSettings(max_seq_length=16, max_query_length=4, doc_stride=8, n_best_size=n_best_size)
+    task = Spans(word_tokenizer, settings)
+    example = SpanExample(QUESTION, "w0", more_contexts=("w1 w2 w3",))
+    windows = task.encode([example])[0]
+    outputs = [{name: np.zeros(len(window), np.float32) for name in task.output_names} for window in windows]
+    outputs[1]["start_logits"][windows[1].in_context] = 5
+
+    assert [span.context for span in task.decode(example, windows, outputs).spans] == contexts
+
+
 def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
     """The null score is the lowest of all windows, so one window with the answer is enough."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True))

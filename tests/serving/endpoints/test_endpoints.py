@@ -216,6 +216,9 @@ def test_answer_out_of_several_contexts(server, references):
     logits = sorted(
         (span.logit - nulls[number] + null, number) for number, single in enumerate(singles) for span in single.spans
     )[::-1]
+    firsts = {number: logit for logit, number in reversed(logits)}  # the best of each context is among the five
+    others = [item for item in logits if item[0] != firsts[item[1]]]
+    logits = sorted([*((logit, number) for number, logit in firsts.items()), *others[:2]])[::-1]
 
     assert [span.context for span in result.spans] == [number for _, number in logits[:5]]
     assert all(contexts[span.context][span.start : span.end] == span.text for span in result.spans)
