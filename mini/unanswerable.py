@@ -51,7 +51,7 @@ Neighbours = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Place:
-    """What a change of a question may use."""
+    """Texts, words and random numbers for the change of a question."""
 
     paragraph: str
     """Text that answers the question."""

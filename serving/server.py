@@ -24,6 +24,7 @@ from serving.core.repository import Repository
 from serving.core.request_memory import RequestMemory
 from serving.core.scheduler import Scheduler
 from serving.core.service import InferenceService
+from serving.core.steps import create_guards
 from serving.core.tls_files import TlsFiles
 from serving.grpc_api.encoder import METHODS, SERVICE, encoder_handlers
 from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
@@ -95,7 +96,12 @@ class Server:
         """Port of /metrics and /healthz; 0 before `start`."""
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
-        self._tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+        self._guards = create_guards(
+            self.metrics,
+            BearerTokens(settings.tokens_file) if settings.tokens_file else None,
+            open_health=settings.open_health,
+            max_concurrent_per_client=settings.max_concurrent_per_client,
+        )
         self._call_log = CallLog(settings.log_calls)
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
         self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor()])
@@ -138,18 +144,14 @@ class Server:
         self._http = self._http_front() if settings.http_port is not None else None
 
     def _interceptor(self) -> Interceptor:
-        settings = self.settings
         observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:
             observers.append(self._traces.observer(trace_attributes, SERVER_FAULTS))
         return Interceptor(
-            self.metrics,
+            self._guards,
             RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
             self._messages(),
-            tokens=self._tokens,
-            open_health=settings.open_health,
-            max_concurrent_per_client=settings.max_concurrent_per_client,
-            observers=observers,
+            observers,
         )
 
     def _http_front(self) -> HttpFront:
@@ -175,7 +177,7 @@ class Server:
             self._protocol,
             self.metrics,
             RequestMemory(self._budget),
-            tokens=self._tokens,
+            self._guards,
             tls=self._tls_files(),
             health_problem=lambda: self.health_problem,
             observers=observers,

@@ -279,11 +279,14 @@ def _n_best(
         ranked: spans, best first.
         count: number of spans.
     """
-    first = {item[0][0]: place for place, item in reversed(list(enumerate(ranked)))}
-    chosen = set(sorted(first.values())[:count])
-    others = (place for place in range(len(ranked)) if place not in chosen)
-    chosen.update(place for place, _ in zip(others, range(count - len(chosen)), strict=False))
-    return [ranked[place] for place in sorted(chosen)]
+    firsts: dict[int, int] = {}
+    for place, ((context, _, _), _) in enumerate(ranked):
+        firsts.setdefault(context, place)
+    if len(firsts) == 1:
+        return list(ranked[:count])
+    kept = set(firsts.values())
+    order = sorted(range(len(ranked)), key=lambda place: (place not in kept, place))
+    return [ranked[place] for place in sorted(order[:count])]
 
 
 def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict[int, float]:

@@ -31,7 +31,7 @@ class RequestMemory:
         self._make_room = make_room
 
     def open(self, call: Call) -> None:
-        """Let a call reserve memory."""
+        """Allow a call to reserve memory until `close`."""
         call.reserve_memory = partial(self._reserve, call)
 
     def close(self, call: Call) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.core.bearer_tokens import BearerTokens
@@ -150,3 +151,29 @@ class LimitCalls:
             )
         with self._calls.count(client):
             return await proceed(call, context)
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Steps that the fronts of a server share, so that its limits hold for all of them together."""
+
+    pace: PaceRefusals
+    authenticate: Authenticate
+    limit: LimitCalls
+
+
+def create_guards(
+    metrics: Metrics, tokens: BearerTokens | None, *, open_health: bool, max_concurrent_per_client: int | None
+) -> Guards:
+    """Return the shared steps.
+
+    Args:
+        metrics: metrics of the server.
+        tokens: valid bearer tokens; None for an open server.
+        open_health: True if health checks need no token.
+        max_concurrent_per_client: maximum number of concurrent calls of a token, or of an address without tokens; None
+            for no limit.
+    """
+    return Guards(
+        PaceRefusals(metrics), Authenticate(tokens, open_health=open_health), LimitCalls(max_concurrent_per_client)
+    )

@@ -9,20 +9,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health
 
-from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
 from serving.core.errors import drop_tracebacks
-from serving.core.metrics import Metrics
-from serving.core.steps import (
-    Answer,
-    Authenticate,
-    CountCalls,
-    LimitCalls,
-    NotifyObservers,
-    PaceRefusals,
-    ReadHeaders,
-    Step,
-)
+from serving.core.steps import Answer, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
 from serving.grpc_api.current import current_call, set_current_call
 from serving.grpc_api.messages import Behaviour, Messages
 from serving.grpc_api.rpc_metrics import RpcMetrics
@@ -36,24 +25,17 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def __init__(
         self,
-        metrics: Metrics,
+        guards: Guards,
         rpc_metrics: RpcMetrics,
         messages: Messages,
-        *,
-        tokens: BearerTokens | None = None,
-        open_health: bool = False,
-        max_concurrent_per_client: int | None = None,
-        observers: Sequence[Callable[[Call], None]] = (),
+        observers: Sequence[Callable[[Call], None]],
     ) -> None:
         """Set up the steps.
 
         Args:
-            metrics: metrics of the server.
+            guards: steps that all fronts share.
             rpc_metrics: counts and durations of calls.
             messages: receives and answers messages.
-            tokens: valid bearer tokens; None for an open server.
-            open_health: True if the health service needs no token.
-            max_concurrent_per_client: maximum number of concurrent calls of a token, or of an address without tokens.
             observers: called with each ended call.
         """
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
@@ -63,12 +45,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             NotifyObservers(observers),  # log line and trace, when all is over
             CountCalls(rpc_metrics),
             SendStatus(),  # errors of the steps below -> statuses
-            PaceRefusals(metrics),
-            Authenticate(tokens, open_health=open_health),
+            guards.pace,
+            guards.authenticate,
             ReadHeaders(),  # priority, largest reply
             CheckMethod(self._handlers),
             LimitWatches(),
-            LimitCalls(max_concurrent_per_client),
+            guards.limit,
         ]
         """Steps in their order, outermost first. Then the message is read and answered."""
         self._messages = messages

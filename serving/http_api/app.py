@@ -10,12 +10,9 @@ from typing import Any
 
 from starlette.routing import Route, Router
 
-from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
-from serving.core.metrics import Metrics
-from serving.core.service import InferenceService
-from serving.core.steps import Authenticate, CountCalls, LimitCalls, NotifyObservers, PaceRefusals, ReadHeaders, Step
+from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders, Step
 from serving.http_api.body import BodyReader, DisconnectedError
 from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope
 from serving.http_api.http_metrics import HttpMetrics
@@ -34,37 +31,32 @@ class HttpApp:
 
     def __init__(
         self,
-        service: InferenceService,
-        metrics: Metrics,
+        guards: Guards,
+        http_metrics: HttpMetrics,
         reader: BodyReader,
-        *,
-        tokens: BearerTokens | None = None,
-        open_health: bool = False,
-        max_concurrent_per_client: int | None = None,
-        observers: Sequence[Callable[[Call], None]] = (),
+        begin_call: Callable[..., None],
+        observers: Sequence[Callable[[Call], None]],
     ) -> None:
         """Set up the steps.
 
         Args:
-            service: counts the calls, and refuses them while it is unavailable.
-            metrics: metrics of the server.
+            guards: steps that all fronts share.
+            http_metrics: counts and durations of requests.
             reader: reads the bodies.
-            tokens: valid bearer tokens; None for an open server.
-            open_health: True if routes of health need no token.
-            max_concurrent_per_client: maximum number of concurrent calls of a token, or of an address without tokens.
+            begin_call: `InferenceService.begin_call`, which refuses calls while the server is unavailable.
             observers: called with each ended call.
         """
-        self._service = service
+        self._begin_call = begin_call
         self._reader = reader
-        self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(HttpMetrics(metrics.registry))]
+        self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(http_metrics)]
         self._after: list[Step] = [
-            PaceRefusals(metrics),
-            Authenticate(tokens, open_health=open_health),
+            guards.pace,
+            guards.authenticate,
             ReadHeaders(),
-            LimitCalls(max_concurrent_per_client),
+            guards.limit,
             ReadDeadline(),
         ]
-        self._router = Router(default=self._endpoint(_no_route(UNKNOWN)))  # type: ignore[arg-type]
+        self._router = Router(redirect_slashes=False, default=self._endpoint(_no_route(UNKNOWN)))  # type: ignore[arg-type]
 
     def add(self, operations: Iterable[Operation]) -> None:
         """Add routes."""
@@ -83,7 +75,7 @@ class HttpApp:
         await self._router(scope, receive, send)  # type: ignore[arg-type]
 
     def _endpoint(self, operation: Operation) -> Endpoint:
-        answer: Any = AnswerOperation(operation, self._reader, self._service.begin_call)
+        answer: Any = AnswerOperation(operation, self._reader, self._begin_call)
         for step in reversed([*self._before, SendStatus(operation), *self._after]):
             answer = partial(step, proceed=answer)
         return Endpoint(operation, answer)
@@ -140,10 +132,10 @@ async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
         headers["connection"] = "close"
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": int(reply.status), "headers": pairs})
-    for start in range(0, len(reply.data), PART_BYTES):  # each waits until the client has read most of those before
-        part = reply.data[start : start + PART_BYTES]
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    for start in range(0, len(reply.data) or 1, PART_BYTES):
+        end = start + PART_BYTES
+        part = {"type": "http.response.body", "body": reply.data[start:end], "more_body": end < len(reply.data)}
+        await send(part)  # waits until the client has read most of the parts before
 
 
 def _no_route(path: str) -> Operation:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
+from functools import partial
 
 from serving.core.calls import Call
+from serving.core.codec_pool import CodecPool
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
 from serving.core.headers import MAX_REPLY
 from serving.core.request_memory import RequestMemory
@@ -14,6 +16,9 @@ from serving.http_api.exchange import Exchange
 
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """Argument of zlib for the format of gzip."""
+
+MAX_RATIO = 1032
+"""Largest ratio at which gzip compresses."""
 
 
 class DisconnectedError(Exception):
@@ -23,15 +28,17 @@ class DisconnectedError(Exception):
 class BodyReader:
     """Reads the bodies of requests."""
 
-    def __init__(self, memory: RequestMemory, max_bytes: int, receive_s: float) -> None:
+    def __init__(self, memory: RequestMemory, pool: CodecPool, max_bytes: int, receive_s: float) -> None:
         """Set the limits.
 
         Args:
             memory: memory of received requests.
+            pool: threads that unpack compressed bodies.
             max_bytes: maximum size of a body, also after decompression.
             receive_s: maximum seconds in which a body must arrive.
         """
         self._memory = memory
+        self._pool = pool
         self._max_bytes = max_bytes
         self._receive_s = receive_s
 
@@ -60,7 +67,11 @@ class BodyReader:
                 f"the body did not arrive within {self._receive_s:g} s (--receive-s); send it faster"
             ) from None
         call.request_bytes = len(data)
-        return self._decompressed(call, data) if coding == "gzip" else data
+        if coding != "gzip":
+            return data
+        found = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+        call.reserve_memory(len(found))
+        return found
 
     def close(self, call: Call) -> None:
         """Free the memory of a request."""
@@ -102,7 +113,7 @@ class BodyReader:
             exchange.is_read = not message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _decompressed(self, call: Call, data: bytes) -> bytes:
+    def _decompressed(self, data: bytes) -> bytes:
         decoder = zlib.decompressobj(GZIP_WINDOW)
         try:
             found = decoder.decompress(data, self._max_bytes + 1)
@@ -111,7 +122,6 @@ class BodyReader:
         self._check_size(len(found))
         if not decoder.eof or decoder.unused_data:
             raise InvalidRequestError("the gzip body is cut off, or followed by other bytes")
-        call.reserve_memory(len(found))
         return found
 
     def _check_size(self, size: int) -> None:

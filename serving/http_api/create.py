@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from serving.core.bearer_tokens import BearerTokens
 from serving.core.calls import Call
 from serving.core.metrics import Metrics
 from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
+from serving.core.steps import Guards
 from serving.core.tls_files import TlsFiles
 from serving.http_api import health, openai, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
 from serving.http_api.front import HttpFront
+from serving.http_api.http_metrics import HttpMetrics
 from serving.http_api.open_inference import OpenInferenceRoutes
 from serving.http_api.tei import TeiRoutes
 from serving.http_api.tls import TlsContext
@@ -33,8 +34,8 @@ def create_front(
     protocol: OpenInference,
     metrics: Metrics,
     memory: RequestMemory,
+    guards: Guards,
     *,
-    tokens: BearerTokens | None,
     tls: TlsFiles | None,
     health_problem: Callable[[], str],
     observers: Sequence[Callable[[Call], None]],
@@ -47,7 +48,7 @@ def create_front(
         protocol: answers those of the Open Inference Protocol.
         metrics: metrics of the server.
         memory: memory of received requests.
-        tokens: valid bearer tokens; None for an open server.
+        guards: steps that all fronts share.
         tls: the server's certificate; None for plain text.
         health_problem: returns why the server cannot answer; empty if it can.
         observers: called with each ended call.
@@ -57,13 +58,11 @@ def create_front(
         OSError: when a TLS file cannot be read.
     """
     routes = HttpApp(
-        service,
-        metrics,
-        BodyReader(memory, settings.max_request_bytes, settings.receive_s),
-        tokens=tokens,
-        open_health=settings.open_health,
-        max_concurrent_per_client=settings.max_concurrent_per_client,
-        observers=observers,
+        guards,
+        HttpMetrics(metrics.registry),
+        BodyReader(memory, service.codec_pool, settings.max_request_bytes, settings.receive_s),
+        service.begin_call,
+        observers,
     )
     routes.add(health.operations(health_problem))
     routes.add(openai.operations(service))

@@ -20,6 +20,8 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+_ALTERNATIVE = re.compile(r"(list|dict|constrained|function)\b.*\[.*\]")
+"""Part of a path with which pydantic names an alternative of a type, such as `list[int]`."""
 Dimensions = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """Type of a field with the number of dimensions to keep of a vector."""
 FieldsT = TypeVar("FieldsT", bound=Fields)
@@ -47,7 +49,7 @@ def path_of(location: Iterable[str | int]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier():
+        elif not _ALTERNATIVE.fullmatch(part):
             path += f".{part}" if path else part
     return path or "body"
 

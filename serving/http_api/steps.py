@@ -88,10 +88,10 @@ class AnswerOperation:
     async def __call__(self, call: Call, exchange: Exchange) -> HttpReply:
         """Return the reply of the operation."""
         try:
-            data = await self._reader.read(call, exchange)
-            self._begin_call(always=self._operation.is_health)
             if self._operation.method == "POST":
                 _check_media_type(call)
+            data = await self._reader.read(call, exchange)
+            self._begin_call(always=self._operation.is_health)
             reply = await self._operation.answer(data, call, exchange)
         finally:
             self._reader.close(call)

@@ -107,7 +107,7 @@ class PredictFields(Fields):
     truncate: bool | None = False
     truncation_direction: Literal["Right", "right"] = "Right"
     parameters: dict[str, None] | None = None
-    """What the client of the Hugging Face hub adds; its options are none of TEI's, so they must be empty."""
+    """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
 
 class TokenizeFields(Fields):
@@ -170,8 +170,10 @@ class TeiRoutes:
             Classify.task: self._answer_predict,
             Regress.task: self._answer_predict,
         }
-        if not name:
+        names = {model.manifest.name for model in self._service.models}
+        if not name and len(names) != 1:
             return await self._answer_embed(data, call, name)
+        name = name or names.pop()
         task = self._model(name).task.name
         if task not in answers:
             raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")

@@ -41,7 +41,7 @@ MIB = 2**20
 @pytest.fixture
 def small(all_tasks):
     """Server for requests of 1 MiB, with memory for four."""
-    with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30) as running:
+    with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30, max_queue_s=1000) as running:
         yield running
 
 

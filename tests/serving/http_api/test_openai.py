@@ -84,6 +84,7 @@ def test_models(web):
         ({"input": ""}, 400, "input[0]", "empty text"),
         ({"input": "a", "model": 1}, 400, "model", "string"),
         ({"input": "a", "colour": 1}, 400, "colour", "unknown field"),
+        ({"input": "a", "the-colour": 1}, 400, "the-colour", "unknown field"),
         ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "'float' or 'base64'"),
         ({"input": "a", "dimensions": 0}, 400, "dimensions", "greater than or equal to 1"),
         ({"input": "a", "dimensions": 10**6}, 400, "dimensions", "more than the"),

@@ -5,7 +5,9 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from bertline.v1 import encoder_pb2 as pb
+from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, post, send
+from tests.serving.models import write_model
 
 TEXTS = ["the cat sees the old dog", "a bird"]
 
@@ -97,6 +99,13 @@ def test_client_of_the_hub(web, references):
     np.testing.assert_allclose(np.asarray(vector).reshape(-1), expected, rtol=1e-4, atol=1e-5)
     (result,) = web.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])])).results
     assert best.label == result.labels[0].label
+
+
+def test_the_only_model_answers(tmp_path):
+    """`POST /` is what the only model is for."""
+    write_model(tmp_path, "alone", task="classification")
+    with serve(tmp_path, http_port=0) as alone:
+        assert post(alone, "/", {"inputs": TEXTS[0]}).json() == post(alone, "/predict", {"inputs": TEXTS[0]}).json()
 
 
 @pytest.mark.parametrize(
