@@ -123,6 +123,11 @@ class SpanSettings(TaskSettings):
     """True for a model that was trained on unanswerable questions although "no answer" is not a choice: its null scores
     tell which of several contexts has the answer."""
 
+    @property
+    def compares_contexts(self) -> bool:
+        """True if spans of different contexts can be compared, by their lead over "no answer"."""
+        return self.unanswerable or self.null_is_trained
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_query_length + 4 > self.max_seq_length:
@@ -211,10 +216,9 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
     def decode(self, example: SpanExample, features: Sequence[Window], outputs: Sequence[Outputs]) -> SpanPrediction:
         nulls = _null_scores(features, outputs)
         null_score = min(nulls.values())
-        by_lead = self.settings.unanswerable or self.settings.null_is_trained
         best: dict[tuple[int, int, int], float] = {}
         for window, output in zip(features, outputs, strict=True):
-            excess = nulls[window.context] - null_score if by_lead else 0.0
+            excess = nulls[window.context] - null_score if self.settings.compares_contexts else 0.0
             for start, end, logit in self._candidates(window, output):
                 span = window.context, start, end
                 best[span] = max(logit - excess, best.get(span, -np.inf))
@@ -296,6 +300,33 @@ def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict
         score = float(output["start_logits"][0] + output["end_logits"][0])
         found[window.context] = min(score, found.get(window.context, np.inf))
     return found
+
+
+def best_leads(
+    count: int, features: Sequence[Window], outputs: Sequence[Outputs], max_answer_length: int
+) -> np.ndarray:
+    """Return the lead of the best span of each context over the null score of the context, [contexts] float64.
+
+    Args:
+        count: number of contexts.
+        features, outputs: windows of all contexts, and what the model computed for each.
+        max_answer_length: longest answer in tokens.
+    """
+    best, nulls = np.full(count, -np.inf), _null_scores(features, outputs)
+    for window, output in zip(features, outputs, strict=True):
+        logit = _best_logit(window, output, max_answer_length)
+        best[window.context] = max(logit, best[window.context])
+    return best - [nulls[context] for context in range(count)]
+
+
+def _best_logit(window: Window, output: Outputs, max_answer_length: int) -> float:
+    """Return the largest start logit + end logit of all spans of one window."""
+    starts = np.where(window.has_max_context, output["start_logits"], -np.inf)
+    ends = np.where(window.in_context, output["end_logits"], -np.inf)
+    length = min(max_answer_length, len(ends))
+    following = np.append(ends, np.full(length - 1, -np.inf))
+    best_ends = np.lib.stride_tricks.sliding_window_view(following, length).max(axis=1)
+    return float((starts + best_ends).max())
 
 
 def answer_scores(examples: Sequence[SpanExample], texts: Sequence[str]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertline._convert import Call, Request, join_lists, join_vectors, only, split
+from bertline._convert import Call, Request, join_lists, join_vectors, only, split, split_documents
 from bertline._inputs import (
     read_choices,
     read_count,
@@ -17,23 +17,26 @@ from bertline._inputs import (
     read_model,
     read_option,
     read_questions,
+    read_rankings,
     read_texts,
     read_texts_or_pairs,
     read_texts_or_words,
 )
 from bertline._protos import SERVING, HealthRequest
 from bertline._replies import (
+    merge_rankings,
     read_answers,
     read_choice_results,
     read_classifications,
     read_fills,
     read_model_info,
+    read_ranked,
     read_taggings,
     read_tokenized,
     read_values,
     read_vectors,
 )
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized
 from bertline.v1 import encoder_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
@@ -110,6 +113,30 @@ def answer_call(
         pb.AnswerRequest, model=ref, truncate=read_flag("truncate", truncate), top_k=read_count("top_k", top_k)
     )
     return Call("Answer", split(read_questions(inputs), "inputs", request), read_answers, join_lists)
+
+
+def rerank_call(
+    inputs: Iterable[tuple[str, Sequence[str]]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_n: int | None,
+    label: str,
+    raw_scores: bool,
+) -> Call[list[Ranking]]:
+    """See `Client.rerank`."""
+    count = read_count("top_n", top_n)
+    request = partial(
+        pb.RerankRequest,
+        model=read_model(model, version),
+        truncate=read_flag("truncate", truncate),
+        top_n=count,
+        label=read_option("label", label),
+        raw_scores=read_flag("raw_scores", raw_scores),
+    )
+    requests = split_documents(read_rankings(inputs), request)
+    return Call("Rerank", requests, read_ranked, join_lists, partial(merge_rankings, top_n=count))
 
 
 def tag_call(

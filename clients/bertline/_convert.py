@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from bertline._batches import batches
 from bertline.errors import InvalidItem, ServerError, TextsCut
 from bertline.results import Timings, Usage
+from bertline.v1 import encoder_pb2 as pb
 
 MAX_REQUEST_BYTES = 192 * 1024
 """Maximum bytes of text in one request: enough for 64 long texts or some thousand short ones. Servers accept messages
@@ -29,6 +31,8 @@ class Request:
     message: Any
     first: int = 0
     num_inputs: int = 0
+    first_document: int = 0
+    """Position of the request's first document in its input; above 0 if earlier requests hold those before."""
 
 
 RequestAndReply = tuple[Request, Any]
@@ -47,6 +51,8 @@ class Call(Generic[ResultT]):
     """Reads a reply. For a request with inputs, the result has one item per input."""
     join: Callable[[list[Any]], ResultT]
     """Joins the read replies, in the order of the requests, to the result."""
+    merge: Callable[[Any, Any, int], Any] | None = None
+    """Merges the result for further documents of an input, from a position on, into that for the documents before."""
 
 
 class ReplyCollector(Generic[ResultT]):
@@ -79,13 +85,18 @@ class ReplyCollector(Generic[ResultT]):
             raise ServerError.of([_with_offset(item, request.first) for item in error.items]) from None
         if request.num_inputs:
             self._check(request, reply, len(part))
+        continues = request.first_document > 0
         if self._usage is not None:
-            _add_usage(self._call_usage, reply)
-        elif (num_truncated := sum(map(bool, getattr(reply, "num_truncated", ())))) and not request.message.HasField(
-            "truncate"
-        ):
+            _add_usage(self._call_usage, reply, continues=continues)
+        elif (
+            num_truncated := sum(map(bool, getattr(reply, "num_truncated", ())[continues:]))
+        ) and not request.message.HasField("truncate"):
             self._num_truncated += num_truncated
-        self._parts.append(part)
+        if continues and self._call.merge:
+            self._parts[-1][-1] = self._call.merge(self._parts[-1][-1], part[0], request.first_document)
+            part = part[1:]
+        if not continues or part:
+            self._parts.append(part)
 
     def result(self) -> ResultT:
         """Return the result after all replies were added. Warn if texts were truncated without `truncate=True`."""
@@ -116,9 +127,14 @@ def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
     return item if item.index is None else replace(item, index=item.index + first)
 
 
-def _add_usage(usage: Usage, reply: Any) -> None:
-    usage.num_tokens += reply.num_tokens
-    usage.num_truncated += reply.num_truncated
+def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
+    """Add the usage of a reply; `continues` is true if its first input continues the last one of the reply before."""
+    num_tokens, num_truncated = list(reply.num_tokens), list(reply.num_truncated)
+    if continues:
+        usage.num_tokens[-1] += num_tokens.pop(0)
+        del num_truncated[0]  # of the same query
+    usage.num_tokens += num_tokens
+    usage.num_truncated += num_truncated
     timings = reply.timings
     usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
 
@@ -137,6 +153,33 @@ def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Ca
         for part in batches(items, _num_bytes, max_items=batch_size, max_bytes=MAX_REQUEST_BYTES):
             yield Request(request(**{field: part}), first, len(part))
             first += len(part)
+
+    return requests
+
+
+def split_documents(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
+    """Return a function that splits queries with documents into requests lazily, by their number of documents.
+
+    Args:
+        items: inputs. Documents of the same one may be in several requests.
+        request: returns the message.
+    """
+
+    def num_bytes(place: tuple[int, int]) -> int:
+        item, document = items[place[0]], place[1]
+        query = 0 if document else _num_bytes(item.query)
+        return query + sum(map(_num_bytes, item.documents[document : document + 1]))
+
+    def requests(batch_size: int) -> Iterator[Request]:
+        places = ((index, number) for index, item in enumerate(items) for number in range(len(item.documents) or 1))
+        for part in batches(places, num_bytes, max_items=batch_size, max_bytes=MAX_REQUEST_BYTES):
+            inputs = []
+            for index, group in groupby(part, key=itemgetter(0)):
+                numbers = [number for _, number in group]
+                documents = items[index].documents[numbers[0] : numbers[-1] + 1]
+                inputs.append(pb.RerankInput(query=items[index].query, documents=documents))
+            first, first_document = part[0]
+            yield Request(request(inputs=inputs), first, len(inputs), first_document)
 
     return requests
 

@@ -79,6 +79,16 @@ def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb
     return [pb.AnswerInput(question=question, contexts=texts) for question, *texts in map(dict.values, rows)]
 
 
+def read_rankings(values: Iterable[tuple[str, Sequence[str]]]) -> list[pb.RerankInput]:
+    """Return queries with documents as messages."""
+    rows = []
+    for index, item in enumerate(read_items(values, "inputs")):
+        query, documents = _as_tuple(index, item, (2,))
+        rows.append((query, _list(index, "documents", documents)))
+    _check([{"query": query} | _by_path("documents", documents) for query, documents in rows])
+    return [pb.RerankInput(query=query, documents=documents) for query, documents in rows]
+
+
 def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
     """Return (question, choices) or (context, question, choices) as messages."""
     rows = []

@@ -17,6 +17,8 @@ from bertline.results import (
     LabelScore,
     MaskFill,
     Model,
+    RankedDocument,
+    Ranking,
     Span,
     TaggedWord,
     Tagging,
@@ -123,6 +125,29 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
         )
         for result in reply.results
     ]
+
+
+def read_ranked(reply: pb.RerankReply) -> list[Ranking]:
+    """Return one result per input."""
+    _check_finite(_sum_of_scores(result.documents) for result in reply.results)
+    return [
+        Ranking(tuple(RankedDocument(item.document, item.score) for item in result.documents))
+        for result in reply.results
+    ]
+
+
+def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int) -> Ranking:
+    """Return one ranking of documents that two requests hold.
+
+    Args:
+        before: ranking of the documents before `first`.
+        further: ranking of the documents from there on, counted from 0.
+        first: position of the first of them.
+        top_n: maximum number of documents; 0 for all.
+    """
+    moved = (RankedDocument(item.document + first, item.score) for item in further.documents)
+    ranked = sorted([*before.documents, *moved], key=lambda item: (-item.score, item.document))
+    return Ranking(tuple(ranked[: top_n or None]))
 
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:

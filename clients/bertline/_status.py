@@ -59,6 +59,7 @@ NUM_VIOLATIONS = "num_violations"
 ALL_INPUTS = ("inputs", "texts")
 """Fields that hold all inputs of a request. A violation of such a field means that the request holds too much."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
+_DOCUMENT = re.compile(r"documents\[(\d+)\]")
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Environment variables that gRPC reads a proxy from, the first that is set."""
 
@@ -72,6 +73,8 @@ class FailedCall:
     """Timeout of the request, in seconds."""
     first: int = 0
     """Position of the request's first input in the caller's list."""
+    first_document: int = 0
+    """Position of the request's first document in that input."""
     num_inputs: int = 0
     """Inputs in the request."""
     has_credentials: bool = False
@@ -172,7 +175,10 @@ def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[Inva
     """Yield the violations with positions in the caller's list."""
     for violation in violations:
         if match := _INPUT_FIELD.fullmatch(violation.field):
-            yield InvalidItem(call.first + int(match[2]), match[3] or match[1] or "input", violation.description)
+            index, field = int(match[2]), match[3] or match[1] or "input"
+            if not index and call.first_document:
+                field = _DOCUMENT.sub(lambda found: f"documents[{int(found[1]) + call.first_document}]", field)
+            yield InvalidItem(call.first + index, field, violation.description)
         else:
             hint = "; lower `batch_size`" if call.num_inputs > 1 and violation.field in ALL_INPUTS else ""
             yield InvalidItem(None, violation.field, violation.description + hint)

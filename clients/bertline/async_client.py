@@ -29,6 +29,7 @@ from bertline._calls import (
     model_call,
     models_call,
     regress_call,
+    rerank_call,
     tag_call,
     tokenize_call,
 )
@@ -37,7 +38,7 @@ from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, Overloaded, ServerError
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized, Usage
 
 ResultT = TypeVar("ResultT")
 
@@ -158,6 +159,23 @@ class AsyncClient:
     ) -> list[Answer]:
         """See `Client.answer`."""
         call = answer_call(inputs, model, version, truncate, top_k=top_k)
+        return await self._run(call, timeout, usage)
+
+    async def rerank(
+        self,
+        inputs: Iterable[tuple[str, Sequence[str]]],
+        *,
+        top_n: int | None = None,
+        label: str = "",
+        raw_scores: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Ranking]:
+        """See `Client.rerank`."""
+        call = rerank_call(inputs, model, version, truncate, top_n=top_n, label=label, raw_scores=raw_scores)
         return await self._run(call, timeout, usage)
 
     async def tag(

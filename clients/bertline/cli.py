@@ -94,7 +94,16 @@ def set_options(
     set_credentials(token, tls_ca, tls_cert, tls_key)
 
 
-for command in (rows.embed, rows.classify, rows.regress, rows.answer, rows.tag, rows.choose, rows.fill_mask):
+for command in (
+    rows.embed,
+    rows.classify,
+    rows.regress,
+    rows.answer,
+    rows.rerank,
+    rows.tag,
+    rows.choose,
+    rows.fill_mask,
+):
     app.command(cls=JobCommand)(job_command(command))
 app.command()(bench)
 

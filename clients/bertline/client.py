@@ -29,6 +29,7 @@ from bertline._calls import (
     model_call,
     models_call,
     regress_call,
+    rerank_call,
     tag_call,
     tokenize_call,
 )
@@ -37,7 +38,7 @@ from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, Overloaded
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Tagging, Tokenized, Usage
+from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized, Usage
 
 ResultT = TypeVar("ResultT")
 
@@ -254,6 +255,41 @@ class Client:
             One answer per input; `.text` is the best one, empty for "no answer".
         """
         call = answer_call(inputs, model, version, truncate, top_k=top_k)
+        return self._run(call, timeout, usage)
+
+    def rerank(
+        self,
+        inputs: Iterable[tuple[str, Sequence[str]]],
+        *,
+        top_n: int | None = None,
+        label: str = "",
+        raw_scores: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Ranking]:
+        """Return the documents of each query in the order in which they fit it.
+
+        Args:
+            inputs: list of (query, documents). Documents may have any length. `batch_size` is the maximum number of
+                documents in one request.
+            top_n: maximum number of documents per query; None for all.
+            label: label of a classification model that means that a document fits; may be empty for labels 0 and 1.
+            raw_scores: return scores before the model's activation function.
+            model: name of the model; empty for the only loaded one for regression, or for answers if it was trained on
+                unanswerable questions.
+            version: model version; empty for the highest loaded version.
+            truncate: truncate queries that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
+
+        Returns:
+            One ranking per query; `.documents` has position and score of each document, best first.
+        """
+        call = rerank_call(inputs, model, version, truncate, top_n=top_n, label=label, raw_scores=raw_scores)
         return self._run(call, timeout, usage)
 
     def tag(

@@ -124,6 +124,26 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """Document of a query, by its position in the list of documents, with its score: higher ones fit better."""
+
+    document: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Documents of one query, best first; equal ones in the order of the list."""
+
+    documents: tuple[RankedDocument, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions of the documents, best first."""
+        return tuple(item.document for item in self.documents)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenScore:
     """Token with its probability over the whole vocabulary."""
 

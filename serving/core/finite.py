@@ -13,6 +13,7 @@ from tasks.base import AnyTask, Outputs
 from tasks.embedding import Embedding
 from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
+from tasks.ranking import Ranking
 from tasks.regression import Regression
 
 
@@ -52,6 +53,9 @@ def check_prediction(model: Model, task: AnyTask, prediction: Any, path: str) ->
     """
     if task.name == MaskedLM.name:
         check_arrays(model, [prediction.log_probs], path)
+    elif task.name == Ranking.name:
+        if not _are_finite(prediction):  # logarithms of odds of labels whose logit is minus infinity
+            raise _error(model, path, "NaN or infinity")
     elif task.name == Embedding.name:
         if 0 < float(prediction @ prediction) < np.inf:  # then all numbers are finite; one step for the common case
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -256,7 +256,7 @@ class Models:
             UnavailableError: when it is still being loaded.
             InvalidRequestError: when the name is empty and not exactly one model fits, or the model has another task.
         """
-        name = name or self._only_name(task)
+        name = name or self.only_name(task, lambda model: task in (None, model.task.name))
         versions = self._by_name.get(name, {})
         if not versions or (version and version not in versions):
             self._raise_load_error(name, version)
@@ -277,8 +277,17 @@ class Models:
         if found:
             raise ModelNotFoundError(f"`{found[-1]}` could not be loaded: {found[-1].error}")
 
-    def _only_name(self, task: str | None) -> str:
-        candidates = [model for model in map(_highest, self._by_name.values()) if task in (None, model.task.name)]
+    def only_name(self, task: str | None, fits: Callable[[Model], bool]) -> str:
+        """Return the name of the only model that fits.
+
+        Args:
+            task: what it should do, for errors; None if any model will do.
+            fits: returns whether a model does it.
+
+        Raises:
+            ModelNotFoundError, UnavailableError, InvalidRequestError: as `find`.
+        """
+        candidates = [model for model in map(_highest, self._by_name.values()) if fits(model)]
         if not candidates:
             _check_loading(self.versions)
             if not self._by_name:

@@ -5,6 +5,16 @@ from serving.endpoints.base import TextEndpoint
 from serving.endpoints.classify import Choose, Classify, Regress
 from serving.endpoints.embed import Embed
 from serving.endpoints.fill_mask import FillMask
+from serving.endpoints.rerank import Rerank
 
-ENDPOINTS: tuple[TextEndpoint, ...] = (Embed(), Classify(), Regress(), Choose(), Answer(), Tag(), FillMask())
-"""Endpoints that run a model, one for each task."""
+ENDPOINTS: tuple[TextEndpoint, ...] = (
+    Embed(),
+    Classify(),
+    Regress(),
+    Choose(),
+    Answer(),
+    Tag(),
+    FillMask(),
+    Rerank(),
+)
+"""Endpoints that run a model."""

@@ -33,7 +33,15 @@ def read_fields(data: bytes, fields: type[FieldsT]) -> FieldsT:
     Raises:
         InvalidRequestError: when it is not JSON, or fields are missing, unknown or wrong; the error names them.
     """
-    values = parse_object(data)
+    return validated(parse_object(data), fields)
+
+
+def validated(values: Mapping[str, Any], fields: type[FieldsT]) -> FieldsT:
+    """Return the fields of a request, given its values.
+
+    Raises:
+        InvalidRequestError: when fields are missing, unknown or wrong; the error names them.
+    """
     try:
         return fields.model_validate(values)
     except ValidationError as error:
@@ -89,7 +97,8 @@ def named_as(names: Mapping[str, str]) -> Iterator[None]:
     """Rename the fields in errors, as a route's callers know them.
 
     Args:
-        names: first part of a path in the request that the server made -> that of the caller's request.
+        names: start of a path in the request that the server made -> that of the caller's request; the first one that
+            fits counts.
     """
     try:
         yield
@@ -101,8 +110,10 @@ def named_as(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:
-    found = re.match(r"\w+", path)
-    return names.get(found.group(), found.group()) + path[found.end() :] if found else path
+    for name, new in names.items():
+        if path == name or path.startswith((f"{name}.", f"{name}[")):
+            return new + path[len(name) :]
+    return path
 
 
 def model_reference(name: str) -> pb.ModelRef:

@@ -15,7 +15,9 @@ from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, shorten
 from serving.core.service import InferenceService
 from serving.endpoints.methods import Method, encoder_methods
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.endpoints.rerank import Rerank
+from serving.http_api import rerank
+from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import own_error
 
@@ -27,7 +29,11 @@ def operations(service: InferenceService) -> Iterator[Operation]:
     methods = encoder_methods(service)
     for rpc in pb.DESCRIPTOR.services_by_name["Encoder"].methods:
         request_type, reply_type = (GetMessageClass(item) for item in (rpc.input_type, rpc.output_type))
-        yield _operation(service, rpc.name, methods[rpc.name], request_type, reply_type)
+        answer = _answer(service, methods[rpc.name], request_type, reply_type)
+        if rpc.name == Rerank.name:
+            yield from rerank.operations(service, answer)
+        else:
+            yield Operation("POST", path_of(rpc.name), answer, own_error)
 
 
 def path_of(rpc: str) -> str:
@@ -35,16 +41,16 @@ def path_of(rpc: str) -> str:
     return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
 
 
-def _operation(
-    service: InferenceService, name: str, method: Method, request_type: type[Message], reply_type: type[Message]
-) -> Operation:
+def _answer(
+    service: InferenceService, method: Method, request_type: type[Message], reply_type: type[Message]
+) -> Answer:
     async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
         pool = service.codec_pool
         request = await pool.run(call, len(data), partial(_to_protobuf, data, request_type))
         reply = await method(request, call)
         return HttpReply(await pool.run(call, len(reply), partial(_to_json, reply, reply_type)))
 
-    return Operation("POST", path_of(name), answer, own_error)
+    return answer
 
 
 def _to_protobuf(data: bytes, request_type: type[Message]) -> bytes:

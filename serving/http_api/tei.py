@@ -23,9 +23,11 @@ from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.classify import Classify, Regress
 from serving.endpoints.embed import Embed
+from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import answer_tokenize
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import Dimensions, Fields, model_reference, named_as, read_fields
+from serving.http_api.rerank import rerank_request
 from serving.http_api.status import message_of
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
@@ -39,6 +41,7 @@ _ERROR_TYPES = {
     ErrorKind.UNAVAILABLE: "Unhealthy",
 }
 _NAMES = {"texts": "inputs"}
+_RERANK_NAMES = {"inputs[0].query": "query", "inputs[0].documents": "texts", "inputs": "texts"}
 
 Answer = Callable[[bytes, Call, str], Awaitable[Any]]
 """Function from a body, the call and the name of a model to the values of the reply."""
@@ -110,6 +113,19 @@ class PredictFields(Fields):
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
 
+class RerankFields(Fields):
+    """Request of `POST /rerank`."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    """False for scores after the model's own activation function, which need not be from 0 to 1 as TEI's are."""
+    return_text: bool = False
+    truncate: bool | None = False
+    """Cuts the query only: documents are read whole."""
+    truncation_direction: Literal["Right", "right"] = "Right"
+
+
 class TokenizeFields(Fields):
     """Request of `POST /tokenize`."""
 
@@ -137,13 +153,14 @@ class TeiRoutes:
         """
         self._service = service
         self._max_request_bytes = max_request_bytes
-        self._embed, self._classify, self._regress = Embed(), Classify(), Regress()
+        self._embed, self._classify, self._regress, self._rerank = Embed(), Classify(), Regress(), Rerank()
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
         answers: dict[str, Answer] = {
             "/embed": self._answer_embed,
             "/predict": self._answer_predict,
+            "/rerank": self._answer_rerank,
             "/tokenize": self._answer_tokenize,
             "/decode": self._answer_decode,
         }
@@ -157,8 +174,7 @@ class TeiRoutes:
 
     def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
         async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-            with named_as(_NAMES):
-                values = await answer(data, call, exchange.path_parameters.get("model", ""))
+            values = await answer(data, call, exchange.path_parameters.get("model", ""))
             return HttpReply(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
 
         return route
@@ -200,6 +216,17 @@ class TeiRoutes:
             found = [[{"score": item.score, "label": item.label} for item in result.labels] for result in reply.results]
         return found if several else found[0]
 
+    async def _answer_rerank(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, RerankFields)
+        options = {"truncate": bool(fields.truncate), "raw_scores": fields.raw_scores}
+        request = rerank_request(name, fields.query, fields.texts, **options).SerializeToString()
+        reply = pb.RerankReply.FromString(await self._infer(self._rerank, request, call, _RERANK_NAMES))
+        return [
+            {"index": item.document, "score": item.score}
+            | ({"text": fields.texts[item.document]} if fields.return_text else {})
+            for item in reply.results[0].documents
+        ]
+
     async def _answer_tokenize(self, data: bytes, call: Call, name: str) -> Any:
         fields = await self._read(data, call, TokenizeFields)
         inputs = [pb.TextInput(text=text) for text in fields.inputs]
@@ -239,8 +266,9 @@ class TeiRoutes:
     async def _read(self, data: bytes, call: Call, fields: type[Any]) -> Any:
         return await self._service.codec_pool.run(call, len(data), partial(read_fields, data, fields))
 
-    async def _infer(self, endpoint: Any, request: bytes, call: Call) -> bytes:
-        return (await self._service.infer(endpoint, request, call.deadline_s, call)).data
+    async def _infer(self, endpoint: Any, request: bytes, call: Call, names: Mapping[str, str] = _NAMES) -> bytes:
+        with named_as(names):
+            return (await self._service.infer(endpoint, request, call.deadline_s, call)).data
 
     def _model(self, name: str) -> Model:
         reference = model_reference(name)

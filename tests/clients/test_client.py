@@ -29,6 +29,7 @@ METHODS = (
     "regress",
     "choose",
     "answer",
+    "rerank",
     "tag",
     "fill_mask",
     "tokenize",

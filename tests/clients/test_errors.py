@@ -458,6 +458,7 @@ NAN = float("nan")
         ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(tokens=[pb.TokenScore(score=NAN)])])]),
         ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(targets=[pb.TokenScore(score=NAN)])])]),
         ("regress", [NAN]),
+        ("rerank", [pb.RerankResult(documents=[pb.RankedDocument(score=NAN)])]),
     ],
 )
 def test_scores_that_are_not_finite_are_refused(
@@ -465,7 +466,8 @@ def test_scores_that_are_not_finite_are_refused(
 ) -> None:
     """A score that is not finite is refused, for every task and field."""
     name = "".join(map(str.capitalize, method.split("_")))
-    inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
+    pair = ("Which?", ["a", "b"])
+    inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": pair, "rerank": pair}
     field = "values" if method == "regress" else "results"
     reply = getattr(pb, f"{name}Reply")(**{field: results})
     server.reply(name, lambda request: reply)

@@ -47,16 +47,21 @@ def test_every_rpc_is_answered() -> None:
     rpcs = set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
     assert rpcs == {*ANSWERS, "ListModels", "GetModel"}
-    assert set(TASKS) == set(ANSWERS) - {"Tokenize"}
+    assert set(TASKS) == set(ANSWERS) - {"Rerank", "Tokenize"}
     assert all(hasattr(testing, name) for name in testing.__all__)
 
 
 def ask(client: Client, method: str, **options: Any) -> Any:
-    inputs: Any = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"]), "fill_mask": "a [MASK]"}
+    inputs: Any = {
+        "answer": ("Where?", "here"),
+        "choose": ("Which?", ["a", "b"]),
+        "rerank": ("Where?", ["here", "there"]),
+        "fill_mask": "a [MASK]",
+    }
     return getattr(client, method)([inputs.get(method, "a text")], **options)
 
 
-METHODS = ("embed", "classify", "regress", "choose", "answer", "tag", "fill_mask", "tokenize")
+METHODS = ("embed", "classify", "regress", "choose", "answer", "rerank", "tag", "fill_mask", "tokenize")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -82,7 +87,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     fakes = [FakeModel(name=name, task=task, max_seq_length=32) for name, task in tasks.items()]
     for task, length in {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32}.items():
         write_model(models, task, task=task)
-        fakes.append(FakeModel(name=task, task=task, max_seq_length=length))
+        about = {"settings": SETTINGS[task]}
+        fakes.append(FakeModel(name=task, task=task, max_seq_length=length, manifest=about))
     manifest = {"settings": SETTINGS["embedding"]}
     fakes.append(FakeModel(name="embedder", version="10", task="embedding", max_seq_length=32, manifest=manifest))
     with serve(models) as real, FakeServer(fakes) as fake:
@@ -116,6 +122,12 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.choose([("cat", ["bird", "dog " * 13]), ("cat " * 13, "dog", ["bird", "tree"])]),
         lambda client: client.answer([("cat", [])]),
         lambda client: client.answer([("", "cat"), ("cat", ["dog", ""])]),
+        lambda client: client.rerank([("cat", [])]),
+        lambda client: client.rerank([("", ["cat"]), ("cat", ["dog", ""])]),
+        lambda client: client.rerank([("cat", ["dog"])], model="sorter"),
+        lambda client: client.rerank([("cat", ["dog"])], model="sorter", label="dog"),
+        lambda client: client.rerank([("cat", ["dog"])], label="dog"),
+        lambda client: client.rerank([("cat", ["dog"])], model="tagging"),
         lambda client: client.tag([[" ", ""], [], " "]),
         lambda client: client.fill_mask(["cat"]),
         lambda client: client.fill_mask(["cat " * 30 + "[MASK]"], truncate=True),
@@ -206,6 +218,7 @@ def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
         ("choose", [("cat", "dog", ["bird", "tree near"]), ("cat " * 12, ["bird"] * 4)], {}),
         ("choose", [("cat " * 20, ["bird", "tree"])], {"truncate": True}),
         ("answer", [("cat", ["dog", "bird"])], {}),
+        ("rerank", [("cat", ["dog", "bird"]), ("dog", ["cat"])], {"top_n": 1}),
         ("tag", [["cat", "dog"], "cat"], {}),
         ("fill_mask", ["[MASK] " + "cat " * 40 + "[MASK]"], {"truncate": True}),
     ],

@@ -102,6 +102,13 @@ def sound(rng, method):
             truncate=truncate,
             top_k=top_k,
         ),
+        "Rerank": lambda: pb.RerankRequest(
+            model=_model(rng, rng.choice(["scorer", "reader", "classifier"])),
+            inputs=[pb.RerankInput(query="who", documents=[item, text(rng, 40)]) for item in _texts(rng)],
+            truncate=truncate,
+            top_n=top_k,
+            label=rng.choice(["", "yes"]),
+        ),
         "Tag": lambda: pb.TagRequest(
             model=_model(rng, "tagger"),
             inputs=[rng.choice([pb.TagInput(text=item), pb.TagInput(words=item.split())]) for item in _texts(rng)],

@@ -110,6 +110,29 @@ def answer(
     job.run(OPERATIONS["answer"], rows, {"top_k": top_k})
 
 
+def rerank(
+    job: JobOptions,
+    query: Annotated[str | None, typer.Argument(help="Query. Give files with --input.", show_default=False)] = None,
+    documents: Annotated[list[str] | None, typer.Argument(help="Texts to rank.", show_default=False)] = None,
+    top_n: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of documents per query. Default: all."),
+    ] = None,
+    label: Annotated[
+        str,
+        typer.Option(help="Label of a classification model that means that a document fits. Labels 0 and 1 need none."),
+    ] = "",
+    raw_scores: Annotated[
+        bool, typer.Option("--raw-scores", help="Return scores before the model's activation function.")
+    ] = False,
+) -> None:
+    """Rank documents by how well they fit a query. Rows need `query` and `documents`, a list of texts."""
+    if query is not None and not documents:
+        raise typer.BadParameter("a query needs documents: bertline rerank QUERY DOCUMENT DOCUMENT")
+    options = {"top_n": top_n, "label": label, "raw_scores": raw_scores}
+    job.run(OPERATIONS["rerank"], [{"query": query, "documents": documents}] if query is not None else None, options)
+
+
 def tag(
     job: JobOptions,
     texts: Texts = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertline._models import can_rerank
 from bertline.results import (
     Answer,
     Choice,
@@ -15,6 +16,7 @@ from bertline.results import (
     LabelScore,
     MaskFill,
     Model,
+    Ranking,
     Span,
     TaggedWord,
     Tagging,
@@ -23,6 +25,7 @@ from bertline.results import (
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
+RERANK = "rerank"
 
 
 class MissingColumn(ValueError):
@@ -49,6 +52,10 @@ class Operation:
     """Types of these columns in Parquet, see `tables.arrow_type`."""
     multi_label_types: Mapping[str, Any] = field(default_factory=dict)
     """The same with a multi-label model; empty if there are no such models."""
+
+    def fits(self, model: Model, *, is_named: bool) -> bool:
+        """Return whether a model can do the operation; `is_named` is False if the server has to choose it."""
+        return can_rerank(model, is_named) if self.method == RERANK else model.task == self.task
 
     def for_model(self, model: Model | None) -> Operation:
         """Return the operation with the columns that a model gives; None for an unknown model."""
@@ -116,6 +123,10 @@ def _answer(result: Answer) -> dict[str, Any]:
         "no_answer_score": _short(result.no_answer_score),
         "spans": _scored(result.spans),
     }
+
+
+def _ranking(result: Ranking) -> dict[str, Any]:
+    return {"ranking": _scored(result.documents)}
 
 
 def _tagging(result: Tagging) -> dict[str, Any]:
@@ -186,6 +197,15 @@ OPERATIONS = {
             lambda columns: (columns["question"], columns["context"]),
             _answer,
             {"answer": str, "score": float, "has_answer": bool, "no_answer_score": float, "spans": _SPANS},
+        ),
+        Operation(
+            RERANK,
+            RERANK,
+            {"query": STRING, "documents": LIST},
+            {},
+            lambda columns: (columns["query"], columns["documents"]),
+            _ranking,
+            {"ranking": [{"document": int, "score": float}]},
         ),
         Operation(
             "tag",

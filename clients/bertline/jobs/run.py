@@ -169,7 +169,7 @@ def pin_model(spec: JobSpec, client: Client, progress: Progress) -> JobSpec:
         return spec.with_model(model)
     named = [item for item in models if spec.model_name in ("", item.name) and spec.model_version in ("", item.version)]
     loading = next((item for item in named if item.state == "loading"), None)  # its task is not known yet
-    if not loading or any(item.task == spec.operation.task for item in named):
+    if not loading or any(map(_fits(spec), named)):
         return spec
     with suppress(ModelNotFound):  # it could not be loaded
         _sender(spec, client, progress).retry(lambda: client.model(loading.name, loading.version))
@@ -178,9 +178,14 @@ def pin_model(spec: JobSpec, client: Client, progress: Progress) -> JobSpec:
 
 def _answering_model(spec: JobSpec, models: Sequence[Model]) -> Model | None:
     try:
-        return model_of_task(models, spec.operation.task, spec.model_name, spec.model_version)
+        return model_of_task(models, spec.operation.task, spec.model_name, spec.model_version, _fits(spec))
     except ModelNotFound:
         return None
+
+
+def _fits(spec: JobSpec) -> Callable[[Model], bool]:
+    """Return a function that returns whether a model can do the operation of a job."""
+    return partial(spec.operation.fits, is_named=bool(spec.model_name))
 
 
 def refuse_replaced_model(spec: JobSpec, client: Client, progress: Progress) -> None:

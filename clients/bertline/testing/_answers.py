@@ -114,6 +114,17 @@ def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
     return pb.AnswerReply(results=results)
 
 
+def rerank(model: FakeModel, request: pb.RerankRequest) -> pb.RerankReply:
+    """Return the documents ranked by a number from 0 to 1, derived from query and document."""
+    results = []
+    for item in request.inputs:
+        scores = [float(np.float32(_uniform(f"{item.query} {document}", 1)[0])) for document in item.documents]
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[: request.top_n or None]
+        ranked = [pb.RankedDocument(document=number, score=scores[number]) for number in order]
+        results.append(pb.RerankResult(documents=ranked))
+    return pb.RerankReply(results=results)
+
+
 def tag(model: FakeModel, request: pb.TagRequest) -> pb.TagReply:
     """Return words with a capital as entities, with a type derived from the word."""
     kinds = sorted({label[2:] for label in model.labels_for(TASKS["Tag"]) if label[:2] == "B-"}) or ["MISC"]
@@ -176,6 +187,7 @@ ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
     "Regress": regress,
     "Choose": choose,
     "Answer": answer,
+    "Rerank": rerank,
     "Tag": tag,
     "FillMask": fill_mask,
     "Tokenize": tokenize,

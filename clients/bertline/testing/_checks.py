@@ -10,7 +10,7 @@ from bertline.testing._answers import prompt_of, tokens
 from bertline.testing._faults import Refusal
 from bertline.testing._models import FakeModel
 
-_ANY_LENGTH = ("Answer", "Tag", "Tokenize")
+_ANY_LENGTH = ("Answer", "Rerank", "Tag", "Tokenize")
 """RPCs that accept texts of any length."""
 
 Texts = dict[str, str]
@@ -66,8 +66,22 @@ def _refuse(violations: list[tuple[str, str]]) -> None:
 
 def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tuple[str, str]]:
     """Yield invalid fields other than inputs."""
-    if method != "Embed":
-        return
+    if method == "Rerank":
+        yield from _invalid_label(request.label, model)
+    elif method == "Embed":
+        yield from _invalid_options(request, model)
+
+
+def _invalid_label(label: str, model: FakeModel) -> Iterator[tuple[str, str]]:
+    labels = model.labels_for(model.task) if model.task == "classification" else ()
+    if model.task and label and not labels:
+        yield "label", f"is for models with labels: `{label}`"
+    elif labels and label not in labels and (label or list(labels) != ["0", "1"]):
+        yield "label", f"name the label that means that a document fits: {', '.join(labels)}"
+
+
+def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]]:
+    """Yield invalid options of Embed."""
     if request.dimensions > model.dim:
         yield "dimensions", f"{request.dimensions} requested, this model has {model.dim}"
     if request.window_stride and not request.windows:
@@ -102,7 +116,7 @@ def _texts(item: Any) -> Texts:
 
 
 def _sequences(method: str, item: Any) -> list[Texts]:
-    """Return the sequences that a model reads: one per choice or context."""
+    """Return the sequences that a model reads: one per choice, context or document."""
     if isinstance(item, str):
         return [{"": item}]
     if method == "Choose":
@@ -111,6 +125,9 @@ def _sequences(method: str, item: Any) -> list[Texts]:
     if method == "Answer":
         question = {".question": item.question}
         return [question | {f".contexts[{number}]": context} for number, context in enumerate(item.contexts)]
+    if method == "Rerank":
+        query = {".query": item.query}
+        return [query | {f".documents[{number}]": document} for number, document in enumerate(item.documents)]
     if method == "Tag":
         return [{".words": " ".join(item.words)} if item.words else {".text": item.text}]
     return [{".text": item.text} | ({".text_pair": item.text_pair} if item.HasField("text_pair") else {})]
@@ -134,6 +151,8 @@ def _invalid_parts(
         yield ".choices", f"too few: `{len(sequences)}`; at least two are needed"
     elif method == "Answer" and not sequences:
         yield ".contexts", "empty; at least one is needed"
+    elif method == "Rerank" and not sequences:
+        yield ".documents", "empty; at least one is needed"
     else:
         blank = [name for texts in sequences for name, text in texts.items() if not text.strip()]
         yield from ((name, "empty text; it needs at least one word") for name in blank)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bertline._models import can_rerank
+from bertline._replies import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 
@@ -20,7 +22,8 @@ TASKS = {
     "Tag": "tagging",
     "FillMask": "masked-lm",
 }
-"""Task that each RPC needs. Any model answers the other RPCs."""
+"""Task that each RPC needs. Any model answers the other RPCs, except Rerank, see `can_rerank`."""
+RERANK = "Rerank"
 _LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
 
 
@@ -101,11 +104,14 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
     Raises:
         Refusal: if there is none.
     """
-    task, loaded = TASKS.get(method, ""), [model for model in models if model.serves]
-    name = ref.name or _only_name(models, task)
+    task, loaded = _task(method), [model for model in models if model.serves]
+    name = ref.name or _only_name(models, method)
     versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
     for found in sorted(versions, key=_rank, reverse=True):
-        if found.serves and found.task not in ("", task) and task:
+        if found.serves and method == RERANK and not _fits(found, method, is_named=True):
+            reason = f"{found} cannot rank documents"
+            raise Refusal("INVALID_ARGUMENT", reason, [("model", reason)])
+        if found.serves and not _fits(found, method, is_named=True):
             raise Refusal(
                 "INVALID_ARGUMENT", f"{found} does not support the task `{task}` (loaded: {_listing(loaded)})"
             )
@@ -120,9 +126,23 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
     raise Refusal("NOT_FOUND", f"model `{name}` does not exist (loaded: {_listing(loaded)})")
 
 
-def _only_name(models: Sequence[FakeModel], task: str) -> str:
-    loaded = [model for model in models if model.serves]
-    names = {model.name for model in loaded if not task or model.task in ("", task)}
+def _task(method: str) -> str:
+    """Return the task of an RPC, as messages name it; empty if any model will do."""
+    return "rerank" if method == RERANK else TASKS.get(method, "")
+
+
+def _fits(model: FakeModel, method: str, *, is_named: bool) -> bool:
+    """Return whether a model answers an RPC; `is_named` is False if the server has to choose it."""
+    if not model.task or method not in (RERANK, *TASKS):
+        return True
+    if method == RERANK:
+        return can_rerank(read_model_info(model.info), is_named)
+    return model.task == TASKS[method]
+
+
+def _only_name(models: Sequence[FakeModel], method: str) -> str:
+    task, loaded = _task(method), [model for model in models if model.serves]
+    names = {model.name for model in loaded if _fits(model, method, is_named=False)}
     if len(names) == 1:
         return names.pop()
     if names:

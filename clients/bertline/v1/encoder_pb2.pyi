@@ -402,6 +402,60 @@ class FillMaskReply(_message.Message):
     timings: Timings
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[FillMaskResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
+class RerankInput(_message.Message):
+    __slots__ = ("query", "documents")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    documents: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RerankRequest(_message.Message):
+    __slots__ = ("model", "inputs", "truncate", "top_n", "label", "raw_scores")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_N_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    inputs: _containers.RepeatedCompositeFieldContainer[RerankInput]
+    truncate: bool
+    top_n: int
+    label: str
+    raw_scores: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[RerankInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_n: _Optional[int] = ..., label: _Optional[str] = ..., raw_scores: _Optional[bool] = ...) -> None: ...
+
+class RankedDocument(_message.Message):
+    __slots__ = ("document", "score")
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    document: int
+    score: float
+    def __init__(self, document: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
+
+class RerankResult(_message.Message):
+    __slots__ = ("documents",)
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    documents: _containers.RepeatedCompositeFieldContainer[RankedDocument]
+    def __init__(self, documents: _Optional[_Iterable[_Union[RankedDocument, _Mapping]]] = ...) -> None: ...
+
+class RerankReply(_message.Message):
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "num_windows", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[RerankResult]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    num_windows: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[RerankResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "inputs")
     MODEL_FIELD_NUMBER: _ClassVar[int]

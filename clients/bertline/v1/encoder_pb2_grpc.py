@@ -69,6 +69,11 @@ class EncoderStub:
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.FillMaskRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.FillMaskReply.FromString,
                 _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/bertline.v1.Encoder/Rerank',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.RerankRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.RerankReply.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/bertline.v1.Encoder/Tokenize',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.TokenizeRequest.SerializeToString,
@@ -138,6 +143,14 @@ class EncoderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rerank(self, request, context):
+        """Return documents in the order in which they fit a query. For models of task `regression` or `classification` that
+        were trained on pairs of query and document, and of task `spans` trained on unanswerable questions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Return the tokens of each text or pair of texts. For any model.
         """
@@ -196,6 +209,11 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.FillMask,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.FillMaskRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.FillMaskReply.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.RerankRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.RerankReply.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -402,6 +420,33 @@ class Encoder:
             '/bertline.v1.Encoder/FillMask',
             bertline_dot_v1_dot_encoder__pb2.FillMaskRequest.SerializeToString,
             bertline_dot_v1_dot_encoder__pb2.FillMaskReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/Rerank',
+            bertline_dot_v1_dot_encoder__pb2.RerankRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.RerankReply.FromString,
             options,
             channel_credentials,
             insecure,

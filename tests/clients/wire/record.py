@@ -30,6 +30,11 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("regress", [["text", ["text", "pair"]]], ASK),
     ("choose", [[["It hoots.", "What is it?", ["an owl", "a cat"]], ["Which?", ["a", "b", "c"]]]], ASK),
     ("answer", [[["Where is Zürich?", ["🦉 In Zürich", "not here"]], ["Where?", "here"]]], ASK | {"top_k": 3}),
+    (
+        "rerank",
+        [[["Where is Zürich?", ["🦉 In Zürich", "not here"]]]],
+        ASK | {"top_n": 1, "label": "O", "raw_scores": True},
+    ),
     ("tag", [["🦉 sits in Zürich", ["in", "Rome"]]], ASK | {"return_words": True}),
     ("fill_mask", [["The [MASK] sits in the [MASK]."]], ASK | {"top_k": 3, "targets": ["owl", "cat"]}),
     ("tokenize", [["🦉 sits", ["text", "pair"]]], {"model": "fake", "version": "1"}),

@@ -48,6 +48,9 @@ def requests(text):
         "Regress": pb.RegressRequest(inputs=single),
         "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(choices=[text, "cat"])]),
         "Answer": pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=[text])]),
+        "Rerank": pb.RerankRequest(
+            model=pb.ModelRef(name="spans"), inputs=[pb.RerankInput(query="who", documents=[text])]
+        ),
         "Tag": pb.TagRequest(inputs=[pb.TagInput(words=words)]),
         "FillMask": pb.FillMaskRequest(texts=[text]),
     }

@@ -124,9 +124,8 @@ def test_graph_of_another_task(tmp_path):
 
 
 def test_every_task_is_served():
-    """Each task has an endpoint."""
-    assert {endpoint.task for endpoint in ENDPOINTS} == TASKS.keys()
-    assert len(ENDPOINTS) == len(TASKS)
+    """Each task has one endpoint of its own; Rerank has models of several."""
+    assert sorted(endpoint.task for endpoint in ENDPOINTS) == sorted([*TASKS, "rerank"])
 
 
 def test_model_directory_with_another_name_is_an_error(tmp_path):

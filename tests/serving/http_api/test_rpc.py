@@ -16,6 +16,9 @@ REQUESTS = {
     "Regress": pb.RegressRequest(inputs=[pb.TextInput(text=text) for text in TEXTS]),
     "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(question="the cat", choices=["the dog", "a bird"])]),
     "Answer": pb.AnswerRequest(inputs=[pb.AnswerInput(question="the cat", contexts=TEXTS)], top_k=3),
+    "Rerank": pb.RerankRequest(
+        model=pb.ModelRef(name="scorer"), inputs=[pb.RerankInput(query="the cat", documents=TEXTS)], top_n=1
+    ),
     "Tag": pb.TagRequest(inputs=[pb.TagInput(text=TEXTS[0])]),
     "FillMask": pb.FillMaskRequest(texts=["the [MASK] sees a dog"]),
     "Tokenize": pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text=TEXTS[0])]),

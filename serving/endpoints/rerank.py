@@ -1,0 +1,60 @@
+"""Rerank: a query and documents -> the documents in the order in which they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.errors import InvalidRequestError, Violation
+from serving.core.models import Model, Models
+from serving.endpoints.base import TextEndpoint, raise_violations
+from tasks.classification import Classification
+from tasks.ranking import Ranking, RankingExample, create_ranking, ranks_by_itself
+
+
+class Rerank(TextEndpoint):
+    """Queries with documents -> ranked documents."""
+
+    name = "Rerank"
+    task = Ranking.name
+    request_type = pb.RerankRequest
+    reply_type = pb.RerankReply
+
+    def find_model(self, models: Models, request: pb.RerankRequest) -> Model:
+        name = request.model.name or models.only_name(self.task, lambda model: ranks_by_itself(model.task))
+        return models.find(name, request.model.version)
+
+    def task_for(self, request: pb.RerankRequest, model: Model) -> Ranking:
+        try:
+            return create_ranking(model.task, label=request.label, raw_scores=request.raw_scores)
+        except ValueError as error:
+            field = "label" if request.label or isinstance(model.task, Classification) else "model"
+            reason = f"{model} cannot rank documents: {error}"
+            raise InvalidRequestError(reason, [Violation(field, reason)]) from None
+
+    def part_counts(self, request: pb.RerankRequest) -> Mapping[str, int]:
+        return {"documents": self.num_sequences(request)}
+
+    def num_sequences(self, request: pb.RerankRequest) -> int:
+        return sum(len(item.documents) for item in request.inputs)
+
+    def examples(self, request: pb.RerankRequest, task: Ranking) -> list[RankingExample]:
+        raise_violations(
+            Violation(f"inputs[{index}].documents", "empty; at least one is needed")
+            for index, item in enumerate(request.inputs)
+            if not item.documents
+        )
+        return [RankingExample(item.query, tuple(item.documents)) for item in request.inputs]
+
+    def windowed_fields(self, request: pb.RerankRequest) -> frozenset[str]:
+        return frozenset({"documents"})
+
+    def result(self, prediction: np.ndarray, example: Any, task: Ranking, request: pb.RerankRequest) -> bytes:
+        order = np.argsort(-prediction, kind="stable")[: request.top_n or None]
+        result = pb.RerankResult()
+        for document in order.tolist():
+            result.documents.add(document=document, score=prediction[document])
+        return result.SerializeToString()

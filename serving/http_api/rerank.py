@@ -1,0 +1,131 @@
+"""Routes of rerankers: `POST /v1/rerank` as those of Cohere and Jina, and `POST /v2/rerank` as Cohere's.
+
+Source: API references of Cohere ("Rerank", v1 and v2) and Jina ("Reranker"). The RPC Rerank has the path `/v1/rerank`,
+too: its requests are told by their field `inputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field, PlainValidator
+
+from bertline.v1 import encoder_pb2 as pb
+from serving.core.calls import Call
+from serving.core.service import InferenceService
+from serving.endpoints.rerank import Rerank
+from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
+from serving.http_api.fields import Fields, model_reference, named_as, validated
+from serving.http_api.json_body import parse_object
+from serving.http_api.status import message_of, own_error
+
+NAMES = {"inputs[0].query": "query", "inputs[0].documents": "documents", "inputs": "documents"}
+"""Fields of the RPC -> those of the routes for one query."""
+TopN = Annotated[int, Field(ge=1, le=2**32 - 1)]
+"""Type of a field with the number of documents to return."""
+
+
+def rerank_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
+    """Return an error in Cohere's shape, with the fields of Bertline's own."""
+    return {"message": message_of(error), **own_error(status, error)}
+
+
+def _documents(value: Any) -> list[str | dict[str, Any]]:
+    """Return documents, each a text or an object with the field `text`."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a list of documents, and not empty")
+    for number, item in enumerate(value):
+        if not isinstance(item.get("text") if isinstance(item, dict) else item, str):
+            raise ValueError(f"document {number} is neither a text nor an object with the field `text`")
+    return value
+
+
+class RerankFields(Fields):
+    """Request of `POST /v1/rerank` and `/v2/rerank`."""
+
+    query: str
+    documents: Annotated[list[str | dict[str, Any]], PlainValidator(_documents)]
+    """Other fields of an object than `text` are not read, only returned."""
+    model: str = ""
+    top_n: TopN | None = None
+    return_documents: bool | None = False
+    label: str = ""
+    """Label of a classification model that means that a document fits; no field of Cohere's or Jina's."""
+    max_tokens_per_doc: None = None
+    """Other values are refused: documents are read whole."""
+    max_chunks_per_doc: None = None
+    rank_fields: None = None
+
+    def to_protobuf(self) -> bytes:
+        """Return the request as a serialised RerankRequest."""
+        texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
+        return rerank_request(self.model, self.query, texts, top_n=self.top_n, label=self.label).SerializeToString()
+
+
+def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> pb.RerankRequest:
+    """Return the RPC's request for one query.
+
+    Args:
+        model: `name`, or `name/version`; empty for the only one.
+        query: query.
+        texts: documents.
+        options: other fields of the request.
+    """
+    inputs = [pb.RerankInput(query=query, documents=texts)]
+    return pb.RerankRequest(model=model_reference(model), inputs=inputs, **options)
+
+
+def operations(service: InferenceService, answer_rpc: Answer) -> Iterator[Operation]:
+    """Yield the routes.
+
+    Args:
+        service: answers requests.
+        answer_rpc: answers requests of the RPC in JSON.
+    """
+    endpoint, pool = Rerank(), service.codec_pool
+
+    async def rank(fields: RerankFields, call: Call, version: str) -> HttpReply:
+        with named_as(NAMES):
+            request = await pool.run(call, call.request_bytes, fields.to_protobuf)
+            data = (await service.infer(endpoint, request, call.deadline_s, call)).data
+        return HttpReply(await pool.run(call, len(data), partial(_reply, data, fields, version, call.request_id)))
+
+    async def rerank_or_rpc(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        values = await pool.run(call, len(data), partial(parse_object, data))
+        if "inputs" in values:
+            return await answer_rpc(data, call, exchange)
+        fields = await pool.run(call, len(data), partial(validated, values, RerankFields))
+        return await rank(fields, call, "1")
+
+    async def rerank(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        values = await pool.run(call, len(data), partial(parse_object, data))
+        return await rank(await pool.run(call, len(data), partial(validated, values, RerankFields)), call, "2")
+
+    yield Operation("POST", "/v1/rerank", rerank_or_rpc, rerank_error)
+    yield Operation("POST", "/v2/rerank", rerank, rerank_error)
+
+
+def _reply(data: bytes, fields: RerankFields, version: str, request_id: str) -> bytes:
+    reply = pb.RerankReply.FromString(data)
+    results = []
+    for item in reply.results[0].documents:
+        result: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
+        if fields.return_documents:
+            document = fields.documents[item.document]
+            result["document"] = {"text": document} if isinstance(document, str) else document
+        results.append(result)
+    num_tokens = sum(reply.num_tokens)
+    return orjson.dumps(
+        {
+            "id": request_id,
+            "object": "list",
+            "model": reply.model.name,
+            "results": results,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+            "meta": {"api_version": {"version": version}, "tokens": {"input_tokens": num_tokens}},
+        }
+    )

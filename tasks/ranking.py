@@ -1,0 +1,208 @@
+"""Ranking: which of several documents fits a query best, by a model of another task.
+
+Models that give a number or labels for pairs (cross-encoders) read the query with each window of a document, and the
+best window counts, as in Dai and Callan 2019 (MaxP). Models that answer questions rank documents by the lead of their
+best span over "no answer" (Clark and Gardner 2018); `tasks.spans` orders the contexts of a question in the same way.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tasks._encode import check_length, raise_if_invalid, tokenize_texts
+from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
+from tasks.classification import Classification, sigmoid
+from tasks.features import Features
+from tasks.regression import Regression
+from tasks.spans import SpanExample, Spans, best_leads
+from tasks.tokenizer import Tokens
+from tasks.windows import window_bounds
+
+RANKING_TASKS = (Regression.name, Classification.name, Spans.name)
+"""Tasks whose models can rank documents."""
+RELEVANT: dict[tuple[str, ...], str] = {("0", "1"): "1", ("LABEL_0", "LABEL_1"): "LABEL_1"}
+"""Labels of cross-encoders with two classes -> the one that means "fits"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingExample:
+    """A query, and the documents to rank."""
+
+    query: str
+    documents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentWindow(Features):
+    """A query and one window of a document."""
+
+    document: int
+    """Number of the document in the example."""
+
+
+@dataclass(frozen=True)
+class Ranking(Task[RankingExample, Any, np.ndarray, TaskSettings]):
+    """Scores documents, [documents] float64; higher ones fit better. `settings` are those of the scoring task."""
+
+    name: ClassVar[str] = "rerank"
+    settings_type: ClassVar[type[TaskSettings]] = TaskSettings
+
+    scorer: AnyTask
+    """Task of the model."""
+    raw_scores: bool = False
+    """True for scores before the activation function: outputs of the network, log-odds, or leads."""
+
+    def decode(self, example: RankingExample, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
+        scores = self._raw_scores(len(example.documents), features, outputs)
+        return scores if self.raw_scores else self._activated(scores)
+
+    @abstractmethod
+    def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
+        """Return the score of each of `count` documents before the activation function, [documents] float64."""
+
+    def _activated(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores from 0 to 1."""
+        return sigmoid(scores)
+
+
+@dataclass(frozen=True)
+class PairRanking(Ranking):
+    """Ranks by a regression or classification of pairs (query, document)."""
+
+    label: int = 0
+    """Label of a classification whose probability is the score: its number."""
+
+    @property
+    def max_query_length(self) -> int:
+        """Longest query in tokens: half of what the model reads."""
+        return self.tokenizer.pair.capacity(self.settings.max_seq_length) // 2
+
+    def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[DocumentWindow]]:
+        invalid: list[InvalidExample] = []
+        longest = self.max_query_length
+        queries = tokenize_texts(
+            self.tokenizer,
+            [example.query for example in examples],
+            "query",
+            invalid,
+            max_ids=longest,
+            stop_after=None if truncate else longest,
+        )
+        documents = self._tokenize_documents(examples, invalid)
+        if not truncate:
+            for index, query in enumerate(queries):
+                check_length(index, "query", len(query), longest, invalid, is_complete=query.is_complete)
+        raise_if_invalid(invalid)
+        return [
+            [window for number, document in enumerate(items) for window in self._windows(query, document, number)]
+            for query, items in zip(queries, documents, strict=True)
+        ]
+
+    def _tokenize_documents(
+        self, examples: Sequence[RankingExample], invalid: list[InvalidExample]
+    ) -> list[list[Tokens]]:
+        places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.documents))]
+        found: list[InvalidExample] = []
+        texts = [text for example in examples for text in example.documents]
+        tokens = iter(tokenize_texts(self.tokenizer, texts, "document", found))
+        for item in found:
+            index, number = places[item.index]
+            invalid.append(InvalidExample(index, f"documents[{number}]", item.reason))
+        return [[next(tokens) for _ in example.documents] for example in examples]
+
+    def _windows(self, query: Tokens, document: Tokens, number: int) -> Iterator[DocumentWindow]:
+        query_ids = query.ids
+        capacity = self.tokenizer.pair.capacity(self.settings.max_seq_length) - len(query_ids)
+        stride = capacity - capacity // 4  # a quarter overlaps, so that few sentences are cut in both windows
+        bounds = window_bounds(len(document), capacity, stride)
+        for start, end in self.tokenizer.report_sequences(bounds):
+            yield DocumentWindow(
+                **self.tokenizer.assemble(query_ids, document.ids[start:end]),
+                num_truncated=0 if number or start else len(query) - len(query_ids),
+                document=number,
+            )
+
+    def _raw_scores(self, count: int, features: Sequence[DocumentWindow], outputs: Sequence[Outputs]) -> np.ndarray:
+        scores = np.full(count, -np.inf)
+        np.maximum.at(scores, [window.document for window in features], self._window_scores(outputs))
+        return scores
+
+    def _window_scores(self, outputs: Sequence[Outputs]) -> np.ndarray:
+        logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+        if self.scorer.name == Regression.name:
+            return logits[:, 0]
+        if self.scorer.settings.is_multi_label:
+            return logits[:, self.label]
+        others = np.delete(logits, self.label, axis=1)
+        return logits[:, self.label] - np.logaddexp.reduce(others, axis=1)
+
+    def _activated(self, scores: np.ndarray) -> np.ndarray:
+        is_number = self.scorer.name == Regression.name and self.scorer.settings.activation == "identity"
+        return scores if is_number else super()._activated(scores)
+
+
+@dataclass(frozen=True)
+class SpanRanking(Ranking):
+    """Ranks by the lead of a document's best answer over "no answer"."""
+
+    def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[Any]]:
+        spans = replace(self.scorer, tokenizer=self.tokenizer)
+        questions = [
+            SpanExample(example.query, example.documents[0], more_contexts=example.documents[1:])
+            for example in examples
+        ]
+        try:
+            return spans.encode(questions, truncate=truncate)
+        except InvalidExamplesError as error:
+            raise InvalidExamplesError(
+                [replace(item, field=_ranking_field(item.field)) for item in error.invalid]
+            ) from None
+
+    def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
+        return best_leads(count, features, outputs, self.scorer.settings.max_answer_length)
+
+
+def _ranking_field(field: str) -> str:
+    if field == "question":
+        return "query"
+    return "documents[0]" if field == "context" else field.replace("contexts", "documents")
+
+
+def ranks_by_itself(task: AnyTask) -> bool:
+    """Return whether a model can rank documents without further advice: it needs no label."""
+    return isinstance(task, Regression) or (isinstance(task, Spans) and task.settings.compares_contexts)
+
+
+def create_ranking(task: AnyTask, *, label: str = "", raw_scores: bool = False) -> Ranking:
+    """Return the ranking by a model.
+
+    Args:
+        task: task of the model.
+        label: label of a classification that means "fits"; empty for the second of the labels 0 and 1.
+        raw_scores: see `Ranking`.
+
+    Raises:
+        ValueError: when the model cannot rank documents, or not by this label.
+    """
+    common = {"tokenizer": task.tokenizer, "settings": task.settings, "scorer": task, "raw_scores": raw_scores}
+    if label and not isinstance(task, Classification):
+        raise ValueError(f"`label` is for models with labels, not for `{task.name}`; leave it out: `{label}`")
+    if isinstance(task, Regression):
+        return PairRanking(**common)
+    if isinstance(task, Spans):
+        if not task.settings.compares_contexts:
+            raise ValueError("it was not trained on unanswerable questions, so its answers do not compare documents")
+        return SpanRanking(**common)
+    if not isinstance(task, Classification):
+        raise ValueError(f"models for `{task.name}` cannot rank documents; use one of {', '.join(RANKING_TASKS)}")
+    labels = task.settings.labels
+    chosen = label or RELEVANT.get(labels, "")
+    if chosen not in labels:
+        reason = f"unknown: `{label}`" if label else "missing"
+        raise ValueError(f"`label` is {reason}; name the label that means that a document fits: {', '.join(labels)}")
+    return PairRanking(**common, label=labels.index(chosen))

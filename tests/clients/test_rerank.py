@@ -1,0 +1,167 @@
+"""Ranking of documents by the client, the command and jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertline import AsyncClient, Client, InvalidInput, ModelNotFound, Ranking, Usage
+from bertline._convert import MAX_REQUEST_BYTES
+from bertline._models import model_of_task
+from bertline.jobs.operations import OPERATIONS
+from bertline.results import Model
+from bertline.testing import FakeModel, FakeServer
+from tests.clients.command import Run
+
+QUERY = "Where do owls sleep?"
+DOCUMENTS = [f"document {number}" for number in range(11)]
+
+
+def pairs(ranking: Ranking) -> list[tuple[int, float]]:
+    return [(item.document, item.score) for item in ranking.documents]
+
+
+def test_documents_of_several_requests_are_one_ranking(client: Client, server: FakeServer) -> None:
+    """Documents beyond `batch_size` are sent in further requests, and ranked together."""
+    with Client(server.target, batch_size=100) as whole:
+        (expected,) = whole.rerank([(QUERY, DOCUMENTS)])
+    (found,) = client.rerank([(QUERY, DOCUMENTS)])
+    (best,) = client.rerank([(QUERY, DOCUMENTS)], top_n=3)
+
+    assert pairs(found) == pairs(expected)
+    assert found.order == tuple(item.document for item in found.documents)
+    assert sorted(found.order) == list(range(11))
+    assert pairs(best) == pairs(expected)[:3]
+    assert sorted(len(request.inputs[0].documents) for request in server.requests[1:4]) == [3, 4, 4]
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), max_size=6),
+    batch_size=st.integers(1, 12),
+    top_n=st.one_of(st.none(), st.integers(1, 4)),
+)
+def test_any_split_gives_the_same(shared_target: str, counts: list[int], batch_size: int, top_n: int | None) -> None:
+    """Rankings and usage do not depend on the size of requests, in both clients; no request holds more documents."""
+    inputs = [(f"query {number}", DOCUMENTS[:count]) for number, count in enumerate(counts)]
+
+    async def ask(size: int, usage: Usage) -> list[Ranking]:
+        async with AsyncClient(shared_target, batch_size=size) as client:
+            return await client.rerank(inputs, top_n=top_n, usage=usage)
+
+    usages = [Usage(), Usage(), Usage()]
+    with Client(shared_target, batch_size=batch_size) as client:
+        found = client.rerank(inputs, top_n=top_n, usage=usages[0])
+    expected = asyncio.run(ask(1000, usages[1]))
+
+    assert found == expected == asyncio.run(ask(batch_size, usages[2]))
+    assert usages[0].num_tokens == usages[1].num_tokens == usages[2].num_tokens
+    assert usages[0].num_truncated == usages[1].num_truncated == [0] * len(inputs)
+
+
+@pytest.fixture(scope="module")
+def shared_target() -> Any:
+    with FakeServer() as server:
+        yield server.target
+
+
+def test_long_documents_are_split_by_size(client: Client, server: FakeServer) -> None:
+    """Requests stay below the size that servers accept, whatever the length of the documents."""
+    documents = ["word " * 20_000] * 6
+    client.rerank([(QUERY, documents)])
+
+    assert max(request.ByteSize() for request in server.requests) < MAX_REQUEST_BYTES + 1000
+    assert sum(len(item.documents) for request in server.requests for item in request.inputs) == 6
+
+
+def test_errors_name_the_document(client: Client, server: FakeServer) -> None:
+    """Positions of inputs and documents are those of the caller's lists, also in later requests."""
+    with pytest.raises(InvalidInput) as caught:
+        client.rerank([("a", ["b"]), (QUERY, [*DOCUMENTS[:9], " "])])
+    with pytest.raises(InvalidInput, match="input 1, documents: empty"):
+        client.rerank([("a", ["b"]), (QUERY, [])])
+    with pytest.raises(InvalidInput, match=r"input 0, documents\[1\]: contains a lone surrogate"):
+        client.rerank([("a", ["b", "\ud800"])])
+    with pytest.raises(TypeError, match="input 0, documents: expected a list of strings, got str"):
+        client.rerank([("a", "b")])  # type: ignore[list-item]
+
+    assert [(item.index, item.field) for item in caught.value.items] == [(1, "documents[9]")]
+
+
+def test_models_without_a_name() -> None:
+    """The client finds the model that a server would choose: one that needs no label."""
+
+    def model(name: str, task: str, settings: dict[str, Any] | None = None) -> Model:
+        manifest = json.dumps({"settings": settings or {}})
+        return Model(name, "1", task, "int8", 128, 0, (), "", manifest)
+
+    fits = OPERATIONS["rerank"].fits
+    models = [model("topic", "classification"), model("answer", "spans", {"null_is_trained": True})]
+
+    def chosen(name: str = "") -> str:
+        return model_of_task(models, "rerank", name, fits=lambda item: fits(item, is_named=bool(name))).name
+
+    assert (chosen(), chosen("topic")) == ("answer", "topic")
+    models.append(model("spans", "spans"))
+    assert chosen() == "answer"
+    models.append(model("similarity", "regression"))
+    with pytest.raises(ModelNotFound, match="several models of task `rerank`"):
+        chosen()
+
+
+def test_command(run: Run, target: str) -> None:
+    """Arguments are a query and its documents; a row has the ranking, best first."""
+    with Client(target) as client:
+        (expected,) = client.rerank([(QUERY, DOCUMENTS[:3])], top_n=2)
+    (row,) = run("rerank", QUERY, *DOCUMENTS[:3], "--top-n", "2").rows
+
+    assert [item["document"] for item in row["ranking"]] == list(expected.order)
+    assert [item["score"] for item in row["ranking"]] == pytest.approx([item.score for item in expected.documents])
+
+
+def test_command_without_documents(run: Run) -> None:
+    """A query alone is refused."""
+    result = run("rerank", QUERY)
+
+    assert result.code == 2
+    assert "a query needs documents: bertline rerank QUERY DOCUMENT DOCUMENT" in result.err
+
+
+def test_job(run: Run, tmp_path: Path) -> None:
+    """A file of rows becomes Parquet; rows that the server refuses are rejected by name."""
+    rows = [
+        {"query": QUERY, "documents": DOCUMENTS, "id": 1},
+        {"query": QUERY, "documents": ["a", " "], "id": 2},
+        {"query": QUERY, "documents": "text", "id": 3},
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    output = tmp_path / "ranked.parquet"
+    result = run("rerank", "--input", str(tmp_path / "rows.jsonl"), "--output", str(output), "--keep", "id")
+
+    table = pq.read_table(output).to_pylist()
+    assert [row["id"] for row in table] == [1]
+    assert sorted(item["document"] for item in table[0]["ranking"]) == list(range(11))
+    assert result.code == 3
+    rejects = Path(f"{output}.rejects.jsonl").read_text(encoding="utf-8").splitlines()
+    reasons = [json.loads(line)["reason"] for line in rejects]
+    assert reasons[0].startswith("documents[1]: empty text")
+    assert reasons[1] == "`documents` must be a list of strings"
+
+
+def test_label_reaches_the_server(server: FakeServer) -> None:
+    """Options are sent as given; a label that the model lacks is refused."""
+    server.models = [FakeModel(name="pairs", task="classification", labels=("no", "yes"))]
+    with Client(server.target) as client:
+        client.rerank([(QUERY, ["a"])], model="pairs", label="yes", raw_scores=True, truncate=False)
+        with pytest.raises(InvalidInput, match="label"):
+            client.rerank([(QUERY, ["a"])], model="pairs")
+
+    request = server.requests[0]
+    assert (request.label, request.raw_scores, request.truncate) == ("yes", True, False)

@@ -1,0 +1,157 @@
+"""Rerank: documents in the order in which they fit a query, by models of several tasks."""
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertline.v1 import encoder_pb2 as pb
+from tasks.classification import ClassificationExample
+from tasks.regression import RegressionExample
+from tasks.spans import SpanExample
+from tests.serving.conftest import serve
+from tests.serving.models import SETTINGS, WORDS, edit_manifest, write_model
+
+QUERY = "who sees the dog ?"
+DOCUMENTS = ["the cat sees the old dog .", "a river", "the bird likes the tree", "cats", "the dog sleeps under a tree"]
+LONG = "the small red bird sees the big green tree near the old river . " * 4
+sentences = st.lists(st.sampled_from([*WORDS, "zebra", "."]), min_size=1, max_size=12).map(" ".join)
+
+
+def rerank(server, documents=DOCUMENTS, query=QUERY, model="scorer", **options):
+    inputs = [pb.RerankInput(query=query, documents=documents)]
+    return server.stub.Rerank(pb.RerankRequest(model=pb.ModelRef(name=model), inputs=inputs, **options))
+
+
+def scores_of(reply):
+    """Return the scores of the only input, in the order of its documents."""
+    found = {item.document: item.score for item in reply.results[0].documents}
+    return [found[number] for number in sorted(found)]
+
+
+def test_a_regression_ranks_by_its_numbers(server, references):
+    """Scores of documents that fit into one window are those of Regress, the largest first."""
+    examples = [RegressionExample(QUERY, document) for document in DOCUMENTS]
+
+    reply = rerank(server)
+
+    expected = references["scorer"].predict(examples)
+    order = [item.document for item in reply.results[0].documents]
+    assert scores_of(reply) == pytest.approx(expected, rel=1e-5)
+    assert order == sorted(range(len(DOCUMENTS)), key=lambda number: -expected[number])
+    assert reply.model == pb.ModelRef(name="scorer", version="1")
+    assert list(reply.num_windows) == [len(DOCUMENTS)]
+
+
+@given(query=sentences, documents=st.lists(sentences, min_size=1, max_size=8))
+def test_ranking_equals_regression(server, references, query, documents):
+    """Any documents that fit get the scores of Regress; equal documents keep their order."""
+    reply = rerank(server, documents, query)
+
+    expected = references["scorer"].predict([RegressionExample(query, document) for document in documents])
+    ranked = [(-item.score, item.document) for item in reply.results[0].documents]
+    np.testing.assert_allclose(scores_of(reply), expected, rtol=1e-4, atol=1e-5)
+    assert ranked == sorted(ranked)
+
+
+@pytest.mark.parametrize("label", ["no", "maybe", "yes"])
+def test_a_classification_ranks_by_the_probability_of_a_label(server, references, label):
+    """Scores are the probability of the named label, and raw scores its log-odds."""
+    reply = rerank(server, model="classifier", label=label)
+    raw = scores_of(rerank(server, model="classifier", label=label, raw_scores=True))
+
+    predictions = references["classifier"].predict([ClassificationExample(QUERY, text) for text in DOCUMENTS])
+    expected = np.array([item.scores[item.labels.index(label)] for item in predictions], dtype=np.float64)
+    np.testing.assert_allclose(scores_of(reply), expected, rtol=1e-4)
+    np.testing.assert_allclose(raw, np.log(expected / (1 - expected)), rtol=1e-3, atol=1e-3)
+
+
+def test_answers_rank_as_they_are_compared(server, references):
+    """A model for answers ranks documents as Answer orders the best spans of contexts, by their lead."""
+    reply = rerank(server, model="reader", raw_scores=True)
+
+    example = SpanExample(QUERY, DOCUMENTS[0], more_contexts=tuple(DOCUMENTS[1:]))
+    answer = references["reader"].predict([example])[0]
+    contexts = list(dict.fromkeys(span.context for span in answer.spans))
+    assert [item.document for item in reply.results[0].documents] == contexts
+    assert reply.results[0].documents[0].score == pytest.approx(-answer.null_margin, rel=1e-4)
+    assert scores_of(rerank(server, model="reader")) == pytest.approx(
+        [1 / (1 + np.exp(-score)) for score in scores_of(reply)], rel=1e-4
+    )
+
+
+def test_long_documents_are_read_in_windows(server, references):
+    """The best window of a long document counts; a quarter of each window is in the next one, too."""
+    reply = rerank(server, [LONG, DOCUMENTS[0]])
+
+    words, room = LONG.split(), 32 - 3 - len(QUERY.split())
+    stride = room - room // 4
+    starts = [0]
+    while starts[-1] + room < len(words):
+        starts.append(starts[-1] + stride)
+    parts = [" ".join(words[start : start + room]) for start in starts]
+    expected = references["scorer"].predict([RegressionExample(QUERY, part) for part in parts])
+    assert scores_of(reply)[0] == pytest.approx(max(expected), rel=1e-5)
+    assert list(reply.num_windows) == [len(parts) + 1]
+    assert list(reply.num_truncated) == [0]
+
+
+@pytest.mark.parametrize(("top_n", "expected"), [(0, 5), (1, 1), (3, 3), (1000, 5)])
+def test_top_n(server, top_n, expected):
+    """Replies have the best top_n documents, all by default."""
+    found = [item.document for item in rerank(server, top_n=top_n).results[0].documents]
+
+    assert found == [item.document for item in rerank(server).results[0].documents][:expected]
+
+
+@pytest.mark.parametrize(("model", "longest"), [("scorer", 14), ("reader", 6)])
+def test_long_queries(server, model, longest):
+    """A query that is too long is refused by name, or cut with `truncate`."""
+    with pytest.raises(grpc.RpcError) as refused:
+        rerank(server, query="the dog " * 20, model=model)
+    reply = rerank(server, query="the dog " * 20, model=model, truncate=True)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "inputs[0].query: text too long" in refused.value.details()
+    assert f"maximum `{longest}`" in refused.value.details()
+    assert list(reply.num_truncated) == [40 - longest]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": ""}, "inputs[0].query: empty text"),
+        ({"documents": []}, "inputs[0].documents: empty; at least one is needed"),
+        ({"documents": ["cat", " "]}, "inputs[0].documents[1]: empty text"),
+        ({"documents": [" "], "model": "reader"}, "inputs[0].documents[0]: empty text"),
+        ({"documents": ["cat", " "], "model": "reader"}, "inputs[0].documents[1]: empty text"),
+        ({"model": ""}, "several models are loaded for the task `rerank`; name one: reader/1 (spans), scorer/1"),
+        ({"model": "embedder"}, "embedder/1 (embedding) cannot rank documents: models for `embedding` cannot"),
+        ({"model": "classifier"}, "`label` is missing; name the label that means that a document fits: no, maybe, yes"),
+        ({"model": "classifier", "label": "perhaps"}, "`label` is unknown: `perhaps`; name the label"),
+        ({"label": "yes"}, "`label` is for models with labels, not for `regression`; leave it out: `yes`"),
+        ({"model": "none"}, "model `none` does not exist"),
+    ],
+)
+def test_wrong_requests(server, changes, message):
+    """Errors name the field, and what to do."""
+    with pytest.raises(grpc.RpcError) as refused:
+        rerank(server, **changes)
+
+    assert message in refused.value.details()
+
+
+def test_models_that_rank_without_advice(tmp_path):
+    """Without a name, the only model answers that needs no label: for regression, or answers with "no answer"."""
+    reader = SETTINGS["spans"]
+    write_model(tmp_path, "classifier", task="classification")
+    write_model(tmp_path, "reader", task="spans")
+    write_model(tmp_path, "answerable", task="spans")
+    edit_manifest(tmp_path / "answerable" / "1", settings=reader | {"unanswerable": False})
+    with serve(tmp_path) as running:
+        assert rerank(running, model="").model.name == "reader"
+        with pytest.raises(grpc.RpcError) as refused:
+            rerank(running, model="answerable")
+
+    assert "it was not trained on unanswerable questions" in refused.value.details()

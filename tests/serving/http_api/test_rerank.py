@@ -1,0 +1,123 @@
+"""Routes of rerankers, by plain requests and by Cohere's client."""
+
+import cohere
+import httpx
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from tests.serving.http_api.requests import port_of, post
+
+QUERY = "who sees the dog"
+DOCUMENTS = ["a river", "the cat sees the old dog", "the bird likes the tree"]
+
+
+@pytest.fixture(scope="module")
+def ranked(web):
+    """Documents ranked over gRPC: (number, score), best first."""
+    inputs = [pb.RerankInput(query=QUERY, documents=DOCUMENTS)]
+    reply = web.stub.Rerank(pb.RerankRequest(model=pb.ModelRef(name="scorer"), inputs=inputs))
+    return [(item.document, pytest.approx(item.score, rel=1e-6)) for item in reply.results[0].documents]
+
+
+def ask(web, path="/v1/rerank", **changes):
+    return post(web, path, {"model": "scorer", "query": QUERY, "documents": DOCUMENTS} | changes)
+
+
+@pytest.mark.parametrize(("path", "version"), [("/v1/rerank", "1"), ("/v2/rerank", "2")])
+def test_rerank(web, ranked, path, version):
+    """Indices and scores are those of the RPC; the reply counts tokens as Cohere's and Jina's do."""
+    found = ask(web, path).json()
+
+    assert [(item["index"], item["relevance_score"]) for item in found["results"]] == ranked
+    assert found["model"] == "scorer"
+    assert found["usage"]["total_tokens"] == found["meta"]["tokens"]["input_tokens"] > 0
+    assert found["meta"]["api_version"] == {"version": version}
+    assert found["id"]
+
+
+def test_documents_are_returned(web, ranked):
+    """Objects with `text` are ranked by it, and come back whole; texts come back as such objects."""
+    objects = [{"text": text, "id": number} for number, text in enumerate(DOCUMENTS)]
+
+    of_objects = ask(web, documents=objects, return_documents=True, top_n=2).json()["results"]
+    of_texts = ask(web, return_documents=True, top_n=1).json()["results"]
+
+    assert [item["document"] for item in of_objects] == [objects[number] for number, _ in ranked[:2]]
+    assert of_texts[0]["document"] == {"text": DOCUMENTS[ranked[0][0]]}
+
+
+def test_the_rpc_has_the_same_path(web, ranked):
+    """A request with `inputs` is one of the RPC."""
+    found = ask(web, query=None)
+    rpc = post(web, "/v1/rerank", {"model": {"name": "scorer"}, "inputs": [{"query": QUERY, "documents": DOCUMENTS}]})
+
+    assert found.status == 400
+    assert [(item["document"], item["score"]) for item in rpc.json()["results"][0]["documents"]] == ranked
+
+
+def test_tei(web, ranked):
+    """TEI's route ranks for a named model, with raw scores and texts on request."""
+    body = {"query": QUERY, "texts": DOCUMENTS}
+
+    found = post(web, "/tei/scorer/rerank", body | {"raw_scores": True}).json()
+    texts = post(web, "/tei/scorer/rerank", body | {"return_text": True}).json()
+
+    assert [(item["index"], item["score"]) for item in found] == ranked
+    assert [item["text"] for item in texts] == [DOCUMENTS[number] for number, _ in ranked]
+
+
+@pytest.mark.parametrize("make", [cohere.Client, cohere.ClientV2])
+def test_client_of_cohere(web, ranked, make):
+    """Both of Cohere's clients work with the address changed."""
+    with httpx.Client() as http:
+        client = make("any", base_url=f"http://127.0.0.1:{port_of(web)}", httpx_client=http)
+
+        found = client.rerank(model="scorer", query=QUERY, documents=DOCUMENTS, top_n=2)
+        with pytest.raises(cohere.core.ApiError) as refused:
+            client.rerank(model="none", query=QUERY, documents=DOCUMENTS)
+
+    assert [(item.index, item.relevance_score) for item in found.results] == ranked[:2]
+    assert refused.value.status_code == 404
+    assert "model `none` does not exist" in refused.value.body["message"]
+
+
+def test_classifications_need_a_label(web):
+    """The field `label` names the label that means that a document fits."""
+    without, given = ask(web, model="classifier"), ask(web, model="classifier", label="yes")
+
+    assert (without.status, without.json()["error"]["violations"][0]["field"]) == (400, "label")
+    assert all(0 < item["relevance_score"] < 1 for item in given.json()["results"])
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "message"),
+    [
+        ("/v1/rerank", {"query": 1}, "query: input should be a valid string"),
+        ("/v1/rerank", {"query": " "}, "query: empty text"),
+        ("/v1/rerank", {"documents": []}, "documents: must be a list of documents, and not empty"),
+        (
+            "/v1/rerank",
+            {"documents": ["a", {"title": "b"}]},
+            "document 1 is neither a text nor an object with the field",
+        ),
+        ("/v2/rerank", {"documents": ["cat", " "]}, "documents[1]: empty text"),
+        ("/v2/rerank", {"top_n": 0}, "top_n: input should be greater than or equal to 1"),
+        ("/v2/rerank", {"max_tokens_per_doc": 10}, "max_tokens_per_doc"),
+        ("/v2/rerank", {"inputs": []}, "inputs: unknown field"),
+        ("/v1/rerank", {"documents": ["cat"] * 10_000}, "too many documents: `10000` (maximum `8192`)"),
+        ("/v1/rerank", {"model": "embedder"}, "embedder/1 (embedding) cannot rank documents"),
+    ],
+)
+def test_wrong_requests(web, path, changes, message):
+    """Errors have the shape of Cohere's, and name the field of the request."""
+    reply = ask(web, path, **changes)
+
+    assert reply.status == 400
+    assert message in reply.json()["message"]
+
+
+def test_wrong_requests_of_tei(web):
+    """Errors of TEI's route name its fields."""
+    reply = post(web, "/tei/scorer/rerank", {"query": QUERY, "texts": ["cat", ""]})
+
+    assert (reply.status, reply.json()["error"]) == (400, "texts[1]: empty text; it needs at least one word")
