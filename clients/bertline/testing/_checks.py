@@ -73,7 +73,7 @@ def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tup
 
 
 def _invalid_label(label: str, model: FakeModel) -> Iterator[tuple[str, str]]:
-    labels = model.labels_for(model.task) if model.task == "classification" else ()
+    labels = model.labels_for(model.task)
     if model.task and label and not labels:
         yield "label", f"is for models with labels: `{label}`"
     elif labels and label not in labels and (label or list(labels) != ["0", "1"]):
