@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Tests wait for servers and processes a quarter of the time, hence one worker more than cores; 4 at most.
 TEST_WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
+# Compiled modules are kept: the tests and the demo start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 # What only slow tests need, 600 MB: Ray and MTEB.
 SLOW_READY := $(VENV)/.ready-slow
 DOCS_READY := $(VENV)/.ready-docs
