@@ -36,6 +36,7 @@ class HttpApp:
         reader: BodyReader,
         begin_call: Callable[..., None],
         observers: Sequence[Callable[[Call], None]],
+        more_steps: Sequence[Step] = (),
     ) -> None:
         """Set up the steps.
 
@@ -45,6 +46,7 @@ class HttpApp:
             reader: reads the bodies.
             begin_call: `InferenceService.begin_call`, which refuses calls while the server is unavailable.
             observers: called with each ended call.
+            more_steps: steps that follow all others, before a request is answered.
         """
         self._begin_call = begin_call
         self._reader = reader
@@ -55,6 +57,7 @@ class HttpApp:
             ReadHeaders(),
             guards.limit,
             ReadDeadline(),
+            *more_steps,
         ]
         self._router = Router(redirect_slashes=False, default=self._endpoint(_no_route(UNKNOWN)))  # type: ignore[arg-type]
 

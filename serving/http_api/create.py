@@ -13,12 +13,13 @@ from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
 from serving.core.steps import Guards
 from serving.core.tls_files import TlsFiles
-from serving.http_api import health, openai, rpc
+from serving.http_api import health, metrics_page, openai, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
 from serving.http_api.front import HttpFront
 from serving.http_api.http_metrics import HttpMetrics
 from serving.http_api.open_inference import OpenInferenceRoutes
+from serving.http_api.steps import CompressReply
 from serving.http_api.tei import TeiRoutes
 from serving.http_api.tls import TlsContext
 from serving.open_inference.service import OpenInference
@@ -63,8 +64,10 @@ def create_front(
         BodyReader(memory, service.codec_pool, settings.max_request_bytes, settings.receive_s),
         service.begin_call,
         observers,
+        [CompressReply(service.codec_pool)] if settings.http_gzip else [],
     )
     routes.add(health.operations(health_problem))
+    routes.add(metrics_page.operations(metrics.registry, service.codec_pool))
     routes.add(openai.operations(service))
     routes.add(rpc.operations(service))
     routes.add(OpenInferenceRoutes(service, protocol).operations())

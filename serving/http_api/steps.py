@@ -6,14 +6,18 @@ import asyncio
 import math
 import re
 import time
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 
 from serving.core.calls import Call
+from serving.core.codec_pool import CodecPool
 from serving.core.errors import ExpiredError, InvalidRequestError, UnsupportedMediaError, drop_tracebacks, shorten
 from serving.core.headers import REQUEST_ID, request_id, trace_context
 from serving.core.steps import Answer as Proceed
-from serving.http_api.body import BodyReader, DisconnectedError
+from serving.http_api.body import GZIP_WINDOW, BodyReader, DisconnectedError
 from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
 from serving.http_api.status import error_reply
 
@@ -21,6 +25,11 @@ TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
 CLIENT_CLOSED = "CANCELLED"
 """Status of a request whose client hung up."""
+MIN_COMPRESSED_BYTES = 1024
+"""Smallest reply that is compressed."""
+_FASTEST = 1
+"""Level of compression: vectors hardly get smaller with a higher one."""
+_QUALITY_ZERO = re.compile(r"0(\.0{0,3})?")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _JSON_TYPES = ("application/json", "text/json")
 
@@ -75,6 +84,33 @@ class ReadDeadline:
                 return await proceed(call, context)  # type: ignore[no-any-return]
         except TimeoutError:
             raise ExpiredError(f"the deadline passed before the reply was ready ({TIMEOUT}: {sent})") from None
+
+
+class CompressReply:
+    """Compresses large replies for clients that accept gzip."""
+
+    def __init__(self, pool: CodecPool) -> None:
+        self._pool = pool
+
+    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+        """Return the reply, compressed if it shrinks."""
+        reply: HttpReply = await proceed(call, context)
+        if len(reply.data) < MIN_COMPRESSED_BYTES or not accepts_gzip(call.headers.get("accept-encoding", "")):
+            return reply
+        size = len(reply.data)
+        data = await self._pool.run(call, size, partial(zlib.compress, reply.data, _FASTEST, GZIP_WINDOW))
+        encoding = ("content-encoding", "gzip"), ("vary", "accept-encoding")
+        return replace(reply, data=data, headers=[*reply.headers, *encoding]) if len(data) < size else reply
+
+
+def accepts_gzip(header: str) -> bool:
+    """Return whether a client accepts replies in gzip, by its header accept-encoding (RFC 9110, section 12.5.3)."""
+    qualities = {}
+    for item in header.lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        values = [part[2:] for part in parameters if part.startswith("q=")]
+        qualities[name] = not values or _QUALITY_ZERO.fullmatch(values[0]) is None
+    return qualities.get("gzip", qualities.get("*", False))
 
 
 class AnswerOperation:

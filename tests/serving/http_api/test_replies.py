@@ -1,0 +1,93 @@
+"""Compressed replies, and the page of metrics."""
+
+import gzip
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.http_api.steps import accepts_gzip
+from tests.serving.conftest import serve
+from tests.serving.http_api.requests import port_of, post, send
+
+TEXTS = ["the cat sees the old dog"] * 100
+
+
+@pytest.fixture(scope="module")
+def packed(all_tasks):
+    """Server that compresses replies."""
+    with serve(all_tasks[0], http_port=0, http_gzip=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("br, *", True),
+        ("*;q=0.1", True),
+        ("", False),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+        ("*;q=0", False),
+        ("x-gzip", False),
+    ],
+)
+def test_accept_encoding(header, expected):
+    """Clients accept gzip by name or by `*`, unless its quality is 0."""
+    assert accepts_gzip(header) is expected
+
+
+def test_large_replies_are_compressed(packed):
+    """A large reply is compressed for clients that accept it, and holds the same."""
+    body = {"model": "embedder", "input": TEXTS}
+
+    plain = post(packed, "/v1/embeddings", body)
+    small = post(packed, "/v1/embeddings", body | {"input": TEXTS[:1]}, accept_encoding="gzip")
+    found = post(packed, "/v1/embeddings", body, accept_encoding="gzip")
+
+    assert "content-encoding" not in plain.headers | small.headers
+    assert (found.headers["content-encoding"], found.headers["vary"]) == ("gzip", "accept-encoding")
+    assert int(found.headers["content-length"]) == len(found.data) < len(plain.data)
+    assert gzip.decompress(found.data) == plain.data
+
+
+def test_clients_unpack(packed):
+    """HTTP libraries unpack replies by themselves, Triton's client with binary tensors, too."""
+    address = f"127.0.0.1:{port_of(packed)}"
+    with httpx.Client() as client:
+        reply = client.post(f"http://{address}/embed", json={"inputs": TEXTS})
+    text = triton.InferInput("text", [len(TEXTS)], "BYTES")
+    text.set_data_from_numpy(np.array(TEXTS, dtype=object))
+    with triton.InferenceServerClient(address) as client:
+        found = client.infer("embedder", [text], response_compression_algorithm="gzip")
+
+    assert (reply.headers["content-encoding"], len(reply.json())) == ("gzip", len(TEXTS))
+    assert found.as_numpy("embedding").shape == (len(TEXTS), 8)
+
+
+def test_replies_are_not_compressed_by_default(web):
+    """Without the setting, no reply is compressed."""
+    reply = post(web, "/v1/embeddings", {"model": "embedder", "input": TEXTS}, accept_encoding="gzip")
+
+    assert "content-encoding" not in reply.headers
+
+
+def test_metrics_page(web, all_tasks, tmp_path):
+    """The page has the metrics of the metrics port; a server with tokens wants one for it."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token")
+    post(web, "/v1/embed", {"texts": ["a"]})
+
+    page = send(web, "GET", "/metrics")
+    with serve(all_tasks[0], http_port=0, tokens_file=tokens) as running:
+        refused = send(running, "GET", "/metrics")
+
+    names = {family.name for family in text_string_to_metric_families(page.data.decode())}
+    assert {"http_server_handled", "grpc_server_handled", "bertline_batch_rows"} <= names
+    assert page.headers["content-type"].startswith("text/plain")
+    assert refused.status == 401
