@@ -35,6 +35,7 @@ from bertline._replies import (
     read_tokenized,
     read_values,
     read_vectors,
+    read_zero_shot,
 )
 from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized
 from bertline.v1 import encoder_pb2 as pb
@@ -42,6 +43,8 @@ from bertline.v1 import encoder_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 """Service name of the server's health. Appended `/NAME` and `/NAME/VERSION` give the health of models."""
 
+MAX_PAIRS = 1024
+"""Maximum number of pairs of text and label in one request of `zero_shot`."""
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
@@ -165,6 +168,33 @@ def fill_mask_call(
         targets=[read_option("targets", target) for target in read_items(targets, "targets")],
     )
     return Call("FillMask", split(read_texts(texts), "texts", request), read_fills, join_lists)
+
+
+def zero_shot_call(
+    texts: Iterable[str],
+    labels: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    template: str,
+    multi_label: bool,
+    top_k: int | None,
+) -> Call[list[Classification]]:
+    """See `Client.zero_shot`."""
+    names = [read_option("labels", label) for label in read_items(labels, "labels")]
+    request = partial(
+        pb.ZeroShotRequest,
+        model=read_model(model, version),
+        labels=names,
+        template=read_option("template", template),
+        multi_label=read_flag("multi_label", multi_label),
+        truncate=read_flag("truncate", truncate),
+        top_k=read_count("top_k", top_k),
+    )
+    requests = split(read_texts(texts), "texts", request, max(1, MAX_PAIRS // (len(names) or 1)))
+    read = partial(read_zero_shot, multi_label=bool(multi_label))
+    return Call("ZeroShot", requests, read, join_lists)
 
 
 def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: str) -> Call[list[Tokenized]]:

@@ -139,18 +139,21 @@ def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
     usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
 
 
-def split(items: Sequence[ItemT], field: str, request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
+def split(
+    items: Sequence[ItemT], field: str, request: Callable[..., Any], max_items: int | None = None
+) -> Callable[[int], Iterator[Request]]:
     """Return a function that splits inputs into requests lazily, so that few messages exist at the same time.
 
     Args:
         items: inputs.
         field: field of the request that holds them.
         request: returns the message.
+        max_items: maximum number of inputs in a request, besides the one that the function is given.
     """
 
     def requests(batch_size: int) -> Iterator[Request]:
-        first = 0
-        for part in batches(items, _num_bytes, max_items=batch_size, max_bytes=MAX_REQUEST_BYTES):
+        first, count = 0, min(batch_size, max_items or batch_size)
+        for part in batches(items, _num_bytes, max_items=count, max_bytes=MAX_REQUEST_BYTES):
             yield Request(request(**{field: part}), first, len(part))
             first += len(part)
 

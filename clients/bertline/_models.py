@@ -17,6 +17,11 @@ def can_rerank(model: Model, is_named: bool) -> bool:
     return model.task == "regression" or (is_named and model.task == "classification")
 
 
+def can_zero_shot(model: Model) -> bool:
+    """Return whether a model classifies by labels of a request: it knows what entailment is."""
+    return model.task == "classification" and any(label.lower().startswith("entail") for label in model.labels)
+
+
 def model_of_task(
     models: Iterable[Model],
     task: str,

@@ -67,6 +67,12 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     ]
 
 
+def read_zero_shot(reply: pb.ZeroShotReply, *, multi_label: bool) -> list[Classification]:
+    """Return one result per text."""
+    kind = pb.PROBLEM_TYPE_MULTI_LABEL if multi_label else pb.PROBLEM_TYPE_SINGLE_LABEL
+    return read_classifications(pb.ClassifyReply(results=reply.results, problem_type=kind))
+
+
 def read_values(reply: pb.RegressReply) -> list[float]:
     """Return one result per input."""
     _check_finite(reply.values)

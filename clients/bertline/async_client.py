@@ -32,6 +32,7 @@ from bertline._calls import (
     rerank_call,
     tag_call,
     tokenize_call,
+    zero_shot_call,
 )
 from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
@@ -207,6 +208,26 @@ class AsyncClient:
     ) -> list[tuple[MaskFill, ...]]:
         """See `Client.fill_mask`."""
         call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
+        return await self._run(call, timeout, usage)
+
+    async def zero_shot(
+        self,
+        texts: Iterable[str],
+        labels: Iterable[str],
+        *,
+        template: str = "",
+        multi_label: bool = False,
+        top_k: int | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Classification]:
+        """See `Client.zero_shot`."""
+        call = zero_shot_call(
+            texts, labels, model, version, truncate, template=template, multi_label=multi_label, top_k=top_k
+        )
         return await self._run(call, timeout, usage)
 
     async def tokenize(

@@ -103,6 +103,7 @@ for command in (
     rows.tag,
     rows.choose,
     rows.fill_mask,
+    rows.zero_shot,
 ):
     app.command(cls=JobCommand)(job_command(command))
 app.command()(bench)

@@ -32,6 +32,7 @@ from bertline._calls import (
     rerank_call,
     tag_call,
     tokenize_call,
+    zero_shot_call,
 )
 from bertline._connection import Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
@@ -351,6 +352,43 @@ class Client:
             For each text, one MaskFill per mask, in the order of the text.
         """
         call = fill_mask_call(texts, model, version, truncate, top_k=top_k, targets=targets)
+        return self._run(call, timeout, usage)
+
+    def zero_shot(
+        self,
+        texts: Iterable[str],
+        labels: Iterable[str],
+        *,
+        template: str = "",
+        multi_label: bool = False,
+        top_k: int | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[Classification]:
+        """Return which of the given labels fit each text, by a model for natural language inference.
+
+        Args:
+            texts: list of texts. A single string raises TypeError.
+            labels: labels to choose from, each once; at least two, or one with `multi_label`.
+            template: sentence with `{}`, which stands for the label; empty for `This example is {}.`
+            multi_label: let a text have any number of labels: each is judged on its own.
+            top_k: maximum number of labels per text; None for all. With `multi_label`, selected ones come in addition.
+            model: name of the model; empty for the only loaded one with a label `entailment`.
+            version: model version; empty for the highest loaded version.
+            truncate: truncate texts that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
+
+        Returns:
+            One classification per text, as of `classify`.
+        """
+        call = zero_shot_call(
+            texts, labels, model, version, truncate, template=template, multi_label=multi_label, top_k=top_k
+        )
         return self._run(call, timeout, usage)
 
     def tokenize(

@@ -6,6 +6,7 @@ from serving.endpoints.classify import Choose, Classify, Regress
 from serving.endpoints.embed import Embed
 from serving.endpoints.fill_mask import FillMask
 from serving.endpoints.rerank import Rerank
+from serving.endpoints.zero_shot import ZeroShot
 
 ENDPOINTS: tuple[TextEndpoint, ...] = (
     Embed(),
@@ -16,5 +17,6 @@ ENDPOINTS: tuple[TextEndpoint, ...] = (
     Tag(),
     FillMask(),
     Rerank(),
+    ZeroShot(),
 )
 """Endpoints that run a model."""

@@ -36,7 +36,7 @@ class TextEndpoint(Endpoint):
     name: ClassVar[str]
     """Method of the service."""
     task: ClassVar[str]
-    """Task of its models; Rerank's own name, as its models have several."""
+    """Task of its models; a name of its own for Rerank and ZeroShot, whose models have others."""
     request_type: ClassVar[type[Message]]
     reply_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"

@@ -33,14 +33,19 @@ class Classify(TextEndpoint):
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
     ) -> bytes:
-        result, selected = pb.Classification(), frozenset(prediction.selected)
-        for name, score in prediction.top(request.top_k or None):
-            result.labels.add(label=name, score=score, selected=name in selected)
-        return result.SerializeToString()
+        return serialize_classification(prediction, request.top_k)
 
     def start_reply(self, results: Sequence[bytes], task: Classification) -> pb.ClassifyReply:
         several = task.settings.is_multi_label
         return pb.ClassifyReply(problem_type=pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL)
+
+
+def serialize_classification(prediction: ClassificationPrediction, top_k: int) -> bytes:
+    """Return a prediction as a serialised Classification, with `top_k` labels (0 for all) and the selected ones."""
+    result, selected = pb.Classification(), frozenset(prediction.selected)
+    for name, score in prediction.top(top_k or None):
+        result.labels.add(label=name, score=score, selected=name in selected)
+    return result.SerializeToString()
 
 
 def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:

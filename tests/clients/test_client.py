@@ -32,6 +32,7 @@ METHODS = (
     "rerank",
     "tag",
     "fill_mask",
+    "zero_shot",
     "tokenize",
     "models",
     "model",

@@ -32,7 +32,7 @@ from serving.core.errors import (
 )
 from serving.grpc_api.status import status_of
 from tests.serving.conftest import serve
-from tests.serving.models import SETTINGS, write_model
+from tests.serving.models import SETTINGS, edit_manifest, write_model
 
 
 def test_vectors_are_the_same_in_every_process() -> None:
@@ -47,7 +47,7 @@ def test_every_rpc_is_answered() -> None:
     rpcs = set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
     assert rpcs == {*ANSWERS, "ListModels", "GetModel"}
-    assert set(TASKS) == set(ANSWERS) - {"Rerank", "Tokenize"}
+    assert set(TASKS) == set(ANSWERS) - {"Rerank", "Tokenize", "ZeroShot"}
     assert all(hasattr(testing, name) for name in testing.__all__)
 
 
@@ -83,8 +83,16 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
     write_model(models, "embedder", version="10", task="embedding")
     write_model(models, "sorter", task="classification")
     write_model(models, "sorter2", task="classification")
+    write_model(models, "inference", task="classification")
     tasks = {"embedder": "embedding", "sorter": "classification", "sorter2": "classification"}
+    for name in ("sorter", "sorter2"):
+        edit_manifest(models / name / "1", settings=SETTINGS["classification"] | {"labels": ["no", "maybe", "yes"]})
     fakes = [FakeModel(name=name, task=task, max_seq_length=32) for name, task in tasks.items()]
+    fakes.append(
+        FakeModel(
+            name="inference", task="classification", max_seq_length=32, labels=SETTINGS["classification"]["labels"]
+        )
+    )
     for task, length in {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32}.items():
         write_model(models, task, task=task)
         about = {"settings": SETTINGS[task]}
@@ -128,6 +136,12 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.rerank([("cat", ["dog"])], model="sorter", label="dog"),
         lambda client: client.rerank([("cat", ["dog"])], label="dog"),
         lambda client: client.rerank([("cat", ["dog"])], model="tagging"),
+        lambda client: client.zero_shot(["cat"], ["dog", "bird"], model="tagging"),
+        lambda client: client.zero_shot(["cat"], ["dog"]),
+        lambda client: client.zero_shot(["cat", ""], ["dog", "bird"], model="inference"),
+        lambda client: client.zero_shot(["cat " * 40], ["dog", "bird"], model="inference"),
+        lambda client: client.zero_shot(["cat"], ["dog", "", "dog"], model="inference"),
+        lambda client: client.zero_shot(["cat"], ["dog", "bird"], template="it", model="inference"),
         lambda client: client.tag([[" ", ""], [], " "]),
         lambda client: client.fill_mask(["cat"]),
         lambda client: client.fill_mask(["cat " * 30 + "[MASK]"], truncate=True),
@@ -219,6 +233,7 @@ def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
         ("choose", [("cat " * 20, ["bird", "tree"])], {"truncate": True}),
         ("answer", [("cat", ["dog", "bird"])], {}),
         ("rerank", [("cat", ["dog", "bird"]), ("dog", ["cat"])], {"top_n": 1}),
+        ("zero_shot", ["cat", "dog " * 40], {"labels": ["a", "bird"], "truncate": True, "template": "{}"}),
         ("tag", [["cat", "dog"], "cat"], {}),
         ("fill_mask", ["[MASK] " + "cat " * 40 + "[MASK]"], {"truncate": True}),
     ],

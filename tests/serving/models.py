@@ -30,7 +30,7 @@ SETTINGS = {
         "pooling": "mean",
         "prompts": {"query": "the old ", "document": "", "long": "the old " * 8},
     },
-    "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "yes"]},
+    "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "entailment"]},
     "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},
     "masked-lm": {"max_seq_length": 32},
     "regression": {"max_seq_length": 32},

@@ -107,7 +107,7 @@ def sound(rng, method):
             inputs=[pb.RerankInput(query="who", documents=[item, text(rng, 40)]) for item in _texts(rng)],
             truncate=truncate,
             top_n=top_k,
-            label=rng.choice(["", "yes"]),
+            label=rng.choice(["", "entailment"]),
         ),
         "Tag": lambda: pb.TagRequest(
             model=_model(rng, "tagger"),
@@ -117,6 +117,15 @@ def sound(rng, method):
         ),
         "FillMask": lambda: pb.FillMaskRequest(
             model=_model(rng, "filler"), texts=[item + "[MASK]" for item in _texts(rng)], top_k=top_k, targets=["cat"]
+        ),
+        "ZeroShot": lambda: pb.ZeroShotRequest(
+            model=_model(rng, "classifier"),
+            texts=_texts(rng),
+            labels=rng.choice([["cat", "dog"], [text(rng), "dog", "dog"]]),
+            template=rng.choice(["", "the {}", text(rng)]),
+            multi_label=rng.random() < 0.5,
+            truncate=truncate,
+            top_k=top_k,
         ),
         "Tokenize": lambda: pb.TokenizeRequest(model=_model(rng, "embedder"), inputs=_pairs(rng)),
         "GetModel": lambda: pb.GetModelRequest(model=_model(rng, "embedder")),

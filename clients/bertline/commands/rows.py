@@ -153,6 +153,30 @@ def choose(
     job.run(OPERATIONS["choose"], [{"question": question, "choices": choices}] if question is not None else None, {})
 
 
+def zero_shot(
+    job: JobOptions,
+    texts: Texts = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="LABEL", help="Label to choose from, several times.", show_default=False),
+    ] = None,
+    template: Annotated[
+        str, typer.Option(help="Sentence with {}, which stands for the label. Default: This example is {}.")
+    ] = "",
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="A text may have any number of labels: judge each on its own.")
+    ] = False,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of labels. Default: all.")
+    ] = None,
+) -> None:
+    """Choose among labels of your own, by a model for natural language inference. Rows need `text`."""
+    if not labels:
+        raise typer.BadParameter("name the labels: bertline zero-shot --label sports --label politics TEXT")
+    options = {"labels": labels, "template": template, "multi_label": multi_label, "top_k": top_k}
+    job.run(OPERATIONS["zero_shot"], _rows(texts), options)
+
+
 def fill_mask(job: JobOptions, texts: Texts = None, top_k: TopK = 5) -> None:
     """Predict the most likely tokens at each mask, [MASK] or <mask> by the model. Rows need `text`."""
     job.run(OPERATIONS["fill_mask"], _rows(texts), {"top_k": top_k})

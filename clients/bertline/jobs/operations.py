@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertline._models import can_rerank
+from bertline._models import can_rerank, can_zero_shot
 from bertline.results import (
     Answer,
     Choice,
@@ -25,7 +25,7 @@ from bertline.results import (
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
-RERANK = "rerank"
+RERANK, ZERO_SHOT = "rerank", "zero_shot"
 
 
 class MissingColumn(ValueError):
@@ -55,12 +55,14 @@ class Operation:
 
     def fits(self, model: Model, *, is_named: bool) -> bool:
         """Return whether a model can do the operation; `is_named` is False if the server has to choose it."""
-        return can_rerank(model, is_named) if self.method == RERANK else model.task == self.task
+        if self.method == RERANK:
+            return can_rerank(model, is_named)
+        return can_zero_shot(model) if self.method == ZERO_SHOT else model.task == self.task
 
-    def for_model(self, model: Model | None) -> Operation:
+    def for_job(self, model: Model | None, options: Mapping[str, Any]) -> Operation:
         """Return the operation with the columns that a model gives; None for an unknown model."""
-        several = model is not None and model.multi_label and self.multi_label_types
-        return replace(self, types=self.multi_label_types) if several else self
+        several = options.get("multi_label", model is not None and model.multi_label)
+        return replace(self, types=self.multi_label_types) if several and self.multi_label_types else self
 
     def columns(self, names: Mapping[str, str]) -> list[str]:
         """Return the input columns that the operation reads.
@@ -224,6 +226,16 @@ OPERATIONS = {
             _choice_input,
             _choice,
             {"choice": int, "score": float, "scores": [float]},
+        ),
+        Operation(
+            ZERO_SHOT,
+            "zero-shot",
+            _TEXT,
+            {},
+            lambda columns: columns["text"],
+            _classification,
+            {"label": str, "score": float, "labels": _LABELS},
+            {"label": str, "score": float, "selected": [str], "labels": _LABELS},
         ),
         Operation(
             "fill_mask",

@@ -90,7 +90,7 @@ class JobSpec:
     @property
     def operation(self) -> Operation:
         """Operation that the job does on each row."""
-        return OPERATIONS[self.method].for_model(self.model)
+        return OPERATIONS[self.method].for_job(self.model, self.options)
 
     @property
     def is_folder(self) -> bool:

@@ -64,20 +64,35 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
 def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
     """Return all labels, with probabilities derived from the text; of a multi-label model, each from 0 to 1."""
     names, several = model.labels_for(TASKS["Classify"]), model.multi_label
-    results = []
-    for item in request.inputs:
-        texts = [f"{name} {item.text} {item.text_pair}" for name in names]
-        scores = [_uniform(text, 1)[0] for text in texts] if several else _probabilities(texts).tolist()
-        ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
-        labels = [
-            pb.LabelScore(label=name, score=score, selected=score >= 0.5 if several else not rank)
-            for rank, (name, score) in enumerate(ranked)
-        ]
-        count = request.top_k or len(labels)
-        kept = [label for rank, label in enumerate(labels) if rank < count or label.selected]
-        results.append(pb.Classification(labels=kept))
+    results = [
+        _classification(names, f"{item.text} {item.text_pair}", request.top_k, several=several)
+        for item in request.inputs
+    ]
     kind = pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL
     return pb.ClassifyReply(results=results, problem_type=kind)
+
+
+def _classification(names: Sequence[str], text: str, top_k: int, *, several: bool) -> pb.Classification:
+    """Return labels for a text: `top_k` (0 for all), and the selected ones; `several` is true with any number."""
+    texts = [f"{name} {text}" for name in names]
+    scores = [_uniform(text, 1)[0] for text in texts] if several else _probabilities(texts).tolist()
+    ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
+    labels = [
+        pb.LabelScore(label=name, score=score, selected=score >= 0.5 if several else not rank)
+        for rank, (name, score) in enumerate(ranked)
+    ]
+    count = top_k or len(labels)
+    return pb.Classification(labels=[label for rank, label in enumerate(labels) if rank < count or label.selected])
+
+
+def zero_shot(model: FakeModel, request: pb.ZeroShotRequest) -> pb.ZeroShotReply:
+    """Return the labels of the request, with probabilities derived from label and text."""
+    return pb.ZeroShotReply(
+        results=[
+            _classification(request.labels, f"{request.template} {text}", request.top_k, several=request.multi_label)
+            for text in request.texts
+        ]
+    )
 
 
 def regress(model: FakeModel, request: pb.RegressRequest) -> pb.RegressReply:
@@ -190,6 +205,7 @@ ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
     "Rerank": rerank,
     "Tag": tag,
     "FillMask": fill_mask,
+    "ZeroShot": zero_shot,
     "Tokenize": tokenize,
 }
 """Answer of each RPC, except ListModels and GetModel."""

@@ -37,11 +37,13 @@ def check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str
     max_length = sys.maxsize if any_length else model.max_seq_length
     violations, read, cut = [], [], []
     for place, item in _inputs(method, request):
-        sequences = _sequences(method, item)
+        sequences = _sequences(method, item, request)
         invalid = [(name, refused[text]) for name, text in _texts(item).items() if text in refused]
         invalid = invalid or list(
             _invalid_parts(method, item, sequences, max_length, truncate=_truncates(method, request, model))
         )
+        if method == "ZeroShot":  # the same text is part of several sequences
+            invalid = list({name: (name, reason) for name, reason in invalid}.values())
         violations += [(f"{place}{name}", reason) for name, reason in dict.fromkeys(invalid)]
         lengths = [_length(texts) for texts in sequences]
         cut.append(sum(max(0, length - max_length) for length in lengths))
@@ -68,8 +70,22 @@ def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tup
     """Yield invalid fields other than inputs."""
     if method == "Rerank":
         yield from _invalid_label(request.label, model)
+    elif method == "ZeroShot":
+        yield from _invalid_labels(request)
     elif method == "Embed":
         yield from _invalid_options(request, model)
+
+
+def _invalid_labels(request: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the labels and the template of ZeroShot."""
+    least = (1 if request.multi_label else 2) if request.texts else 0
+    if len(request.labels) < least:
+        yield "labels", f"too few: `{len(request.labels)}`; give at least {least}"
+    yield from ((f"labels[{index}]", "blank") for index, label in enumerate(request.labels) if not label.strip())
+    if len(set(request.labels)) < len(request.labels):
+        yield "labels", "given twice"
+    if request.template and request.template.count("{}") != 1:
+        yield "template", "needs one `{}`, which stands for the label"
 
 
 def _invalid_label(label: str, model: FakeModel) -> Iterator[tuple[str, str]]:
@@ -100,7 +116,7 @@ def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]
 
 def _inputs(method: str, request: Any) -> list[tuple[str, Any]]:
     """Return each input after its path in the request."""
-    name = "texts" if method in ("Embed", "FillMask") else "inputs"
+    name = "texts" if method in ("Embed", "FillMask", "ZeroShot") else "inputs"
     return [(f"{name}[{index}]", item) for index, item in enumerate(getattr(request, name))]
 
 
@@ -115,8 +131,13 @@ def _texts(item: Any) -> Texts:
     return found
 
 
-def _sequences(method: str, item: Any) -> list[Texts]:
+def _sequences(method: str, item: Any, request: Any) -> list[Texts]:
     """Return the sequences that a model reads: one per choice, context or document."""
+    if method == "ZeroShot":
+        template = request.template or "This example is {}."
+        return [
+            {"": item, f".labels[{index}]": template.replace("{}", name)} for index, name in enumerate(request.labels)
+        ]
     if isinstance(item, str):
         return [{"": item}]
     if method == "Choose":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertline._models import can_rerank
+from bertline._models import can_rerank, can_zero_shot
 from bertline._replies import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
@@ -22,8 +22,11 @@ TASKS = {
     "Tag": "tagging",
     "FillMask": "masked-lm",
 }
-"""Task that each RPC needs. Any model answers the other RPCs, except Rerank, see `can_rerank`."""
-RERANK = "Rerank"
+"""Task that each RPC needs. Any model answers the other RPCs, except Rerank and ZeroShot."""
+RERANK, ZERO_SHOT = "Rerank", "ZeroShot"
+_NAMES = {RERANK: "rerank", ZERO_SHOT: "zero-shot"}
+"""What RPCs do that have models of other tasks."""
+_REFUSALS = {RERANK: "rank documents", ZERO_SHOT: "classify by labels of the request"}
 _LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
 
 
@@ -108,8 +111,8 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
     name = ref.name or _only_name(models, method)
     versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
     for found in sorted(versions, key=_rank, reverse=True):
-        if found.serves and method == RERANK and not _fits(found, method, is_named=True):
-            reason = f"{found} cannot rank documents"
+        if found.serves and method in _REFUSALS and not _fits(found, method, is_named=True):
+            reason = f"{found} cannot {_REFUSALS[method]}"
             raise Refusal("INVALID_ARGUMENT", reason, [("model", reason)])
         if found.serves and not _fits(found, method, is_named=True):
             raise Refusal(
@@ -128,16 +131,16 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
 
 def _task(method: str) -> str:
     """Return the task of an RPC, as messages name it; empty if any model will do."""
-    return "rerank" if method == RERANK else TASKS.get(method, "")
+    return _NAMES.get(method, TASKS.get(method, ""))
 
 
 def _fits(model: FakeModel, method: str, *, is_named: bool) -> bool:
     """Return whether a model answers an RPC; `is_named` is False if the server has to choose it."""
-    if not model.task or method not in (RERANK, *TASKS):
+    if not model.task or not _task(method):
         return True
     if method == RERANK:
         return can_rerank(read_model_info(model.info), is_named)
-    return model.task == TASKS[method]
+    return can_zero_shot(read_model_info(model.info)) if method == ZERO_SHOT else model.task == TASKS[method]
 
 
 def _only_name(models: Sequence[FakeModel], method: str) -> str:

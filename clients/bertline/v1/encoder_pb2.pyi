@@ -456,6 +456,38 @@ class RerankReply(_message.Message):
     timings: Timings
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[RerankResult, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
+class ZeroShotRequest(_message.Message):
+    __slots__ = ("model", "texts", "labels", "template", "multi_label", "truncate", "top_k")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    MULTI_LABEL_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    template: str
+    multi_label: bool
+    truncate: bool
+    top_k: int
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., template: _Optional[str] = ..., multi_label: _Optional[bool] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ...) -> None: ...
+
+class ZeroShotReply(_message.Message):
+    __slots__ = ("model", "results", "num_tokens", "num_truncated", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[Classification]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[Classification, _Mapping]]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "inputs")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -74,6 +74,11 @@ class EncoderStub:
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.RerankRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.RerankReply.FromString,
                 _registered_method=True)
+        self.ZeroShot = channel.unary_unary(
+                '/bertline.v1.Encoder/ZeroShot',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.ZeroShotRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.ZeroShotReply.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/bertline.v1.Encoder/Tokenize',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.TokenizeRequest.SerializeToString,
@@ -151,6 +156,14 @@ class EncoderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ZeroShot(self, request, context):
+        """Return labels that the request names, with probabilities for each text. For models of task `classification` that
+        were trained on natural language inference: pairs of text and hypothesis, with a label `entailment`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Return the tokens of each text or pair of texts. For any model.
         """
@@ -214,6 +227,11 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.Rerank,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.RerankRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.RerankReply.SerializeToString,
+            ),
+            'ZeroShot': grpc.unary_unary_rpc_method_handler(
+                    servicer.ZeroShot,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.ZeroShotRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.ZeroShotReply.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -447,6 +465,33 @@ class Encoder:
             '/bertline.v1.Encoder/Rerank',
             bertline_dot_v1_dot_encoder__pb2.RerankRequest.SerializeToString,
             bertline_dot_v1_dot_encoder__pb2.RerankReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ZeroShot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/ZeroShot',
+            bertline_dot_v1_dot_encoder__pb2.ZeroShotRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.ZeroShotReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,11 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ),
     ("tag", [["🦉 sits in Zürich", ["in", "Rome"]]], ASK | {"return_words": True}),
     ("fill_mask", [["The [MASK] sits in the [MASK]."]], ASK | {"top_k": 3, "targets": ["owl", "cat"]}),
+    (
+        "zero_shot",
+        [["🦉 sits in Zürich", "text"], ["bird", "city"]],
+        ASK | {"template": "about {}", "multi_label": True, "top_k": 1},
+    ),
     ("tokenize", [["🦉 sits", ["text", "pair"]]], {"model": "fake", "version": "1"}),
     ("models", [], {}),
     ("model", ["fake", "1"], {}),

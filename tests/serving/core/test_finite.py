@@ -53,6 +53,7 @@ def requests(text):
         ),
         "Tag": pb.TagRequest(inputs=[pb.TagInput(words=words)]),
         "FillMask": pb.FillMaskRequest(texts=[text]),
+        "ZeroShot": pb.ZeroShotRequest(texts=[text], labels=["the cat", "a dog"], template="{} sees"),
     }
 
 

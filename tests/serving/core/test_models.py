@@ -124,8 +124,8 @@ def test_graph_of_another_task(tmp_path):
 
 
 def test_every_task_is_served():
-    """Each task has one endpoint of its own; Rerank has models of several."""
-    assert sorted(endpoint.task for endpoint in ENDPOINTS) == sorted([*TASKS, "rerank"])
+    """Each task has one endpoint of its own; Rerank and ZeroShot have models of others."""
+    assert sorted(endpoint.task for endpoint in ENDPOINTS) == sorted([*TASKS, "rerank", "zero-shot"])
 
 
 def test_model_directory_with_another_name_is_an_error(tmp_path):

@@ -177,7 +177,7 @@ def test_list_models(server, references):
         name: reference.task.name for name, reference in references.items()
     }
     assert (models["embedder"].dim, models["classifier"].dim) == (8, 0)
-    assert list(models["classifier"].labels) == ["no", "maybe", "yes"]
+    assert list(models["classifier"].labels) == ["no", "maybe", "entailment"]
     assert models["reader"].max_seq_length == 16
     assert models["filler"].precision == "fp32"
     assert models["filler"].digest in models["filler"].manifest_json

@@ -55,7 +55,7 @@ def test_ranking_equals_regression(server, references, query, documents):
     assert ranked == sorted(ranked)
 
 
-@pytest.mark.parametrize("label", ["no", "maybe", "yes"])
+@pytest.mark.parametrize("label", ["no", "maybe", "entailment"])
 def test_a_classification_ranks_by_the_probability_of_a_label(server, references, label):
     """Scores are the probability of the named label, and raw scores its log-odds."""
     reply = rerank(server, model="classifier", label=label)
@@ -128,9 +128,15 @@ def test_long_queries(server, model, longest):
         ({"documents": ["cat", " "], "model": "reader"}, "inputs[0].documents[1]: empty text"),
         ({"model": ""}, "several models are loaded for the task `rerank`; name one: reader/1 (spans), scorer/1"),
         ({"model": "embedder"}, "embedder/1 (embedding) cannot rank documents: models for `embedding` cannot"),
-        ({"model": "classifier"}, "`label` is missing; name the label that means that a document fits: no, maybe, yes"),
+        (
+            {"model": "classifier"},
+            "`label` is missing; name the label that means that a document fits: no, maybe",
+        ),
         ({"model": "classifier", "label": "perhaps"}, "`label` is unknown: `perhaps`; name the label"),
-        ({"label": "yes"}, "`label` is for models with labels, not for `regression`; leave it out: `yes`"),
+        (
+            {"label": "entailment"},
+            "`label` is for models with labels, not for `regression`; leave it out",
+        ),
         ({"model": "none"}, "model `none` does not exist"),
     ],
 )

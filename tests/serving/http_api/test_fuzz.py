@@ -28,6 +28,7 @@ REQUESTS = {
     "/rerank": {"query": "who", "texts": ["the cat", "a dog"], "return_text": True, "raw_scores": True},
     "/v1/tag": {"inputs": [{"text": "the cat"}, {"words": ["the", "cat"]}]},
     "/v1/fill-mask": {"texts": ["the [MASK]"], "targets": ["cat"], "top_k": 2},
+    "/v1/zero-shot": {"texts": ["the cat"], "labels": ["cat", "dog"], "template": "the {}", "top_k": 1},
     "/v1/tokenize": {"model": {"name": "embedder"}, "inputs": [{"text": "the cat"}]},
     "/v1/list-models": {},
     "/embed": {"inputs": ["the cat"], "normalize": True, "truncate": True},

@@ -83,7 +83,7 @@ def test_client_of_cohere(web, ranked, make):
 
 def test_classifications_need_a_label(web):
     """The field `label` names the label that means that a document fits."""
-    without, given = ask(web, model="classifier"), ask(web, model="classifier", label="yes")
+    without, given = ask(web, model="classifier"), ask(web, model="classifier", label="entailment")
 
     assert (without.status, without.json()["error"]["violations"][0]["field"]) == (400, "label")
     assert all(0 < item["relevance_score"] < 1 for item in given.json()["results"])

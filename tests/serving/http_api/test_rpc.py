@@ -21,6 +21,7 @@ REQUESTS = {
     ),
     "Tag": pb.TagRequest(inputs=[pb.TagInput(text=TEXTS[0])]),
     "FillMask": pb.FillMaskRequest(texts=["the [MASK] sees a dog"]),
+    "ZeroShot": pb.ZeroShotRequest(texts=TEXTS, labels=["a cat", "a river"], multi_label=True),
     "Tokenize": pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text=TEXTS[0])]),
     "ListModels": pb.ListModelsRequest(),
     "GetModel": pb.GetModelRequest(model=pb.ModelRef(name="embedder")),

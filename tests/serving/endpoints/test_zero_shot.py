@@ -1,0 +1,104 @@
+"""ZeroShot: labels of the request, by a model for natural language inference."""
+
+import grpc
+import pytest
+
+from bertline.v1 import encoder_pb2 as pb
+from tasks.zero_shot import create_zero_shot
+from tests.serving.conftest import serve
+from tests.serving.models import write_model
+
+TEXTS = ["the cat sees the old dog .", "a small bird"]
+LABELS = ["cat", "dog", "river"]
+
+
+def ask(server, texts=TEXTS, labels=LABELS, model="", **options):
+    return server.stub.ZeroShot(
+        pb.ZeroShotRequest(model=pb.ModelRef(name=model), texts=texts, labels=labels, **options)
+    )
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("template", ["", "the {} runs"])
+def test_zero_shot(server, references, template, multi_label):
+    """Replies have all labels, likeliest first, with the probabilities of the task; the only fitting model answers."""
+    reply = ask(server, template=template, multi_label=multi_label)
+
+    reference = references["classifier"]
+    task = create_zero_shot(reference.task, LABELS, template=template, multi_label=multi_label)
+    windows = task.encode(TEXTS)
+    for text, items, result in zip(TEXTS, windows, reply.results, strict=True):
+        prediction = task.decode(text, items, [reference.outputs(item) for item in items])
+        assert [item.label for item in result.labels] == [label for label, _ in prediction.ranked()]
+        assert [item.score for item in result.labels] == pytest.approx(
+            [score for _, score in prediction.ranked()], rel=1e-4
+        )
+        assert {item.label for item in result.labels if item.selected} == set(prediction.selected)
+    assert reply.model.name == "classifier"
+    assert list(reply.num_tokens) == [sum(map(len, items)) for items in windows]
+
+
+def test_top_k(server):
+    """Replies have top_k labels, and with multi_label all selected ones."""
+    every = ask(server, multi_label=True).results[0].labels
+    kept = ask(server, multi_label=True, top_k=1).results[0].labels
+    best = ask(server, top_k=1).results[0].labels
+
+    assert [item.label for item in kept] == [item.label for rank, item in enumerate(every) if item.selected or not rank]
+    assert len(best) == 1
+
+
+def test_long_texts(server):
+    """A text that is too long is refused once, or cut; the sentence of the label stays whole."""
+    text = "the cat sees " * 20
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(server, [text], template="the {} runs")
+    reply = ask(server, [text], template="the {} runs", truncate=True)
+
+    assert refused.value.details().startswith("texts[0]: text too long: `")
+    assert list(reply.num_tokens) == [3 * 32]
+    assert list(reply.num_truncated) == [3 * (60 - (32 - 3 - 3))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": []}, "labels: too few: `0`; give at least 2"),
+        ({"labels": ["cat"]}, "labels: too few: `1`; give at least 2"),
+        ({"labels": ["cat", " "]}, "labels[1]: blank"),
+        ({"labels": ["cat", "dog", "cat"]}, "labels: given twice: `cat`"),
+        ({"labels": ["cat", "the big dog " * 10]}, "labels[1]: its sentence is too long"),
+        ({"template": "the"}, "template: needs one `{}`"),
+        ({"template": "{} {}"}, "template: needs one `{}`"),
+        ({"template": "{}" + "a" * 2000}, "template: longer than 1024 characters"),
+        ({"texts": ["cat", ""]}, "texts[1]: empty text"),
+        (
+            {"model": "scorer"},
+            "scorer/1 (regression) cannot classify by labels of the request: it is no classification",
+        ),
+        ({"texts": ["cat"] * 100, "labels": [str(n) for n in range(100)]}, "too many pairs of text and label: `10000`"),
+    ],
+)
+def test_wrong_requests(server, changes, message):
+    """Errors name the field, and what to do."""
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(server, **changes)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in refused.value.details()
+
+
+def test_one_label_with_multi_label(server):
+    """A single label is judged on its own."""
+    (result,) = ask(server, TEXTS[:1], ["cat"], multi_label=True).results
+
+    assert 0 < result.labels[0].score < 1
+
+
+def test_no_model_for_inference(tmp_path):
+    """Without such a model, the error lists what is loaded."""
+    write_model(tmp_path, "scorer", task="regression")
+    with serve(tmp_path) as running, pytest.raises(grpc.RpcError) as refused:
+        ask(running)
+
+    assert refused.value.details() == "no model supports the task `zero-shot` (loaded: scorer/1 (regression))"
