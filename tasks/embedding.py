@@ -40,6 +40,14 @@ def activation_of(layer: str) -> Activation | None:
 _LAYERS = (NORMALIZE, *map(dense_layer, get_args(Activation)))
 
 
+InputType = Literal["query", "document"]
+"""What a text is to a search, for models that treat both kinds differently."""
+PROMPT_NAMES: Mapping[InputType, tuple[str, ...]] = {
+    "query": ("query",),
+    "document": ("document", "passage", "corpus"),
+}
+
+
 @dataclass(frozen=True)
 class EmbeddingSettings(TaskSettings):
     """Length, pooling, layers after pooling, and normalization."""
@@ -89,6 +97,13 @@ class EmbeddingSettings(TaskSettings):
             known = ", ".join(self.prompts) or "none"
             raise ValueError(f"unknown prompt: `{name}` (prompts of this model: {known})")
         return self.prompts[name] if name else ""
+
+    def prompt_name_for(self, kind: InputType) -> str:
+        """Return the name of the prompt for queries or documents; empty if the model has none.
+
+        Names are those that `encode_query` and `encode_document` of sentence-transformers look for.
+        """
+        return next((name for name in PROMPT_NAMES[kind] if name in self.prompts), "")
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:

@@ -45,6 +45,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
 MAX_PAIRS = 1024
 """Maximum number of pairs of text and label in one request of `zero_shot`."""
+InputType = Literal["query", "document"]
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
@@ -60,10 +61,13 @@ def embed_call(
     windows: bool,
     window_stride: int | None,
     prompt_name: str | None,
+    input_type: InputType | None,
 ) -> Call[np.ndarray]:
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
         raise ValueError(f"unknown pooling: `{pooling}` (one of: {', '.join(get_args(Pooling))})")
+    if input_type is not None and input_type not in get_args(InputType):
+        raise ValueError(f"unknown input_type: `{input_type}` (one of: {', '.join(get_args(InputType))})")
     request = partial(
         pb.EmbedRequest,
         model=read_model(model, version),
@@ -74,6 +78,7 @@ def embed_call(
         windows=read_flag("windows", windows),
         window_stride=read_count("window_stride", window_stride),
         prompt_name=None if prompt_name is None else read_option("prompt_name", prompt_name),
+        input_type=f"INPUT_TYPE_{input_type.upper()}" if input_type else None,
     )
     read = partial(read_vectors, normalized=bool(normalize))
     return Call("Embed", split(read_texts(texts), "texts", request), read, join_vectors)

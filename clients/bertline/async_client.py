@@ -19,6 +19,7 @@ import grpc.aio
 import numpy as np
 
 from bertline._calls import (
+    InputType,
     Pooling,
     answer_call,
     choose_call,
@@ -83,6 +84,7 @@ class AsyncClient:
         windows: bool = False,
         window_stride: int | None = None,
         prompt_name: str | None = None,
+        input_type: InputType | None = None,
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -101,6 +103,7 @@ class AsyncClient:
             windows=windows,
             window_stride=window_stride,
             prompt_name=prompt_name,
+            input_type=input_type,
         )
         return await self._run(call, timeout, usage)
 

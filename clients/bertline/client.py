@@ -19,6 +19,7 @@ import grpc
 import numpy as np
 
 from bertline._calls import (
+    InputType,
     Pooling,
     answer_call,
     choose_call,
@@ -102,6 +103,7 @@ class Client:
         windows: bool = False,
         window_stride: int | None = None,
         prompt_name: str | None = None,
+        input_type: InputType | None = None,
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -120,6 +122,7 @@ class Client:
             window_stride: tokens from the start of one window to the start of the next; None for no overlap.
             prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
                 None for the model's default prompt, if it has one; empty for none.
+            input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
@@ -141,6 +144,7 @@ class Client:
             windows=windows,
             window_stride=window_stride,
             prompt_name=prompt_name,
+            input_type=input_type,
         )
         return self._run(call, timeout, usage)
 

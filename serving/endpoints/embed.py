@@ -14,9 +14,10 @@ from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
-from tasks.embedding import Embedding, Pooling
+from tasks.embedding import Embedding, InputType, Pooling
 
 POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
+INPUT_TYPES: dict[int, InputType] = {pb.INPUT_TYPE_QUERY: "query", pb.INPUT_TYPE_DOCUMENT: "document"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_WINDOWS_PER_TOKEN = 4
 """Maximum number of windows that a token is part of. It limits the cost of a text to a multiple of its length."""
@@ -36,15 +37,15 @@ class Embed(TextEndpoint):
         task: Any = model.task
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
-        has_prompt_name = request.HasField("prompt_name")
-        if not (request.windows or request.dimensions or has_prompt_name):  # `replace` takes several microseconds
+        prompt_name = _prompt_name(request, task)
+        if not (request.windows or request.dimensions) and prompt_name is None:  # `replace` takes several microseconds
             return task  # type: ignore[no-any-return]
         return replace(
             task,
             windows=request.windows,
             window_stride=request.window_stride,
             dimensions=request.dimensions,
-            prompt_name=request.prompt_name if has_prompt_name else None,
+            prompt_name=prompt_name,
         )
 
     def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
@@ -64,6 +65,13 @@ class Embed(TextEndpoint):
 
     def serialized_results(self, results: Sequence[bytes]) -> Iterable[bytes]:
         return (header(VECTORS, sum(map(len, results))), *results) if results else ()
+
+
+def _prompt_name(request: pb.EmbedRequest, task: Any) -> str | None:
+    """Return the name of the prompt that a request asks for; None for the model's default prompt."""
+    if kind := INPUT_TYPES.get(request.input_type):
+        return str(task.settings.prompt_name_for(kind))
+    return request.prompt_name if request.HasField("prompt_name") else None
 
 
 def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
@@ -91,7 +99,11 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
 
 
 def _prompt_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]:
-    name = request.prompt_name if request.HasField("prompt_name") else None
+    if request.input_type not in (pb.INPUT_TYPE_UNSPECIFIED, *INPUT_TYPES):
+        yield Violation("input_type", f"unknown: {request.input_type} (1 for query, 2 for document)")
+    elif request.input_type and request.HasField("prompt_name"):
+        yield Violation("input_type", "set together with `prompt_name`; give one of them")
+    name = _prompt_name(request, task)
     try:
         prompt = task.settings.prompt(name)
     except ValueError as error:

@@ -40,6 +40,10 @@ class EmbeddingsRequest(Fields):
     model: str = ""
     dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
+    prompt_name: str | None = None
+    """Prompt of the model before each text; no field of OpenAI's, as `input_type`."""
+    input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
+    """`query` or `document`, also under the names that NVIDIA's and Cohere's services give them."""
     user: str | None = None
     """Ignored: the server keeps no record of end users."""
 
@@ -53,10 +57,17 @@ class EmbeddingsRequest(Fields):
         request = pb.EmbedRequest(model=model_reference(self.model), texts=cast(list[str], self.input))
         if self.dimensions is not None:
             request.dimensions = self.dimensions
+        if self.prompt_name is not None:
+            request.prompt_name = self.prompt_name
+        if self.input_type is not None:
+            request.input_type = pb.INPUT_TYPE_QUERY if "query" in self.input_type else pb.INPUT_TYPE_DOCUMENT
         return request.SerializeToString()
 
     def token_request(self, model: Model) -> bytes:
         """Return the request for token ids as a serialised ModelInferRequest."""
+        if self.prompt_name or self.input_type:
+            field = "prompt_name" if self.prompt_name else "input_type"
+            raise invalid_field(field, "token ids get no prompt; send texts, or put its tokens before")
         lengths, longest = [len(row) for row in self.input], model.task.settings.max_seq_length
         for number, length in enumerate(lengths):
             if length > longest:

@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.open_inference.tensors import invalid_field, quoted
 
-_KINDS = {"truncate": bool, "normalize": bool, "prompt_name": str, "top_k": int}
+_KINDS = {"truncate": bool, "normalize": bool, "prompt_name": str, "input_type": str, "top_k": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Options:
     """Return vectors of length 1; None for the default of the model."""
     prompt_name: str | None = None
     """Name of the model's prompt before each text; None for the model's default prompt, empty for none."""
+    input_type: str | None = None
+    """`query` or `document`, for the model's prompt for them; not together with `prompt_name`."""
     top_k: int | None = None
     """Maximum number of results for a text or a mask; None for the default of the task."""
 

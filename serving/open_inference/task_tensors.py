@@ -14,10 +14,10 @@ from serving.core.models import Model
 from serving.endpoints.classify import check_num_labels
 from serving.endpoints.fill_mask import DEFAULT_TOP_K, check_num_tokens
 from serving.open_inference.options import Options
-from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field
+from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field, quoted
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
-from tasks.embedding import Embedding
+from tasks.embedding import PROMPT_NAMES, Embedding
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
@@ -92,11 +92,20 @@ def _with_prompt(task: Embedding, name: str) -> Embedding:
     return replace(task, prompt_name=name)
 
 
+def _with_prompt_for(task: Embedding, options: Options) -> Embedding:
+    kind: Any = options.input_type
+    if kind not in PROMPT_NAMES:
+        raise invalid_field("parameters[input_type]", f"must be {' or '.join(PROMPT_NAMES)}: {quoted(kind)}")
+    if options.prompt_name is not None:
+        raise invalid_field("parameters[input_type]", "set together with `prompt_name`; give one of them")
+    return replace(task, prompt_name=task.settings.prompt_name_for(kind))
+
+
 class EmbeddingTensors(TaskTensors):
     """Texts -> vectors."""
 
     task = Embedding.name
-    options = ("truncate", "normalize", "prompt_name")
+    options = ("truncate", "normalize", "prompt_name", "input_type")
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [TensorSpec("embedding", "FP32", (-1, model.manifest.hidden_size))]
@@ -105,7 +114,9 @@ class EmbeddingTensors(TaskTensors):
         return str(row["text"])
 
     def task_for(self, task: Embedding, options: Options) -> AnyTask:
-        if options.prompt_name is not None:
+        if options.input_type is not None:
+            task = _with_prompt_for(task, options)
+        elif options.prompt_name is not None:
             task = _with_prompt(task, options.prompt_name)
         if options.normalize is None:
             return task

@@ -95,6 +95,12 @@ def test_prompts_of_the_model(client: Client, server: FakeServer) -> None:
     assert [item.tolist() for item in found] == [
         vector(text).tolist() for text in ("find: owl", "find: owl", "owl", "owl")
     ]
+    by_type = [client.embed(["owl"], input_type=kind)[0] for kind in ("query", "document")]
+    assert [item.tolist() for item in by_type] == [vector(text).tolist() for text in ("find: owl", "owl")]
+    with pytest.raises(ValueError, match="unknown input_type: `passage` \\(one of: query, document\\)"):
+        client.embed(["owl"], input_type="passage")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="input_type: set together with `prompt_name`"):
+        client.embed(["owl"], input_type="query", prompt_name="query")
     with pytest.raises(InvalidInput, match=r"unknown prompt: `passage` \(prompts of this model: query, document\)"):
         client.embed(["owl"], prompt_name="passage")
 

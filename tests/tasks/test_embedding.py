@@ -154,3 +154,19 @@ def test_truncated_tokens_are_counted(tokenizer):
     task = Embedding(tokenizer, EmbeddingSettings(max_seq_length=8))
 
     assert [windows[0].num_truncated for windows in task.encode(["a " * 6, "a " * 9])] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "query", "document"),
+    [
+        ({}, "", ""),
+        ({"query": "q"}, "query", ""),
+        ({"passage": "p", "corpus": "c"}, "", "passage"),
+        ({"query": "q", "document": "", "passage": "p"}, "query", "document"),
+    ],
+)
+def test_prompts_for_queries_and_documents(prompts, query, document):
+    """Prompts are found under the names that sentence-transformers looks for."""
+    settings = EmbeddingSettings(prompts=prompts, default_prompt_name=next(iter(prompts), None))
+
+    assert (settings.prompt_name_for("query"), settings.prompt_name_for("document")) == (query, document)

@@ -85,6 +85,7 @@ _EMBED = partial(
     windows=False,
     window_stride=None,
     prompt_name=None,
+    input_type=None,
 )
 _INPUT_MAKERS = {
     maker.operation.task: maker

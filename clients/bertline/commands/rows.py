@@ -23,6 +23,13 @@ class PoolingName(StrEnum):
     lasttoken = "lasttoken"
 
 
+class InputTypeName(StrEnum):
+    """Values of `InputType`, as an enum for typer."""
+
+    query = "query"
+    document = "document"
+
+
 class Dtype(StrEnum):
     """Data type of vectors in Parquet and .npy."""
 
@@ -62,6 +69,10 @@ def embed(
             help="Put this prompt of the model before each text; '' for none. Default: the model's default prompt.",
         ),
     ] = None,
+    input_type: Annotated[
+        InputTypeName | None,
+        typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
+    ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Data type of the vectors in Parquet and .npy.")] = Dtype.float32,
 ) -> None:
     """Embed texts as vectors. Rows need `text`."""
@@ -71,6 +82,7 @@ def embed(
         "dimensions": dimensions,
         "windows": windows,
         **({} if prompt_name is None else {"prompt_name": prompt_name}),  # jobs of older versions resume
+        **({} if input_type is None else {"input_type": input_type.value}),
     }
     job.run(OPERATIONS["embed"], _rows(texts), options, dtype=dtype.value)
 

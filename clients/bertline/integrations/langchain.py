@@ -12,6 +12,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
+from bertline._calls import InputType
 from bertline.async_client import AsyncClient
 from bertline.client import Client
 from bertline.integrations._prompts import with_prompt
@@ -28,8 +29,8 @@ class BertlineEmbeddings(Embeddings):
         async_client: client for the coroutines, in their event loop.
         model: name of the model; empty for the only loaded model of task `embedding`.
         version: model version; empty for the highest loaded version.
-        query_prompt: text to put before queries, for models that were trained with one; empty for the model's default
-            prompt, if it has one.
+        query_prompt: text to put before queries, for models that were trained with one; empty for the model's own
+            prompt for queries, if it has one.
         document_prompt: text to put before documents; empty likewise.
         **options: arguments of `Client.embed`: `normalize`, `dimensions`, `windows`, `window_stride`, `truncate`.
             Without `truncate` or `windows`, texts that are too long raise InvalidInput. If the model was evaluated on
@@ -57,38 +58,37 @@ class BertlineEmbeddings(Embeddings):
             raise TypeError(f"unknown options: `{', '.join(sorted(unknown))}`; see `Client.embed`")
         self._client = client
         self._async_client = async_client
-        self._query_prompt = query_prompt
-        self._document_prompt = document_prompt
+        self._prompts: dict[InputType, str] = {"query": query_prompt, "document": document_prompt}
         self._options = options | {"model": model, "version": version}
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of documents."""
-        return self._embed(self._document_prompt, texts)
+        return self._embed("document", texts)
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
-        return self._embed(self._query_prompt, [text])[0]
+        return self._embed("query", [text])[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """See `embed_documents`."""
         if self._async_client is None:
             return await super().aembed_documents(texts)
-        return await self._aembed(self._async_client, self._document_prompt, texts)
+        return await self._aembed(self._async_client, "document", texts)
 
     async def aembed_query(self, text: str) -> list[float]:
         """See `embed_query`."""
         if self._async_client is None:
             return await super().aembed_query(text)
-        return (await self._aembed(self._async_client, self._query_prompt, [text]))[0]
+        return (await self._aembed(self._async_client, "query", [text]))[0]
 
-    def _embed(self, prompt: str, texts: list[str]) -> list[list[float]]:
+    def _embed(self, kind: InputType, texts: list[str]) -> list[list[float]]:
         if self._client is None:
             raise ValueError("these embeddings have only an `async_client`: await `aembed_...`, or give a `client`")
-        return self._client.embed(with_prompt(prompt, texts), **self._options_after(prompt)).tolist()
+        return self._client.embed(with_prompt(self._prompts[kind], texts), **self._options_for(kind)).tolist()
 
-    async def _aembed(self, client: AsyncClient, prompt: str, texts: list[str]) -> list[list[float]]:
-        return (await client.embed(with_prompt(prompt, texts), **self._options_after(prompt))).tolist()
+    async def _aembed(self, client: AsyncClient, kind: InputType, texts: list[str]) -> list[list[float]]:
+        return (await client.embed(with_prompt(self._prompts[kind], texts), **self._options_for(kind))).tolist()
 
-    def _options_after(self, prompt: str) -> dict[str, Any]:
-        """Return the options of a call; texts with a prompt get none of the server."""
-        return self._options | ({"prompt_name": ""} if prompt else {})
+    def _options_for(self, kind: InputType) -> dict[str, Any]:
+        """Return the options of a call; texts with a given prompt get none of the model."""
+        return self._options | ({"prompt_name": ""} if self._prompts[kind] else {"input_type": kind})

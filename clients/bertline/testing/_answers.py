@@ -41,8 +41,13 @@ def prompt_of(model: FakeModel, request: pb.EmbedRequest) -> str:
         KeyError: if the model has no such prompt.
     """
     settings = model.manifest.get("settings", {})
-    name = request.prompt_name if request.HasField("prompt_name") else settings.get("default_prompt_name")
-    return str(settings.get("prompts", {})[name]) if name else ""
+    prompts, name = settings.get("prompts", {}), settings.get("default_prompt_name")
+    if request.input_type:
+        known = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
+        name = next((item for item in known if item in prompts), "")
+    elif request.HasField("prompt_name"):
+        name = request.prompt_name
+    return str(prompts[name]) if name else ""
 
 
 def tokens(text: str) -> list[re.Match[str]]:

@@ -100,6 +100,8 @@ def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]
     """Yield invalid options of Embed."""
     if request.dimensions > model.dim:
         yield "dimensions", f"{request.dimensions} requested, this model has {model.dim}"
+    if request.input_type and request.HasField("prompt_name"):
+        yield "input_type", "set together with `prompt_name`"
     if request.window_stride and not request.windows:
         yield "window_stride", "needs `windows`"
     try:

@@ -17,6 +17,12 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_WEIGHTEDMEAN: _ClassVar[Pooling]
     POOLING_LASTTOKEN: _ClassVar[Pooling]
 
+class InputType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INPUT_TYPE_UNSPECIFIED: _ClassVar[InputType]
+    INPUT_TYPE_QUERY: _ClassVar[InputType]
+    INPUT_TYPE_DOCUMENT: _ClassVar[InputType]
+
 class ProblemType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PROBLEM_TYPE_UNSPECIFIED: _ClassVar[ProblemType]
@@ -37,6 +43,9 @@ POOLING_MAX: Pooling
 POOLING_MEAN_SQRT_LEN_TOKENS: Pooling
 POOLING_WEIGHTEDMEAN: Pooling
 POOLING_LASTTOKEN: Pooling
+INPUT_TYPE_UNSPECIFIED: InputType
+INPUT_TYPE_QUERY: InputType
+INPUT_TYPE_DOCUMENT: InputType
 PROBLEM_TYPE_UNSPECIFIED: ProblemType
 PROBLEM_TYPE_SINGLE_LABEL: ProblemType
 PROBLEM_TYPE_MULTI_LABEL: ProblemType
@@ -73,7 +82,7 @@ class Timings(_message.Message):
     def __init__(self, tokenize_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., inference_s: _Optional[float] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride", "prompt_name")
+    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride", "prompt_name", "input_type")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +92,7 @@ class EmbedRequest(_message.Message):
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_STRIDE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     texts: _containers.RepeatedScalarFieldContainer[str]
     truncate: bool
@@ -92,7 +102,8 @@ class EmbedRequest(_message.Message):
     windows: bool
     window_stride: int
     prompt_name: str
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ...) -> None: ...
+    input_type: InputType
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ..., input_type: _Optional[_Union[InputType, str]] = ...) -> None: ...
 
 class EmbedReply(_message.Message):
     __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings")

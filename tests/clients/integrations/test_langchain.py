@@ -10,8 +10,9 @@ pytest.importorskip("langchain_core", reason="langchain-core is not installed; i
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from bertline import AsyncClient, InvalidInput
+from bertline import AsyncClient, Client, InvalidInput
 from bertline.integrations.langchain import BertlineEmbeddings
+from bertline.testing import FakeModel, FakeServer, vector
 from tests.clients.integrations.conftest import TEXTS
 
 
@@ -96,6 +97,16 @@ def test_prompts_and_options(served, served_client):
 
     np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), query, atol=1e-5)
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), documents, atol=1e-5)
+
+
+def test_prompts_of_the_model():
+    """Without prompts of their own, queries and documents get those of the model, and never its default prompt."""
+    settings = {"prompts": {"query": "find: ", "passage": "text: ", "other": "so: "}, "default_prompt_name": "other"}
+    with FakeServer([FakeModel(manifest={"settings": settings})]) as server, Client(server.target) as client:
+        embeddings = BertlineEmbeddings(client)
+        query, (document,) = embeddings.embed_query("owl"), embeddings.embed_documents(["owl"])
+
+    np.testing.assert_allclose([query, document], [vector("find: owl"), vector("text: owl")], atol=1e-6)
 
 
 def test_long_texts(served_client):

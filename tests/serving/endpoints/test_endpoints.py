@@ -58,6 +58,29 @@ def test_embed_prompts(server, references, name, prompt):
     assert list(reply.num_tokens) == [number + len(prompt.split()) for number in (8, 3, 9, 5)]
 
 
+@pytest.mark.parametrize(("kind", "name"), [(pb.INPUT_TYPE_QUERY, "query"), (pb.INPUT_TYPE_DOCUMENT, "document")])
+def test_embed_input_types(server, kind, name):
+    """Queries and documents get the prompt of the model for them."""
+    found = server.stub.Embed(pb.EmbedRequest(texts=TEXTS, input_type=kind))
+
+    assert found.vectors == server.stub.Embed(pb.EmbedRequest(texts=TEXTS, prompt_name=name)).vectors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_type": pb.INPUT_TYPE_QUERY, "prompt_name": ""}, "input_type: set together with `prompt_name`"),
+        ({"input_type": 7}, "input_type: unknown: 7 (1 for query, 2 for document)"),
+    ],
+)
+def test_wrong_input_types(server, options, message):
+    """A type is one of two, and not beside a prompt."""
+    with pytest.raises(grpc.RpcError) as refused:
+        server.stub.Embed(pb.EmbedRequest(texts=TEXTS, **options))
+
+    assert message in refused.value.details()
+
+
 def test_embed_windows_with_a_prompt(server, references):
     """Each window of a long text begins with the prompt, and the reply counts it."""
     text = "the dog sees the old cat " * 10

@@ -94,6 +94,10 @@ def test_models(web):
         ({"input": [-1]}, 400, "input[0][0]", "must be from 0 to"),
         ({"input": [10**30]}, 400, "input[0]", "too large"),
         ({"input": [[1], [1] * 100_000]}, 400, "input[1]", "too long"),
+        ({"input": "a", "prompt_name": "none"}, 400, "prompt_name", "unknown prompt"),
+        ({"input": "a", "input_type": "question"}, 400, "input_type", "'query', 'document'"),
+        ({"input": [5], "input_type": "query"}, 400, "input_type", "token ids get no prompt"),
+        ({"input": [5], "prompt_name": "query"}, 400, "prompt_name", "token ids get no prompt"),
         ({"input": "a", "model": "classifier"}, 400, None, "classif"),
         ({"input": [5], "model": "classifier"}, 400, None, "classif"),
         ({"input": "a", "model": "none"}, 404, None, "does not exist"),
@@ -106,6 +110,24 @@ def test_mistakes(body, status, param, message, web):
     assert (reply.status, reply.error["type"]) == (status, "invalid_request_error")
     assert param is None or reply.error["param"] == param
     assert message in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({"prompt_name": "query"}, "the old "),
+        ({"input_type": "query"}, "the old "),
+        ({"input_type": "search_query"}, "the old "),
+        ({"input_type": "passage"}, ""),
+        ({"prompt_name": ""}, ""),
+    ],
+)
+def test_prompts(web, references, fields, prompt):
+    """Prompts are named, or follow from what the texts are."""
+    found = post(web, "/v1/embeddings", {"model": "embedder", "input": TEXTS, **fields}).json()
+
+    expected = references["embedder"].predict([prompt + text for text in TEXTS])
+    np.testing.assert_allclose([item["embedding"] for item in found["data"]], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_client_of_openai(web, references):

@@ -58,6 +58,15 @@ def test_prompts(server, name):
     np.testing.assert_allclose(found["embedding"].ravel(), np.frombuffer(reply.vectors, "<f4"), rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["query", "document"])
+def test_input_types(server, kind):
+    """The parameter `input_type` names the prompt by what the texts are."""
+    found = infer(server, "embedder", text=TEXTS, parameters={"input_type": kind})["embedding"]
+    expected = infer(server, "embedder", text=TEXTS, parameters={"prompt_name": kind})["embedding"]
+
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_default_prompt(tmp_path):
     """Without `prompt_name` texts get the model's default prompt, and with an empty one none."""
     values = {"max_seq_length": 32, "prompts": {"query": "the old "}}

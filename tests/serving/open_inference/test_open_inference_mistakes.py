@@ -100,7 +100,15 @@ MISTAKES = {
     "output twice": (infer_request("embedder", text=["a"], outputs=["embedding"] * 2), "outputs[1].name: `embedding`"),
     "unknown parameter": (
         infer_request("embedder", text=["cat"], parameters={"top_k": 1}),
-        "parameters: unknown: `top_k` (parameters for these inputs: normalize, prompt_name, truncate)",
+        "parameters: unknown: `top_k` (parameters for these inputs: input_type, normalize, prompt_name, truncate)",
+    ),
+    "input type": (
+        infer_request("embedder", text=["cat"], parameters={"input_type": "question"}),
+        "parameters[input_type]: must be query or document: `question`",
+    ),
+    "input type and prompt": (
+        infer_request("embedder", text=["cat"], parameters={"input_type": "query", "prompt_name": "query"}),
+        "parameters[input_type]: set together with `prompt_name`",
     ),
     "parameters of ids": (
         infer_request("embedder", input_ids=IDS, parameters={"truncate": True}),
