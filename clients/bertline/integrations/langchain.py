@@ -2,7 +2,7 @@
 
 from bertline import Client
 from bertline.integrations.langchain import BertlineEmbeddings
-embeddings = BertlineEmbeddings(Client("127.0.0.1:50051"))
+embeddings = BertlineEmbeddings(target="127.0.0.1:50051", model="embed")
 vector = embeddings.embed_query("Where is the owl?")
 """
 
@@ -27,6 +27,8 @@ class BertlineEmbeddings(Embeddings):
     Args:
         client: client for the blocking methods. Without `async_client`, the coroutines use it in a thread.
         async_client: client for the coroutines, in their event loop.
+        target: address of the server instead of a client, see `Client`; `close` ends the client that is made for it.
+        token: token for that server, if it requires one.
         model: name of the model; empty for the only loaded model of task `embedding`.
         version: model version; empty for the highest loaded version.
         query_prompt: text to put before queries, for models that were trained with one; empty for the model's own
@@ -38,7 +40,7 @@ class BertlineEmbeddings(Embeddings):
 
     Raises:
         TypeError: for other options.
-        ValueError: if no client is given.
+        ValueError: if neither a client nor a target is given, or both.
     """
 
     def __init__(
@@ -46,20 +48,32 @@ class BertlineEmbeddings(Embeddings):
         client: Client | None = None,
         async_client: AsyncClient | None = None,
         *,
+        target: str | None = None,
+        token: str | None = None,
         model: str = "",
         version: str = "",
         query_prompt: str = "",
         document_prompt: str = "",
         **options: Any,
     ) -> None:
-        if client is None and async_client is None:
-            raise ValueError("give a client: BertlineEmbeddings(Client(target))")
+        if (client or async_client) is None and target is None:
+            raise ValueError('give a server: BertlineEmbeddings(target="host:port"), or a client')
+        if target is not None and (client or async_client):
+            raise ValueError("give a client or a `target`, not both")
+        if token is not None and target is None:
+            raise ValueError("`token` needs `target`; a client has a token of its own")
         if unknown := set(options) - {"normalize", "dimensions", "windows", "window_stride", "truncate"}:
             raise TypeError(f"unknown options: `{', '.join(sorted(unknown))}`; see `Client.embed`")
-        self._client = client
+        self._own_client = Client(target, token=token) if target is not None else None
+        self._client = client or self._own_client
         self._async_client = async_client
         self._prompts: dict[InputType, str] = {"query": query_prompt, "document": document_prompt}
         self._options = options | {"model": model, "version": version}
+
+    def close(self) -> None:
+        """Close the client that was made for `target`, if any. May be called again."""
+        if self._own_client:
+            self._own_client.close()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of documents."""

@@ -109,6 +109,36 @@ def test_prompts_of_the_model():
     np.testing.assert_allclose([query, document], [vector("find: owl"), vector("text: owl")], atol=1e-6)
 
 
+def test_a_target_is_enough(served, served_client):
+    """Embeddings made from an address and the name of a model have a client of their own."""
+    embeddings = BertlineEmbeddings(target=served.target, model="unit")
+
+    expected = BertlineEmbeddings(served_client, model="unit")
+    assert embeddings.embed_query("owl") == expected.embed_query("owl")
+    assert asyncio.run(embeddings.aembed_documents(["owl"])) == expected.embed_documents(["owl"])
+    embeddings.close()
+    expected.close()
+    with pytest.raises(ValueError, match="the client is closed"):
+        embeddings.embed_query("owl")
+    assert expected.embed_query("owl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give a server"),
+        ({"target": "127.0.0.1:1", "client": True}, "not both"),
+        ({"token": "t", "client": True}, "`token` needs `target`"),
+    ],
+)
+def test_one_server(served_client, arguments, message):
+    """A server is given once."""
+    if "client" in arguments:
+        arguments = arguments | {"client": served_client}
+    with pytest.raises(ValueError, match=message):
+        BertlineEmbeddings(**arguments)
+
+
 def test_long_texts(served_client):
     """Long texts raise InvalidInput, except with `truncate` or `windows`."""
     long = TEXTS[4]
@@ -136,7 +166,7 @@ def test_blank_texts_are_refused(served, served_client, method):
 
 def test_mistakes(served_client):
     """A missing client raises ValueError; options unknown to `Client.embed` raise TypeError."""
-    with pytest.raises(ValueError, match="give a client"):
+    with pytest.raises(ValueError, match="give a server"):
         BertlineEmbeddings()
     with pytest.raises(TypeError, match="unknown options: `chunk_size`"):
         BertlineEmbeddings(served_client, chunk_size=1)
