@@ -24,8 +24,8 @@ from typing import Annotated, Literal
 import tyro
 
 from benchmarks.embed_load import read_texts
-from benchmarks.server_process import running_server
-from benchmarks.serving import engine_texts_per_s
+from benchmarks.engine import Engine
+from benchmarks.server_process import embedding_model, running_server
 from tasks.schema import Bounds
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
@@ -121,10 +121,11 @@ def throughput(settings: JobSettings) -> None:
     rows, ratios = repeat_texts(texts, settings.num_texts), []
     with running_server(settings.models) as server:
         run_job(server.target, rows[:1000], settings)
-        before = engine_texts_per_s(settings.models, texts, settings.seconds)
+        engine_alone = Engine(embedding_model(settings.models))
+        before = engine_alone.examples_per_s(texts, settings.seconds)
         for _ in range(settings.rounds):
             ran = run_job(server.target, rows, settings)
-            after = engine_texts_per_s(settings.models, texts, settings.seconds)
+            after = engine_alone.examples_per_s(texts, settings.seconds)
             engine, job = statistics.mean((before, after)), len(rows) / ran.seconds
             ratios.append(job / engine)
             micros = 1e6 * ran.core_s / len(rows)

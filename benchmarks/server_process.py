@@ -25,6 +25,8 @@ class ServerProcess:
     """Seconds from the start of the process to its ready line."""
     metrics: str
     """URL of its metrics."""
+    http: str | None = None
+    """URL of its HTTP API; None without one."""
 
     @property
     def resident_mb(self) -> float:
@@ -61,4 +63,6 @@ def running_server(models: Path, flags: Sequence[str] = (), *, module: str = "se
     with server_process(command) as (process, ready):
         if ready is None:
             raise ValueError("the server did not start; its error is above")
-        yield ServerProcess(ready["target"], process, time.perf_counter() - started_s, ready["metrics_url"])
+        yield ServerProcess(
+            ready["target"], process, time.perf_counter() - started_s, ready["metrics_url"], ready["http_url"]
+        )

@@ -8,12 +8,9 @@ Client, server and engine share the cores of this machine. Nothing else should b
 
 from __future__ import annotations
 
-import itertools
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,17 +18,11 @@ from typing import Annotated, Literal
 import tyro
 
 from benchmarks.embed_load import EmbedLoad, LoadClient, LoadResult, percentile, read_texts
+from benchmarks.engine import Engine
 from benchmarks.memory import MemoryCheck, plot
 from benchmarks.server_process import embedding_model, running_server
-from serving.core.session import Session
-from tasks.batching import predict
-from tasks.machine import available_cpus
-from tasks.model_directory import read_model_directory
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
-
-CHUNK = 256
-"""Texts that a thread of the engine takes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,47 +53,16 @@ class ServingSettings:
         check_numbers(self)
 
 
-def engine_texts_per_s(models: Path, texts: Sequence[str], seconds: float) -> float:
-    """Measure the throughput of the engine in this process, with as many concurrent batches as the server computes."""
-    directory, cores = read_model_directory(embedding_model(models)), available_cpus()
-    task, execution = directory.load_task(), directory.manifest.execution
-    execution = replace(execution, num_threads=min(execution.num_threads, cores))
-    engine = Session(directory, task.output_names, execution)
-    chunks = _chunks(texts)
-    lock, count = threading.Lock(), [0]
-    predict(task, texts[:CHUNK], engine.run, max_batch_tokens=execution.max_batch_tokens)
-    started = time.perf_counter()
-
-    def work(_: int) -> None:
-        while time.perf_counter() - started < seconds:
-            with lock:
-                chunk = next(chunks)
-            predict(task, chunk, engine.run, max_batch_tokens=execution.max_batch_tokens)
-            with lock:
-                count[0] += len(chunk)
-
-    num_batches = cores // execution.num_threads
-    with ThreadPoolExecutor(num_batches) as threads:
-        list(threads.map(work, range(num_batches)))
-    return count[0] / (time.perf_counter() - started)
-
-
-def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    source = itertools.cycle(texts)
-    while True:
-        yield list(itertools.islice(source, CHUNK))
-
-
 def throughput(settings: ServingSettings) -> None:
     """Compare bulk requests and single texts with the engine."""
-    texts = read_texts(settings.texts)
+    texts, engine = read_texts(settings.texts), Engine(embedding_model(settings.models))
     client = LoadClient()
     with running_server(settings.models, settings.flags) as server:
         load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds)
         bulk, single = replace(load, num_texts=32, num_in_flight=8), replace(load, num_in_flight=64)
         rounds = [
             (
-                engine_texts_per_s(settings.models, texts, settings.seconds),
+                engine.examples_per_s(texts, settings.seconds),
                 client.run(bulk).texts_per_s,
                 client.run(single).texts_per_s,
             )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks.serving import engine_texts_per_s
+from benchmarks.engine import Engine
 from tasks.manifest import Execution
 from tests.commands import call
 from tests.serving.models import WORDS, write_model
@@ -59,6 +59,7 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("jobs", "memory nosuch --texts nosuch.txt --more-texts 9", "--more-texts must be at least 10"),
         ("loading", "nosuch --texts nosuch.txt", "no directory of models: `nosuch`"),
         ("served_scores", "--model m --checkpoint nosuch --data nosuch.tsv", "no checkpoint at `nosuch`"),
+        ("http_serving", "embeddings nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("serving", "throughput nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("serving", "start nosuch --texts nosuch.txt --seconds 0", "--seconds must be above 0"),
         ("training_step", "--steps 1", "--steps must be at least 2"),
@@ -111,4 +112,5 @@ def test_engine_uses_at_most_one_thread_per_core(tmp_path, texts):
     """Like the server, the engine uses at most one thread per core."""
     write_model(tmp_path / "models", execution=Execution(num_threads=1000))
 
-    assert engine_texts_per_s(tmp_path / "models", texts.read_text("utf-8").splitlines(), 0.05) > 0
+    engine = Engine(tmp_path / "models" / "tiny" / "1")
+    assert engine.examples_per_s(texts.read_text("utf-8").splitlines(), 0.05) > 0
