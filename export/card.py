@@ -53,6 +53,7 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
         rows=_rows(manifest),
         has_scores=bool(manifest.scores["quality"]["PyTorch"]["scores"]),
         has_agreement=bool(manifest.scores["quality"]["PyTorch"].get("agreement")),
+        small_rows=_small_rows(manifest),
         training_rows=score_rows(manifest.scores.get("checkpoint", {})),
         data={label: data[key] for key, label in _DATA.items() if key in data},
         speed=describe_speed(manifest),
@@ -81,6 +82,12 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
         }
         for name, quality in manifest.scores["quality"].items()
     }
+
+
+def _small_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
+    """Return what vectors in each format score; empty without a calibration."""
+    losses = manifest.small_vectors.losses if manifest.small_vectors else {}
+    return {kind: {TITLES.get(key, key): value for key, value in scores.items()} for kind, scores in losses.items()}
 
 
 def _main_scores(scores: Mapping[str, float]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
 from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
+from tasks.small_vectors import SmallVectors
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
 from training.data.hub import is_hub
@@ -58,6 +59,8 @@ class ExportResult:
     """Largest difference of each output of the fp32 graph from PyTorch's."""
     truncate: bool
     """True if the server truncates long texts unless a request says otherwise."""
+    small_vectors: SmallVectors | None = None
+    """Calibration of int8 vectors; None without."""
 
 
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
@@ -151,6 +154,7 @@ def write_package(
         provenance=_provenance(source, config, result),
         scores=_checkpoint_scores(source) | _scores(result),
         truncate=result.truncate,
+        small_vectors=result.small_vectors,
     )
     write_manifest(directory, manifest, notes)
 

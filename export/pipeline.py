@@ -24,6 +24,7 @@ from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
+from export.small_vectors import NEEDED, describe, measure_small_vectors
 from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import Graph, save_graph
@@ -32,11 +33,13 @@ from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
+from tasks.embedding import Embedding
 from tasks.features import Features
 from tasks.files import atomic_directory
 from tasks.machine import available_cpus
 from tasks.manifest import Precision, check_precision
 from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, read_model_directory
+from tasks.small_vectors import SmallVectors
 from training.bounds import check_numbers
 from training.data.input_warnings import length_limit
 from training.evaluate import torch_run
@@ -200,8 +203,19 @@ def _write_graph(
         reporter.say(f"the tuned variant misses the limits, so the default one is written: {error}")
         configuration, trials = default, [trial for trial in trials if trial.name != PRECISION]
         decision, differences = write(configuration)
+    small = _small_vectors(directory, configuration, evaluator) if isinstance(task, Embedding) else None
     record = data.files.record(evaluation_set, calibration)
-    return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate)
+    return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate, small)
+
+
+def _small_vectors(directory: Path, configuration: Configuration, evaluator: Evaluator) -> SmallVectors | None:
+    """Return the calibration of int8 vectors of the written graph, if there are enough texts."""
+    execution = configuration.execution
+    run = ort_run(directory / MODEL_FILE, execution=on_all_cores(execution))
+    tokens = execution.max_batch_tokens
+    small = measure_small_vectors(evaluator.evaluation_set, run, max_batch_tokens=tokens)
+    evaluator.reporter.say(describe(small) if small else f"vectors as int8: not calibrated, which takes {NEEDED} texts")
+    return small
 
 
 def _write_and_check(

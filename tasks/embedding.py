@@ -15,6 +15,7 @@ import numpy as np
 from tasks._encode import EMPTY, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import NEWER, InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
+from tasks.small_vectors import VectorFormat, to_bytes
 from tasks.tokenizer import Tokens
 from tasks.windows import window_bounds
 
@@ -121,6 +122,10 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     """Tokens from the start of one window to the start of the next; 0 for windows that do not overlap."""
     dimensions: int = 0
     """Keep only the first dimensions of each vector; 0 for all. For models trained for it (Matryoshka)."""
+    format: VectorFormat = "float32"
+    """Format of the vectors, see `to_bytes`."""
+    scales: np.ndarray | None = field(default=None, compare=False)
+    """[dim] float32 scales of int8 vectors."""
     prompt_name: str | None = None
     """Prompt before each text, and before each window of it; None for the default prompt, empty for none."""
 
@@ -197,6 +202,10 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, self._num_text_tokens(features))
         vector = vector[: self.dimensions or None]
         return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector
+
+    def to_bytes(self, vector: np.ndarray) -> bytes:
+        """Return a vector in the format."""
+        return to_bytes(vector, self.format, self.scales)
 
     def _num_text_tokens(self, windows: Sequence[Features]) -> list[int]:
         """Return the number of tokens of the text in each window, without prompt and special tokens."""

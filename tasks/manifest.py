@@ -13,6 +13,7 @@ from tasks.machine import VNNI, available_cpus, cpu_flags
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, add_openvino_streams
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, check_bounds, read_fields
+from tasks.small_vectors import SmallVectors
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
@@ -107,10 +108,14 @@ class Manifest:
     """Scores on the dev set, and differences between the graph and PyTorch."""
     truncate: bool = False
     """True if texts that are too long are truncated unless a request says otherwise, as in the evaluation."""
+    small_vectors: SmallVectors | None = None
+    """Calibration of int8 vectors; None for other tasks than embedding, and without enough texts at export."""
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
         check_bounds(self)
+        if self.small_vectors and len(self.small_vectors.scales) != self.hidden_size:
+            raise ValueError(f"small_vectors needs `{self.hidden_size}` scales, not `{len(self.small_vectors.scales)}`")
 
     def to_json(self) -> str:
         """Return the text of `manifest.json`.
@@ -121,6 +126,8 @@ class Manifest:
         values = asdict(self) | {"settings": settings_to_dict(self.settings)}
         if not self.truncate:
             del values["truncate"]  # unknown to older servers
+        if self.small_vectors is None:
+            del values["small_vectors"]
         check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
@@ -136,7 +143,11 @@ class Manifest:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
         check_json(values)
-        arguments = read_fields(cls, values, optional=("truncate",))
+        arguments = read_fields(cls, values, optional=("truncate", "small_vectors"))
+        if "small_vectors" in values:
+            if (found := values["small_vectors"]) is None:
+                raise ValueError("`small_vectors` must be an object: `null`")
+            arguments["small_vectors"] = SmallVectors(**read_fields(SmallVectors, found, prefix="small_vectors."))
         arguments["execution"] = Execution(**read_fields(Execution, values["execution"], prefix="execution."))
         arguments["settings"] = settings_from_dict(values["task"], values["settings"])
         return cls(**arguments)

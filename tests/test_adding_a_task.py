@@ -31,6 +31,7 @@ SPECIAL = {
         "export/network.py",  # width of vectors
         "export/optimum_export/exporter.py",  # pooling and layers after it
         "export/package.py",  # size of vectors
+        "export/pipeline.py",  # formats of vectors
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
         "export/source.py",

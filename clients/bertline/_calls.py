@@ -24,6 +24,7 @@ from bertline._inputs import (
 )
 from bertline._protos import SERVING, HealthRequest
 from bertline._replies import (
+    DTYPES,
     merge_rankings,
     read_answers,
     read_choice_results,
@@ -45,6 +46,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
 MAX_PAIRS = 1024
 """Maximum number of pairs of text and label in one request of `zero_shot`."""
+VectorFormat = Literal["float32", "float16", "int8", "binary"]
 InputType = Literal["query", "document"]
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
@@ -62,12 +64,15 @@ def embed_call(
     window_stride: int | None,
     prompt_name: str | None,
     input_type: InputType | None,
+    format: VectorFormat = "float32",
 ) -> Call[np.ndarray]:
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
         raise ValueError(f"unknown pooling: `{pooling}` (one of: {', '.join(get_args(Pooling))})")
     if input_type is not None and input_type not in get_args(InputType):
         raise ValueError(f"unknown input_type: `{input_type}` (one of: {', '.join(get_args(InputType))})")
+    if format not in get_args(VectorFormat):
+        raise ValueError(f"unknown format: `{format}` (one of: {', '.join(get_args(VectorFormat))})")
     request = partial(
         pb.EmbedRequest,
         model=read_model(model, version),
@@ -79,9 +84,11 @@ def embed_call(
         window_stride=read_count("window_stride", window_stride),
         prompt_name=None if prompt_name is None else read_option("prompt_name", prompt_name),
         input_type=f"INPUT_TYPE_{input_type.upper()}" if input_type else None,
+        format=None if format == "float32" else f"VECTOR_FORMAT_{format.upper()}",
     )
-    read = partial(read_vectors, normalized=bool(normalize))
-    return Call("Embed", split(read_texts(texts), "texts", request), read, join_vectors)
+    read = partial(read_vectors, normalized=bool(normalize), format=format)
+    join = partial(join_vectors, dtype=DTYPES[format])
+    return Call("Embed", split(read_texts(texts), "texts", request), read, join)
 
 
 def classify_call(

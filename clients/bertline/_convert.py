@@ -198,9 +198,10 @@ def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
     return list(chain.from_iterable(parts))
 
 
-def join_vectors(parts: list[np.ndarray]) -> np.ndarray:
-    """Join vectors; [0, 0] float32 for none."""
-    return np.concatenate(parts, dtype=np.float32) if parts else np.empty((0, 0), dtype=np.float32)
+def join_vectors(parts: list[np.ndarray], *, dtype: str) -> np.ndarray:
+    """Join vectors; [0, 0] of the type for none."""
+    native = np.dtype(dtype).newbyteorder("=")
+    return np.concatenate(parts, dtype=native) if parts else np.empty((0, 0), dtype=native)
 
 
 def only(parts: list[ItemT]) -> ItemT:

@@ -27,20 +27,32 @@ from bertline.results import (
 )
 from bertline.v1 import encoder_pb2 as pb
 
+DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "binary": "u1"}
+"""Types of the numbers of vectors by format."""
 
-def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False) -> np.ndarray:
-    """Return the vectors, [n, dim] float32, as a view of the reply's bytes.
+
+def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False, format: str = "float32") -> np.ndarray:
+    """Return the vectors, [n, dim], as a view of the reply's bytes; binary: [n, bytes for dim bits].
 
     Args:
         reply: reply of Embed.
         normalized: True if vectors of length 1 were requested.
+        format: requested format.
 
     Raises:
-        ServerError: for a wrong number of bytes, and for vectors that are not finite or have no direction.
+        ServerError: for another format or a wrong number of bytes, and for vectors that are not finite or have no
+            direction.
     """
-    if not reply.dim or len(reply.vectors) % (4 * reply.dim):
-        raise ServerError(f"the server sent {len(reply.vectors)} bytes as float32 vectors of length {reply.dim}")
-    vectors = np.frombuffer(reply.vectors, dtype="<f4").reshape(-1, reply.dim)
+    sent = pb.VectorFormat.Name(reply.format).removeprefix("VECTOR_FORMAT_").lower()
+    if sent.replace("unspecified", "float32") != format:
+        raise ServerError(f"the server sent vectors as {sent}, not as {format}; an older one knows float32 only")
+    width = -(-reply.dim // 8) if format == "binary" else reply.dim
+    dtype = np.dtype(DTYPES[format])
+    if not reply.dim or len(reply.vectors) % (dtype.itemsize * width):
+        raise ServerError(f"the server sent {len(reply.vectors)} bytes as {format} vectors of length {reply.dim}")
+    vectors = np.frombuffer(reply.vectors, dtype=dtype).reshape(-1, width)
+    if dtype.kind != "f":
+        return vectors
     are_finite = np.isfinite(vectors)
     if not are_finite.all():
         raise _error(np.flatnonzero(~are_finite.all(axis=1)).tolist(), "the vector is not finite")

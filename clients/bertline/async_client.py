@@ -21,6 +21,7 @@ import numpy as np
 from bertline._calls import (
     InputType,
     Pooling,
+    VectorFormat,
     answer_call,
     choose_call,
     classify_call,
@@ -85,6 +86,7 @@ class AsyncClient:
         window_stride: int | None = None,
         prompt_name: str | None = None,
         input_type: InputType | None = None,
+        format: VectorFormat = "float32",
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -104,6 +106,7 @@ class AsyncClient:
             window_stride=window_stride,
             prompt_name=prompt_name,
             input_type=input_type,
+            format=format,
         )
         return await self._run(call, timeout, usage)
 

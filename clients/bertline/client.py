@@ -21,6 +21,7 @@ import numpy as np
 from bertline._calls import (
     InputType,
     Pooling,
+    VectorFormat,
     answer_call,
     choose_call,
     classify_call,
@@ -104,6 +105,7 @@ class Client:
         window_stride: int | None = None,
         prompt_name: str | None = None,
         input_type: InputType | None = None,
+        format: VectorFormat = "float32",
         model: str = "",
         version: str = "",
         truncate: bool | None = None,
@@ -123,6 +125,8 @@ class Client:
             prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
                 None for the model's default prompt, if it has one; empty for none.
             input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
+            format: `float32`; `float16`; `int8`, each number divided by the scale of its dimension, see `small_vectors`
+                of `Model.manifest`; or `binary`, the signs packed into bits as by numpy.packbits.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
@@ -131,7 +135,7 @@ class Client:
             usage: receives tokens, truncation and timings.
 
         Returns:
-            [texts, dim] float32; [0, 0] for no texts.
+            [texts, dim] in the format; binary: [texts, bytes for dim bits] uint8. [0, 0] for no texts.
         """
         call = embed_call(
             texts,
@@ -145,6 +149,7 @@ class Client:
             window_stride=window_stride,
             prompt_name=prompt_name,
             input_type=input_type,
+            format=format,
         )
         return self._run(call, timeout, usage)
 

@@ -9,14 +9,21 @@ from typing import Any, get_args
 import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import Violation
+from serving.core.errors import UnusableOutputError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
 from tasks.embedding import Embedding, InputType, Pooling
+from tasks.small_vectors import VectorFormat
 
 POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
+FORMATS: dict[int, VectorFormat] = {
+    pb.VECTOR_FORMAT_UNSPECIFIED: "float32",
+    pb.VECTOR_FORMAT_FLOAT16: "float16",
+    pb.VECTOR_FORMAT_INT8: "int8",
+    pb.VECTOR_FORMAT_BINARY: "binary",
+}
 INPUT_TYPES: dict[int, InputType] = {pb.INPUT_TYPE_QUERY: "query", pb.INPUT_TYPE_DOCUMENT: "document"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_WINDOWS_PER_TOKEN = 4
@@ -38,14 +45,17 @@ class Embed(TextEndpoint):
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
         prompt_name = _prompt_name(request, task)
-        if not (request.windows or request.dimensions) and prompt_name is None:  # `replace` takes several microseconds
+        is_small = request.format != pb.VECTOR_FORMAT_UNSPECIFIED
+        if not (request.windows or request.dimensions or is_small) and prompt_name is None:  # `replace` takes time
             return task  # type: ignore[no-any-return]
         return replace(
             task,
             windows=request.windows,
             window_stride=request.window_stride,
-            dimensions=request.dimensions,
+            dimensions=request.dimensions or model.manifest.hidden_size,
             prompt_name=prompt_name,
+            format=FORMATS[request.format],
+            scales=_scales(request, model) if request.format == pb.VECTOR_FORMAT_INT8 else None,
         )
 
     def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
@@ -58,13 +68,27 @@ class Embed(TextEndpoint):
         return f"texts[{invalid.index}]"
 
     def result(self, prediction: np.ndarray, example: Any, task: Embedding, request: pb.EmbedRequest) -> bytes:
-        return prediction.astype("<f4").tobytes()
+        if task.format == "float16" and np.abs(prediction).max(initial=0) > np.finfo(np.float16).max:
+            raise UnusableOutputError(Violation("format", "a vector exceeds float16; ask for float32"))
+        return task.to_bytes(prediction)
 
     def start_reply(self, results: Sequence[bytes], task: Embedding) -> pb.EmbedReply:
-        return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
+        if task.format == "float32":
+            return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
+        reply = pb.EmbedReply(dim=task.dimensions if results else 0, format=f"VECTOR_FORMAT_{task.format.upper()}")
+        if task.scales is not None:
+            reply.scales.extend(task.scales.tolist())
+        return reply
 
     def serialized_results(self, results: Sequence[bytes]) -> Iterable[bytes]:
         return (header(VECTORS, sum(map(len, results))), *results) if results else ()
+
+
+def _scales(request: pb.EmbedRequest, model: Model) -> np.ndarray:
+    """Return the scales of int8 vectors, [dim] float32."""
+    small = model.manifest.small_vectors
+    assert small
+    return small.scales_for(request.dimensions or model.manifest.hidden_size)
 
 
 def _prompt_name(request: pb.EmbedRequest, task: Any) -> str | None:
@@ -88,6 +112,13 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     if request.HasField("normalize") and settings.normalize and not request.normalize:
         yield Violation("normalize", "must be true or unset: this model always returns vectors of length 1")
     yield from _prompt_violations(request, model.task)
+    if request.format not in FORMATS:
+        known = ", ".join(f"{number} for {name}" for number, name in FORMATS.items())
+        yield Violation("format", f"unknown: {request.format} ({known})")
+    if request.format == pb.VECTOR_FORMAT_INT8 and not model.manifest.small_vectors:
+        yield Violation("format", f"{model} has no scales for int8; export it with more --dev texts, or use float16")
+    elif request.format == pb.VECTOR_FORMAT_INT8 and not (request.normalize or settings.normalize):
+        yield Violation("format", "int8 needs vectors of length 1; set `normalize`")
     if request.dimensions > hidden_size:
         yield Violation("dimensions", f"`{request.dimensions}` is more than the {hidden_size} dimensions of this model")
     if request.window_stride and not request.windows:

@@ -30,6 +30,14 @@ from tasks.embedding import Embedding
 CREATED = 0
 """Time of creation of every model: manifests hold none."""
 OWNER = "bertline"
+FORMATS = {
+    "float": pb.VECTOR_FORMAT_UNSPECIFIED,
+    "float16": pb.VECTOR_FORMAT_FLOAT16,
+    "int8": pb.VECTOR_FORMAT_INT8,
+    "ubinary": pb.VECTOR_FORMAT_BINARY,
+}
+"""Values of `output_dtype`."""
+_DTYPES = {"float": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"}
 
 
 class EmbeddingsRequest(Fields):
@@ -40,6 +48,8 @@ class EmbeddingsRequest(Fields):
     model: str = ""
     dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
+    output_dtype: Literal["float", "float16", "int8", "ubinary"] = "float"
+    """Format of the vectors, under the names of Voyage's service, which has no float16; no field of OpenAI's."""
     prompt_name: str | None = None
     """Prompt of the model before each text; no field of OpenAI's, as `input_type`."""
     input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
@@ -57,6 +67,7 @@ class EmbeddingsRequest(Fields):
         request = pb.EmbedRequest(model=model_reference(self.model), texts=cast(list[str], self.input))
         if self.dimensions is not None:
             request.dimensions = self.dimensions
+        request.format = FORMATS[self.output_dtype]
         if self.prompt_name is not None:
             request.prompt_name = self.prompt_name
         if self.input_type is not None:
@@ -68,6 +79,8 @@ class EmbeddingsRequest(Fields):
         if self.prompt_name or self.input_type:
             field = "prompt_name" if self.prompt_name else "input_type"
             raise invalid_field(field, "token ids get no prompt; send texts, or put its tokens before")
+        if self.output_dtype != "float":
+            raise invalid_field("output_dtype", "token ids give vectors of float only; send texts")
         lengths, longest = [len(row) for row in self.input], model.task.settings.max_seq_length
         for number, length in enumerate(lengths):
             if length > longest:
@@ -110,7 +123,7 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         with named_as({"texts": "input", "input_ids": "input"}):
             reply = await (of_texts if fields.has_texts else of_token_ids)(fields, call)
         size = len(reply.vectors)
-        return HttpReply(await pool.run(call, size, partial(_embeddings, reply, fields.encoding_format)))
+        return HttpReply(await pool.run(call, size, partial(_embeddings, reply, fields)))
 
     async def models(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
         found = {model.manifest.name: _model(model.manifest.name) for model in service.models}
@@ -149,9 +162,10 @@ def _vectors_of(data: bytes, task: Embedding, lengths: list[int]) -> pb.EmbedRep
     return reply
 
 
-def _embeddings(reply: pb.EmbedReply, encoding_format: str) -> bytes:
-    vectors = np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim or 1)
-    in_base64 = encoding_format == "base64"
+def _embeddings(reply: pb.EmbedReply, fields: EmbeddingsRequest) -> bytes:
+    numbers = np.frombuffer(reply.vectors, _DTYPES[fields.output_dtype])
+    vectors = numbers.reshape(len(reply.num_tokens), -1)
+    in_base64 = fields.encoding_format == "base64"
     rows = [base64.b64encode(row.tobytes()).decode() if in_base64 else row for row in vectors]
     num_tokens = sum(reply.num_tokens)
     return orjson.dumps(

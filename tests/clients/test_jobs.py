@@ -207,6 +207,27 @@ def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
     assert np.array_equal(np.delete(found, 3000, 0), np.delete(wanted, 3000, 0))
 
 
+@pytest.mark.parametrize(("dtype", "stored", "width"), [("int8", np.int8, DIM), ("binary", np.uint8, DIM // 8)])
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+def test_small_vectors(run, tmp_path, dtype, stored, width, suffix):
+    """int8 and binary vectors are stored as the server sends them; rejected rows of .npy are 0."""
+    (tmp_path / "in.txt").write_text("one\nrefuse\ntwo\n", encoding="utf-8")
+    output = tmp_path / f"out.{suffix}"
+    result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", str(output), "--dtype", dtype)
+
+    if suffix == "npy":
+        found, answered = np.load(output), [0, 2]
+        assert not found[1].any()
+    else:
+        column = pq.read_table(output)["vector"]
+        assert column.type.value_type == pa.from_numpy_dtype(stored)
+        found, answered = np.array(column.to_pylist(), stored), [0, 1]
+    vectors = np.stack([vector("one"), vector("two")])
+    expected = np.packbits(vectors > 0, axis=1) if dtype == "binary" else np.rint(vectors * 127)
+    assert (result.code, found.dtype, found.shape[1]) == (3, stored, width)
+    np.testing.assert_array_equal(found[answered], expected)
+
+
 def test_bad_rows_are_reported_with_their_reasons(run: Run, tmp_path: Path) -> None:
     """Bad rows go to their own file with exit code 3, and others have results in order."""
     rows = [{"text": "a", "id": 0}, {"txt": "b"}, "{", {"text": "refuse", "id": 3}, {"text": 5}, {"text": "f", "id": 5}]

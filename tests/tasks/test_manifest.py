@@ -208,10 +208,10 @@ FIELDS = {
     5: ["opset", "hidden_size", "vocab_size"],
     "list": ["inputs", "outputs"],
     "strings": ["files"],
-    "object": ["settings", "execution", "provenance", "scores"],
+    "object": ["settings", "execution", "provenance", "scores", "small_vectors"],
     "bool": ["truncate"],
 }
-OPTIONAL = {"truncate"}
+OPTIONAL = {"truncate", "small_vectors"}
 VALUES = {
     "null": None,
     "bool": True,

@@ -31,10 +31,12 @@ class InputTypeName(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Data type of vectors in Parquet and .npy."""
+    """Types of vectors in Parquet and .npy."""
 
     float32 = "float32"
     float16 = "float16"
+    int8 = "int8"
+    binary = "binary"
 
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Give files with --input.", show_default=False)]
@@ -73,7 +75,13 @@ def embed(
         InputTypeName | None,
         typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Data type of the vectors in Parquet and .npy.")] = Dtype.float32,
+    dtype: Annotated[
+        Dtype,
+        typer.Option(
+            help="Type of the vectors. float16: in Parquet and .npy; int8: numbers divided by the scales of the "
+            "model's manifest; binary: signs, packed into bytes."
+        ),
+    ] = Dtype.float32,
 ) -> None:
     """Embed texts as vectors. Rows need `text`."""
     options = {
@@ -83,8 +91,9 @@ def embed(
         "windows": windows,
         **({} if prompt_name is None else {"prompt_name": prompt_name}),  # jobs of older versions resume
         **({} if input_type is None else {"input_type": input_type.value}),
+        **({"format": dtype.value} if dtype in (Dtype.int8, Dtype.binary) else {}),
     }
-    job.run(OPERATIONS["embed"], _rows(texts), options, dtype=dtype.value)
+    job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype is Dtype.binary else dtype.value)
 
 
 def classify(

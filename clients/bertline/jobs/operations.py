@@ -158,6 +158,8 @@ def _short(score: float) -> float:
 
 
 def _vector(vector: np.ndarray) -> dict[str, Any]:
+    if vector.dtype.kind != "f":
+        return {"vector": vector.tolist()}
     return {"vector": [float(number) for number in vector.astype(str).tolist()]}
 
 

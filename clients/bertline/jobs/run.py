@@ -142,6 +142,7 @@ def _writer(spec: JobSpec) -> Writer:
     if spec.suffix == ".jsonl":
         return JsonlWriter(spec.operation, _pass_through(spec))
     dim = int(spec.options.get("dimensions") or (spec.model.dim if spec.model else 0))
+    dim = -(-dim // 8) if spec.options.get("format") == "binary" else dim  # bytes for as many bits
     if spec.suffix == ".parquet":
         return ParquetWriter(spec.operation, _pass_through(spec), dim, spec.dtype)
     return NpyWriter(dim, spec.dtype)

@@ -62,7 +62,7 @@ class JobSpec:
     rejects: str | None
     """File for rejected rows; None for the default place beside the output."""
     dtype: str
-    """Data type of the vectors in Parquet and .npy: `float32` or `float16`."""
+    """Data type of the vectors in Parquet and .npy: `float32`, `float16`, `int8`, or `uint8` for binary ones."""
     target: str
     """Address of the server, host:port."""
     engine: str | None

@@ -43,10 +43,10 @@ def results_table(operation: Operation, results: Sequence[Any], dim: int, dtype:
 
     Args:
         dim: length of the vectors, for `embed`.
-        dtype: `float32` or `float16`, for `embed`.
+        dtype: type of the vectors, for `embed`.
     """
     if operation.method == "embed":
-        vectors = np.stack(results) if results else np.empty((0, dim), dtype=np.float32)
+        vectors = np.stack(results) if results else np.empty((0, dim), dtype=dtype)
         flat = pa.array(vectors.astype(dtype, copy=False).reshape(-1))
         return pa.table({VECTOR: pa.FixedSizeListArray.from_arrays(flat, dim)})
     schema = pa.schema([(name, arrow_type(kind)) for name, kind in operation.types.items()])

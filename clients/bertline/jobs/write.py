@@ -73,7 +73,7 @@ class JsonlWriter:
 
 @dataclass
 class NpyWriter:
-    """One array of all vectors [rows, dim]; NaN in rows that were rejected."""
+    """One array of all vectors [rows, dim]; NaN in rows that were rejected, and 0 if the numbers are whole."""
 
     dim: int
     """Length of the vectors; 0 until the first one is known."""
@@ -87,7 +87,8 @@ class NpyWriter:
         """See Writer."""
         indices = _answered(results)
         self.dim = vector_dim(self.dim, [results.results[index] for index in indices])
-        array = np.full((len(results.results), self.dim), np.nan, dtype=self.dtype)
+        missing = np.nan if np.dtype(self.dtype).kind == "f" else 0
+        array = np.full((len(results.results), self.dim), missing, dtype=self.dtype)
         if indices:
             array[indices] = np.stack([results.results[index] for index in indices])
         np.lib.format.write_array(stream, array)

@@ -63,7 +63,15 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
         vectors = vectors[:, : request.dimensions]
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     dim = vectors.shape[1] if len(vectors) else 0
-    return pb.EmbedReply(vectors=vectors.astype("<f4").tobytes(), dim=dim)
+    reply = pb.EmbedReply(dim=dim, format=request.format)
+    if request.format == pb.VECTOR_FORMAT_BINARY:
+        reply.vectors = np.packbits(vectors > 0, axis=1).tobytes()
+    elif request.format == pb.VECTOR_FORMAT_INT8:
+        reply.vectors = np.rint(vectors * 127).astype("i1").tobytes()
+        reply.scales.extend([1 / 127] * dim)
+    else:
+        reply.vectors = vectors.astype("<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4").tobytes()
+    return reply
 
 
 def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:

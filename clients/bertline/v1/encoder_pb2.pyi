@@ -23,6 +23,13 @@ class InputType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INPUT_TYPE_QUERY: _ClassVar[InputType]
     INPUT_TYPE_DOCUMENT: _ClassVar[InputType]
 
+class VectorFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VECTOR_FORMAT_UNSPECIFIED: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_FLOAT16: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_INT8: _ClassVar[VectorFormat]
+    VECTOR_FORMAT_BINARY: _ClassVar[VectorFormat]
+
 class ProblemType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PROBLEM_TYPE_UNSPECIFIED: _ClassVar[ProblemType]
@@ -46,6 +53,10 @@ POOLING_LASTTOKEN: Pooling
 INPUT_TYPE_UNSPECIFIED: InputType
 INPUT_TYPE_QUERY: InputType
 INPUT_TYPE_DOCUMENT: InputType
+VECTOR_FORMAT_UNSPECIFIED: VectorFormat
+VECTOR_FORMAT_FLOAT16: VectorFormat
+VECTOR_FORMAT_INT8: VectorFormat
+VECTOR_FORMAT_BINARY: VectorFormat
 PROBLEM_TYPE_UNSPECIFIED: ProblemType
 PROBLEM_TYPE_SINGLE_LABEL: ProblemType
 PROBLEM_TYPE_MULTI_LABEL: ProblemType
@@ -82,7 +93,7 @@ class Timings(_message.Message):
     def __init__(self, tokenize_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., inference_s: _Optional[float] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride", "prompt_name", "input_type")
+    __slots__ = ("model", "texts", "truncate", "pooling", "normalize", "dimensions", "windows", "window_stride", "prompt_name", "input_type", "format")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +104,7 @@ class EmbedRequest(_message.Message):
     WINDOW_STRIDE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     texts: _containers.RepeatedScalarFieldContainer[str]
     truncate: bool
@@ -103,10 +115,11 @@ class EmbedRequest(_message.Message):
     window_stride: int
     prompt_name: str
     input_type: InputType
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ..., input_type: _Optional[_Union[InputType, str]] = ...) -> None: ...
+    format: VectorFormat
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ..., input_type: _Optional[_Union[InputType, str]] = ..., format: _Optional[_Union[VectorFormat, str]] = ...) -> None: ...
 
 class EmbedReply(_message.Message):
-    __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings")
+    __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings", "format", "scales")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +127,8 @@ class EmbedReply(_message.Message):
     NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SCALES_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     vectors: bytes
     dim: int
@@ -121,7 +136,9 @@ class EmbedReply(_message.Message):
     num_truncated: _containers.RepeatedScalarFieldContainer[int]
     num_windows: _containers.RepeatedScalarFieldContainer[int]
     timings: Timings
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    format: VectorFormat
+    scales: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., format: _Optional[_Union[VectorFormat, str]] = ..., scales: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "inputs", "truncate", "top_k")

@@ -26,6 +26,7 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("embed", [["Ein Käuzchen.", "text"]], ASK | {"pooling": "mean", "normalize": True, "dimensions": 4}),
     ("embed", [["text"]], {"prompt_name": ""}),
     ("embed", [["text"]], {"input_type": "document"}),
+    ("embed", [["text"]], {"format": "int8", "normalize": True}),
     ("embed", [["text"]], {"windows": True, "window_stride": 64, "normalize": False}),
     ("classify", [["text", ["text", "pair"]]], ASK | {"top_k": 2}),
     ("regress", [["text", ["text", "pair"]]], ASK),
