@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TEST_WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 # Compiled modules are kept: the tests and the demo start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
-# What only slow tests need, 600 MB: Ray and MTEB.
+# What only slow tests need, 600 MB: Ray, MTEB and schemathesis.
 SLOW_READY := $(VENV)/.ready-slow
 DOCS_READY := $(VENV)/.ready-docs
 # Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
@@ -65,7 +65,7 @@ $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	@touch $@
 
 $(SLOW_READY): $(READY)
-	$(PY) -m pip install --quiet --group ray --group mteb -c constraints.txt
+	$(PY) -m pip install --quiet --group ray --group mteb --group schemathesis -c constraints.txt
 	@touch $@
 
 $(DOCS_READY): $(READY)

@@ -13,7 +13,7 @@ from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
 from serving.core.steps import Guards
 from serving.core.tls_files import TlsFiles
-from serving.http_api import health, metrics_page, openai, rpc
+from serving.http_api import health, metrics_page, openai, openapi, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
 from serving.http_api.front import HttpFront
@@ -66,12 +66,15 @@ def create_front(
         observers,
         [CompressReply(service.codec_pool)] if settings.http_gzip else [],
     )
-    routes.add(health.operations(health_problem))
-    routes.add(metrics_page.operations(metrics.registry, service.codec_pool))
-    routes.add(openai.operations(service))
-    routes.add(rpc.operations(service))
-    routes.add(OpenInferenceRoutes(service, protocol).operations())
-    routes.add(TeiRoutes(service, settings.max_request_bytes).operations())
+    operations = [
+        *health.operations(health_problem),
+        *metrics_page.operations(metrics.registry, service.codec_pool),
+        *openai.operations(service),
+        *rpc.operations(service),
+        *OpenInferenceRoutes(service, protocol).operations(),
+        *TeiRoutes(service, settings.max_request_bytes).operations(),
+    ]
+    routes.add([*operations, *openapi.operations(operations)])
     app: ASGIApp = routes  # type: ignore[assignment]
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)

@@ -71,6 +71,14 @@ class Operation:
     error_body: ErrorBody
     is_health: bool = False
     """True if it reports the state of the server, and is therefore always answered."""
+    summary: str = ""
+    """What it does, in one sentence."""
+    requests: tuple[type, ...] = ()
+    """Types of the JSON that it reads, pydantic models or protobuf messages; empty without a body."""
+    reply: type | None = None
+    """Protobuf message of the JSON that it returns; None for other JSON."""
+    media_type: str = JSON
+    """Media type of its replies."""
 
     @property
     def name(self) -> str:

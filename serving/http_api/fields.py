@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation, shorten
@@ -80,7 +80,21 @@ def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
     return items
 
 
-TextsOrTokenIds = Annotated[list[str] | list[list[int]], PlainValidator(texts_or_token_ids)]
+_TOKEN_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer"}}
+TextsOrTokenIds = Annotated[
+    list[str] | list[list[int]],
+    PlainValidator(texts_or_token_ids),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                _TOKEN_IDS,
+                {"type": "array", "minItems": 1, "items": _TOKEN_IDS},
+            ]
+        }
+    ),
+]
 """Type of a field that holds one text or several, or their token ids."""
 
 

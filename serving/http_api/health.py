@@ -24,4 +24,6 @@ def operations(problem: Callable[[], str]) -> Iterator[Operation]:
             return HttpReply(orjson.dumps({"status": reason}), HTTPStatus.SERVICE_UNAVAILABLE)
         return HttpReply(b'{"status":"ok"}')
 
-    yield Operation("GET", "/health", health, own_error, is_health=True)
+    yield Operation(
+        "GET", "/health", health, own_error, is_health=True, summary="Whether the server answers requests now."
+    )

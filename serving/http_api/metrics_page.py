@@ -29,4 +29,4 @@ def operations(registry: CollectorRegistry, pool: CodecPool) -> Iterator[Operati
         encode, media_type = choose_encoder(call.headers.get("accept", ""))
         return HttpReply(await pool.run(call, PAGE_BYTES, partial(encode, registry)), media_type=media_type)
 
-    yield Operation("GET", "/metrics", page, own_error)
+    yield Operation("GET", "/metrics", page, own_error, summary="Prometheus metrics.", media_type="text/plain")

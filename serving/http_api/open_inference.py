@@ -80,8 +80,10 @@ class OpenInferenceRoutes:
             yield self._get(model, "ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
             yield self._health(f"{model}/ready", "ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
             yield self._get(f"{model}/config", "ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
-            yield Operation("POST", f"{model}/infer", self._infer, oip_error)
-        yield Operation("POST", "/v2/repository/index", self._index, oip_error)
+            yield Operation(
+                "POST", f"{model}/infer", self._infer, oip_error, summary="Run a model.", requests=(InferFields,)
+            )
+        yield Operation("POST", "/v2/repository/index", self._index, oip_error, summary="All versions of models.")
 
     def _get(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
         async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
@@ -89,7 +91,7 @@ class OpenInferenceRoutes:
             values = _plain(reply_type.FromString(reply))
             return HttpReply(orjson.dumps(values.get("config", values)))
 
-        return Operation("GET", path, answer, oip_error)
+        return Operation("GET", path, answer, oip_error, summary=f"{method} of the Open Inference Protocol.")
 
     def _health(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
         """Return a route that says whether something is ready: by its status, and by its body."""
@@ -99,7 +101,8 @@ class OpenInferenceRoutes:
             status = HTTPStatus.OK if all(values.values()) else HTTPStatus.SERVICE_UNAVAILABLE
             return HttpReply(orjson.dumps(values), status)
 
-        return Operation("GET", path, answer, oip_error, is_health=True)
+        summary = f"{method} of the Open Inference Protocol."
+        return Operation("GET", path, answer, oip_error, is_health=True, summary=summary)
 
     async def _index(self, data: bytes, call: Call, exchange: Exchange) -> HttpReply:
         reply = await self._methods["RepositoryIndex"](b"", call)

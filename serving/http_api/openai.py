@@ -134,9 +134,16 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         found: Model = service.models.find(reference.name, reference.version)
         return HttpReply(orjson.dumps(_model(found.manifest.name)))
 
-    yield Operation("POST", "/v1/embeddings", embeddings, openai_error)
-    yield Operation("GET", "/v1/models", models, openai_error)
-    yield Operation("GET", "/v1/models/{model:path}", model, openai_error)
+    yield Operation(
+        "POST",
+        "/v1/embeddings",
+        embeddings,
+        openai_error,
+        summary="Vectors of texts or token ids, as OpenAI's.",
+        requests=(EmbeddingsRequest,),
+    )
+    yield Operation("GET", "/v1/models", models, openai_error, summary="Loaded models, as OpenAI's.")
+    yield Operation("GET", "/v1/models/{model:path}", model, openai_error, summary="One loaded model, as OpenAI's.")
 
 
 def _model(name: str) -> dict[str, Any]:

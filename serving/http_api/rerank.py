@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
@@ -48,7 +48,22 @@ class RerankFields(Fields):
     """Request of `POST /v1/rerank` and `/v2/rerank`."""
 
     query: str
-    documents: Annotated[list[str | dict[str, Any]], PlainValidator(_documents)]
+    documents: Annotated[
+        list[str | dict[str, Any]],
+        PlainValidator(_documents),
+        WithJsonSchema(
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "anyOf": [
+                        {"type": "string"},
+                        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+                    ]
+                },
+            }
+        ),
+    ]
     """Other fields of an object than `text` are not read, only returned."""
     model: str = ""
     top_n: TopN | None = None
@@ -105,8 +120,22 @@ def operations(service: InferenceService, answer_rpc: Answer) -> Iterator[Operat
         values = await pool.run(call, len(data), partial(parse_object, data))
         return await rank(await pool.run(call, len(data), partial(validated, values, RerankFields)), call, "2")
 
-    yield Operation("POST", "/v1/rerank", rerank_or_rpc, rerank_error)
-    yield Operation("POST", "/v2/rerank", rerank, rerank_error)
+    yield Operation(
+        "POST",
+        "/v1/rerank",
+        rerank_or_rpc,
+        rerank_error,
+        summary="Documents in the order in which they fit a query, as Cohere's and Jina's; with `inputs` the RPC.",
+        requests=(RerankFields, pb.RerankRequest),
+    )
+    yield Operation(
+        "POST",
+        "/v2/rerank",
+        rerank,
+        rerank_error,
+        summary="Documents in the order in which they fit a query, as Cohere's.",
+        requests=(RerankFields,),
+    )
 
 
 def _reply(data: bytes, fields: RerankFields, version: str, request_id: str) -> bytes:

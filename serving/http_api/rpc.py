@@ -33,7 +33,15 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         if rpc.name == Rerank.name:
             yield from rerank.operations(service, answer)
         else:
-            yield Operation("POST", path_of(rpc.name), answer, own_error)
+            yield Operation(
+                "POST",
+                path_of(rpc.name),
+                answer,
+                own_error,
+                summary=f"RPC {rpc.name} of bertline.v1, in protobuf's JSON mapping.",
+                requests=(request_type,),
+                reply=reply_type,
+            )
 
 
 def path_of(rpc: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import PlainValidator
+from pydantic import PlainValidator, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
@@ -76,8 +76,18 @@ def _is_text_or_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(item, str) for item in value)
 
 
-Texts = Annotated[list[str], PlainValidator(_one_or_several)]
-TextsOrPairs = Annotated[tuple[bool, list[list[str]]], PlainValidator(_texts_or_pairs)]
+_TEXT: dict[str, Any] = {"type": "string"}
+_ONE_OR_TWO = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 2}
+Texts = Annotated[
+    list[str],
+    PlainValidator(_one_or_several),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}),
+]
+TextsOrPairs = Annotated[
+    tuple[bool, list[list[str]]],
+    PlainValidator(_texts_or_pairs),
+    WithJsonSchema({"anyOf": [_TEXT, _ONE_OR_TWO | {"minItems": 2}, {"type": "array", "items": _ONE_OR_TWO}]}),
+]
 
 
 class EmbedFields(Fields):
@@ -157,20 +167,21 @@ class TeiRoutes:
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
-        answers: dict[str, Answer] = {
-            "/embed": self._answer_embed,
-            "/predict": self._answer_predict,
-            "/rerank": self._answer_rerank,
-            "/tokenize": self._answer_tokenize,
-            "/decode": self._answer_decode,
-        }
-        for path, answer in answers.items():
-            for place in (path, PREFIX + path):
-                yield Operation("POST", place, self._route(answer), tei_error)
-        for place in ("/", PREFIX):
-            yield Operation("POST", place, self._route(self._answer_any), tei_error)
+        routes: list[tuple[str, Answer, tuple[type, ...], str]] = [
+            ("/embed", self._answer_embed, (EmbedFields,), "Vectors of texts"),
+            ("/predict", self._answer_predict, (PredictFields,), "Labels or numbers of texts"),
+            ("/rerank", self._answer_rerank, (RerankFields,), "Texts in the order in which they fit a query"),
+            ("/tokenize", self._answer_tokenize, (TokenizeFields,), "Tokens of texts"),
+            ("/decode", self._answer_decode, (DecodeFields,), "Texts of token ids"),
+            ("", self._answer_any, (EmbedFields, PredictFields), "What the model is for: /embed or /predict"),
+        ]
+        for path, answer, requests, summary in routes:
+            for place, of_what in ((path or "/", ""), (PREFIX + path, " of a named model")):
+                about = f"{summary}{of_what}, as Text Embeddings Inference."
+                yield Operation("POST", place, self._route(answer), tei_error, summary=about, requests=requests)
         for place in ("/info", f"{PREFIX}/info"):
-            yield Operation("GET", place, self._route(self._answer_info), tei_error)
+            about = "A model, as Text Embeddings Inference describes it."
+            yield Operation("GET", place, self._route(self._answer_info), tei_error, summary=about)
 
     def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
         async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:

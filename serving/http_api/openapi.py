@@ -1,0 +1,121 @@
+"""`GET /openapi.json`: description of all routes in OpenAPI 3.1, for generators of clients and for people.
+
+Requests are described by what reads them, pydantic models and protobuf messages, so the description cannot be out of
+date. Messages follow protobuf's JSON mapping.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from pydantic import BaseModel
+
+from serving.core.calls import Call
+from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.status import own_error
+
+PATH = "/openapi.json"
+_REF = "#/components/schemas/"
+_CONVERTER = re.compile(r"\{(\w+)(?::\w+)?\}")
+"""Parameter of a path, which may name how it is read: `{model:path}`."""
+_INTEGERS = {
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+}
+_TYPES: Mapping[int, Mapping[str, Any]] = {
+    FieldDescriptor.TYPE_STRING: {"type": "string"},
+    FieldDescriptor.TYPE_BYTES: {"type": "string", "contentEncoding": "base64"},
+    FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
+    FieldDescriptor.TYPE_FLOAT: {"type": "number"},
+    FieldDescriptor.TYPE_DOUBLE: {"type": "number"},
+}
+
+
+def operations(described: Iterable[Operation]) -> Iterator[Operation]:
+    """Yield the route.
+
+    Args:
+        described: all other routes of the server.
+    """
+    page = orjson.dumps(document(described))
+
+    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        return HttpReply(page)
+
+    yield Operation("GET", PATH, answer, own_error, summary="This description.")
+
+
+def document(described: Iterable[Operation]) -> dict[str, Any]:
+    """Return the description of routes."""
+    schemas: dict[str, Any] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for item in described:
+        path = _CONVERTER.sub(r"{\1}", item.path)
+        paths.setdefault(path, {})[item.method.lower()] = _operation(item, path, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Bertline", "version": version("bertline")},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(item: Operation, path: str, schemas: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"summary": item.summary}
+    if names := _CONVERTER.findall(path):
+        schema = {"type": "string"}
+        found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    if item.method == "POST":
+        kinds = [_schema(kind, schemas) for kind in item.requests]
+        body = {"schema": kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}}
+        found["requestBody"] = {"required": True, "content": {"application/json": body}}
+    reply = _schema(item.reply, schemas) if item.reply else {}
+    found["responses"] = {
+        "200": {"description": "Answer.", "content": {item.media_type: {"schema": reply}}},
+        "default": {
+            "description": "Error: what is wrong, and with which field.",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
+    }
+    return found
+
+
+def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference to the schema of a pydantic model or a protobuf message, and add it to `schemas`."""
+    if issubclass(kind, BaseModel):
+        schema = kind.model_json_schema(ref_template=f"{_REF}{{model}}")
+        schemas.update(schema.pop("$defs", {}))
+        name = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"  # two modules may have the same names
+        schemas[name] = schema
+        return {"$ref": f"{_REF}{name}"}
+    return _message(kind.DESCRIPTOR, schemas)
+
+
+def _message(descriptor: Descriptor, schemas: dict[str, Any]) -> dict[str, Any]:
+    name = descriptor.name
+    if name not in schemas:
+        schemas[name] = {}  # messages may hold themselves
+        properties = {field.name: _field(field, schemas) for field in descriptor.fields}
+        schemas[name] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"$ref": f"{_REF}{name}"}
+
+
+def _field(field: FieldDescriptor, schemas: dict[str, Any]) -> dict[str, Any]:
+    if field.message_type:
+        schema = _message(field.message_type, schemas)
+    elif field.enum_type:
+        schema = {"type": "string", "enum": [value.name for value in field.enum_type.values]}
+    elif limits := _INTEGERS.get(field.type):
+        schema = {"type": "integer", "minimum": limits[0], "maximum": limits[1]}
+    else:
+        schema = dict(_TYPES[field.type])
+    return {"type": "array", "items": schema} if field.is_repeated else schema
