@@ -25,8 +25,8 @@ class ServerProcess:
     """Seconds from the start of the process to its ready line."""
     metrics: str
     """URL of its metrics."""
-    http: str | None = None
-    """URL of its HTTP API; None without one."""
+    http: str = ""
+    """URL of its HTTP API; empty without one."""
 
     @property
     def resident_mb(self) -> float:

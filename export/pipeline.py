@@ -24,7 +24,7 @@ from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, on_all_cores, ort_run
-from export.small_vectors import NEEDED, describe, measure_small_vectors
+from export.small_vectors import NEEDED, describe, has_texts, measure_small_vectors
 from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import Graph, save_graph
@@ -214,7 +214,10 @@ def _small_vectors(directory: Path, configuration: Configuration, evaluator: Eva
     run = ort_run(directory / MODEL_FILE, execution=on_all_cores(execution))
     tokens = execution.max_batch_tokens
     small = measure_small_vectors(evaluator.evaluation_set, run, max_batch_tokens=tokens)
-    evaluator.reporter.say(describe(small) if small else f"vectors as int8: not calibrated, which takes {NEEDED} texts")
+    if small:
+        evaluator.reporter.say(describe(small))
+    elif has_texts(evaluator.evaluation_set):
+        evaluator.reporter.say(f"vectors as int8: not calibrated, which takes {NEEDED} different texts")
     return small
 
 

@@ -29,7 +29,7 @@ def measure_small_vectors(
     Returns:
         The calibration; None for random sequences, and fewer different texts than `NEEDED`.
     """
-    if not isinstance(evaluation_set.examples[0], str):
+    if not has_texts(evaluation_set):
         return None
     texts = different_texts(evaluation_set.windows)
     if len(texts) < NEEDED:
@@ -46,6 +46,11 @@ def measure_small_vectors(
         found = {SPEARMAN: scores[SPEARMAN]} if SPEARMAN in scores else {}
         losses[kind] = found | neighbour_agreement(stored[others], vectors[others])
     return replace(small, losses=losses)
+
+
+def has_texts(evaluation_set: EvaluationSet) -> bool:
+    """Return whether the examples are texts, and not random sequences."""
+    return isinstance(evaluation_set.examples[0], str)
 
 
 def describe(small: SmallVectors) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tasks.base import InvalidExample, InvalidExamplesError
@@ -136,6 +136,31 @@ def tokenize_texts(
         elif not len(item):
             invalid.append(InvalidExample(index, field, EMPTY))
     return tokens
+
+
+def tokenize_lists(
+    tokenizer: Tokenizer,
+    lists: Sequence[Sequence[str]],
+    field_of: Callable[[int, int], str],
+    invalid: list[InvalidExample],
+    *,
+    ids_only: bool = True,
+) -> list[list[Tokens]]:
+    """Tokenize several texts for each example, equal ones once. Add texts that are empty or not UTF-8 to `invalid`.
+
+    Args:
+        lists: texts of each example.
+        field_of: returns the name of a text in `invalid`, given the numbers of example and text.
+        ids_only: see `Tokenizer.tokenize`.
+    """
+    places = [(index, number) for index, texts in enumerate(lists) for number in range(len(texts))]
+    found: list[InvalidExample] = []
+    texts = [text for items in lists for text in items]
+    tokens = iter(tokenize_texts(tokenizer, texts, "", found, ids_only=ids_only))
+    for item in found:
+        index, number = places[item.index]
+        invalid.append(InvalidExample(index, field_of(index, number), item.reason))
+    return [[next(tokens) for _ in items] for items in lists]
 
 
 def is_utf8(text: str) -> bool:

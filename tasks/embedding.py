@@ -42,7 +42,7 @@ _LAYERS = (NORMALIZE, *map(dense_layer, get_args(Activation)))
 
 
 InputType = Literal["query", "document"]
-"""What a text is to a search, for models that treat both kinds differently."""
+"""Role of a text in a search, for models that treat both kinds differently."""
 PROMPT_NAMES: Mapping[InputType, tuple[str, ...]] = {
     "query": ("query",),
     "document": ("document", "passage", "corpus"),
@@ -102,7 +102,8 @@ class EmbeddingSettings(TaskSettings):
     def prompt_name_for(self, kind: InputType) -> str:
         """Return the name of the prompt for queries or documents; empty if the model has none.
 
-        Names are those that `encode_query` and `encode_document` of sentence-transformers look for.
+        Names are those of sentence-transformers, which however prefers its own empty `document` to `passage` and
+        `corpus`.
         """
         return next((name for name in PROMPT_NAMES[kind] if name in self.prompts), "")
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, raise_if_invalid, tokenize_texts
+from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokenize_texts
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import Classification, sigmoid
 from tasks.features import Features
@@ -93,7 +93,8 @@ class PairRanking(Ranking):
             max_ids=longest,
             stop_after=None if truncate else longest,
         )
-        documents = self._tokenize_documents(examples, invalid)
+        lists = [example.documents for example in examples]
+        documents = tokenize_lists(self.tokenizer, lists, lambda index, number: f"documents[{number}]", invalid)
         if not truncate:
             for index, query in enumerate(queries):
                 check_length(index, "query", len(query), longest, invalid, is_complete=query.is_complete)
@@ -102,18 +103,6 @@ class PairRanking(Ranking):
             [window for number, document in enumerate(items) for window in self._windows(query, document, number)]
             for query, items in zip(queries, documents, strict=True)
         ]
-
-    def _tokenize_documents(
-        self, examples: Sequence[RankingExample], invalid: list[InvalidExample]
-    ) -> list[list[Tokens]]:
-        places = [(index, number) for index, example in enumerate(examples) for number in range(len(example.documents))]
-        found: list[InvalidExample] = []
-        texts = [text for example in examples for text in example.documents]
-        tokens = iter(tokenize_texts(self.tokenizer, texts, "document", found))
-        for item in found:
-            index, number = places[item.index]
-            invalid.append(InvalidExample(index, f"documents[{number}]", item.reason))
-        return [[next(tokens) for _ in example.documents] for example in examples]
 
     def _windows(self, query: Tokens, document: Tokens, number: int) -> Iterator[DocumentWindow]:
         query_ids = query.ids
@@ -174,7 +163,7 @@ def _ranking_field(field: str) -> str:
 
 
 def ranks_by_itself(task: AnyTask) -> bool:
-    """Return whether a model can rank documents without further advice: it needs no label."""
+    """Return whether a model can rank documents without a `label`."""
     return isinstance(task, Regression) or (isinstance(task, Spans) and task.settings.compares_contexts)
 
 

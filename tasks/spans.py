@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, raise_if_invalid, tokenize_texts
+from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokenize_texts
 from tasks.base import MAX_SEQ_LENGTH, NEWER, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
@@ -160,7 +160,13 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
         texts = [example.question for example in examples]
         stop_after = None if truncate else longest
         questions = tokenize_texts(self.tokenizer, texts, "question", invalid, max_ids=longest, stop_after=stop_after)
-        contexts = self._tokenize_contexts(examples, invalid)
+        contexts = tokenize_lists(
+            self.tokenizer,
+            [example.contexts for example in examples],
+            lambda index, number: f"contexts[{number}]" if examples[index].more_contexts else "context",
+            invalid,
+            ids_only=False,
+        )
         if not truncate:
             for index, question in enumerate(questions):
                 check_length(index, "question", len(question), longest, invalid, is_complete=question.is_complete)
@@ -173,17 +179,6 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             ]
             for example, question, items in zip(examples, questions, contexts, strict=True)
         ]
-
-    def _tokenize_contexts(self, examples: Sequence[SpanExample], invalid: list[InvalidExample]) -> list[list[Tokens]]:
-        sources = [(index, number) for index, example in enumerate(examples) for number in range(len(example.contexts))]
-        texts = [text for example in examples for text in example.contexts]
-        found: list[InvalidExample] = []
-        tokens = iter(tokenize_texts(self.tokenizer, texts, "context", found, ids_only=False))
-        for item in found:
-            index, number = sources[item.index]
-            field = f"contexts[{number}]" if examples[index].more_contexts else "context"
-            invalid.append(InvalidExample(index, field, item.reason))
-        return [[next(tokens) for _ in example.contexts] for example in examples]
 
     def _windows(self, question: Tokens, context: Tokens, text: str, context_number: int) -> list[Window]:
         question_ids = question.ids

@@ -46,6 +46,8 @@ class ZeroShot(Task[str, Features, ClassificationPrediction, TaskSettings]):
         return [self.template.replace("{}", label) for label in self.labels]
 
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
+        if not examples:
+            return []
         pair, length, invalid = self.tokenizer.pair, self.settings.max_seq_length, list[InvalidExample]()
         hypotheses = self._tokenize_hypotheses(pair.capacity(length) // 2)
         longest = max(hypotheses, key=len, default=())

@@ -64,7 +64,7 @@ def embed_call(
     window_stride: int | None,
     prompt_name: str | None,
     input_type: InputType | None,
-    format: VectorFormat = "float32",
+    format: VectorFormat,
 ) -> Call[np.ndarray]:
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
@@ -204,7 +204,8 @@ def zero_shot_call(
         truncate=read_flag("truncate", truncate),
         top_k=read_count("top_k", top_k),
     )
-    requests = split(read_texts(texts), "texts", request, max(1, MAX_PAIRS // (len(names) or 1)))
+    max_texts, label_bytes = max(1, MAX_PAIRS // (len(names) or 1)), request().ByteSize()
+    requests = split(read_texts(texts), "texts", request, max_texts, label_bytes)
     read = partial(read_zero_shot, multi_label=bool(multi_label))
     return Call("ZeroShot", requests, read, join_lists)
 

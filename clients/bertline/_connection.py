@@ -236,6 +236,7 @@ class Stubs:
             timeout=timeout,
             first=request.first,
             first_document=request.first_document,
+            num_documents=request.num_documents,
             num_inputs=request.num_inputs,
             has_credentials=self._connection.credentials is not None,
             was_connected=self.was_connected or health is Health.SERVING,

@@ -33,6 +33,8 @@ class Request:
     num_inputs: int = 0
     first_document: int = 0
     """Position of the request's first document in its input; above 0 if earlier requests hold those before."""
+    num_documents: int = 0
+    """Documents of all inputs, of `rerank`."""
 
 
 RequestAndReply = tuple[Request, Any]
@@ -140,7 +142,11 @@ def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
 
 
 def split(
-    items: Sequence[ItemT], field: str, request: Callable[..., Any], max_items: int | None = None
+    items: Sequence[ItemT],
+    field: str,
+    request: Callable[..., Any],
+    max_items: int | None = None,
+    other_bytes: int = 0,
 ) -> Callable[[int], Iterator[Request]]:
     """Return a function that splits inputs into requests lazily, so that few messages exist at the same time.
 
@@ -149,11 +155,13 @@ def split(
         field: field of the request that holds them.
         request: returns the message.
         max_items: maximum number of inputs in a request, besides the one that the function is given.
+        other_bytes: bytes of each request besides its inputs.
     """
 
     def requests(batch_size: int) -> Iterator[Request]:
         first, count = 0, min(batch_size, max_items or batch_size)
-        for part in batches(items, _num_bytes, max_items=count, max_bytes=MAX_REQUEST_BYTES):
+        max_bytes = max(0, MAX_REQUEST_BYTES - other_bytes)
+        for part in batches(items, _num_bytes, max_items=count, max_bytes=max_bytes):
             yield Request(request(**{field: part}), first, len(part))
             first += len(part)
 
@@ -175,14 +183,16 @@ def split_documents(items: Sequence[pb.RerankInput], request: Callable[..., Any]
 
     def requests(batch_size: int) -> Iterator[Request]:
         places = ((index, number) for index, item in enumerate(items) for number in range(len(item.documents) or 1))
-        for part in batches(places, num_bytes, max_items=batch_size, max_bytes=MAX_REQUEST_BYTES):
+        longest = max((_num_bytes(item.query) for item in items), default=0)  # which goes on in a further request
+        max_bytes = max(0, MAX_REQUEST_BYTES - longest)
+        for part in batches(places, num_bytes, max_items=batch_size, max_bytes=max_bytes):
             inputs = []
             for index, group in groupby(part, key=itemgetter(0)):
                 numbers = [number for _, number in group]
                 documents = items[index].documents[numbers[0] : numbers[-1] + 1]
                 inputs.append(pb.RerankInput(query=items[index].query, documents=documents))
             first, first_document = part[0]
-            yield Request(request(inputs=inputs), first, len(inputs), first_document)
+            yield Request(request(inputs=inputs), first, len(inputs), first_document, len(part))
 
     return requests
 

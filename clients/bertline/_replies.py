@@ -31,6 +31,14 @@ DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "binary": "u1"}
 """Types of the numbers of vectors by format."""
 
 
+_FORMATS = {
+    pb.VECTOR_FORMAT_UNSPECIFIED: "float32",
+    pb.VECTOR_FORMAT_FLOAT16: "float16",
+    pb.VECTOR_FORMAT_INT8: "int8",
+    pb.VECTOR_FORMAT_BINARY: "binary",
+}
+
+
 def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False, format: str = "float32") -> np.ndarray:
     """Return the vectors, [n, dim], as a view of the reply's bytes; binary: [n, bytes for dim bits].
 
@@ -43,9 +51,9 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False, format: str 
         ServerError: for another format or a wrong number of bytes, and for vectors that are not finite or have no
             direction.
     """
-    sent = pb.VectorFormat.Name(reply.format).removeprefix("VECTOR_FORMAT_").lower()
-    if sent.replace("unspecified", "float32") != format:
-        raise ServerError(f"the server sent vectors as {sent}, not as {format}; an older one knows float32 only")
+    sent = _FORMATS.get(reply.format, f"unknown format {reply.format}")
+    if sent != format:
+        raise ServerError(f"the server sent vectors as {sent}, not as {format}; older servers know float32 only")
     width = -(-reply.dim // 8) if format == "binary" else reply.dim
     dtype = np.dtype(DTYPES[format])
     if not reply.dim or len(reply.vectors) % (dtype.itemsize * width):

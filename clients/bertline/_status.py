@@ -75,6 +75,8 @@ class FailedCall:
     """Position of the request's first input in the caller's list."""
     first_document: int = 0
     """Position of the request's first document in that input."""
+    num_documents: int = 0
+    """Documents in the request."""
     num_inputs: int = 0
     """Inputs in the request."""
     has_credentials: bool = False
@@ -173,6 +175,7 @@ def _hint(details: _Details, call: FailedCall) -> str:
 
 def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[InvalidItem]:
     """Yield the violations with positions in the caller's list."""
+    is_divisible = max(call.num_inputs, call.num_documents) > 1
     for violation in violations:
         if match := _INPUT_FIELD.fullmatch(violation.field):
             index, field = int(match[2]), match[3] or match[1] or "input"
@@ -180,7 +183,7 @@ def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[Inva
                 field = _DOCUMENT.sub(lambda found: f"documents[{int(found[1]) + call.first_document}]", field)
             yield InvalidItem(call.first + index, field, violation.description)
         else:
-            hint = "; lower `batch_size`" if call.num_inputs > 1 and violation.field in ALL_INPUTS else ""
+            hint = "; lower `batch_size`" if is_divisible and violation.field in ALL_INPUTS else ""
             yield InvalidItem(None, violation.field, violation.description + hint)
 
 

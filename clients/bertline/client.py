@@ -125,8 +125,8 @@ class Client:
             prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
                 None for the model's default prompt, if it has one; empty for none.
             input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
-            format: `float32`; `float16`; `int8`, each number divided by the scale of its dimension, see `small_vectors`
-                of `Model.manifest`; or `binary`, the signs packed into bits as by numpy.packbits.
+            format: `float32`; `float16`; `int8`, each number divided by the scale of its dimension, see
+                `Model.int8_scales`; or `binary`, the signs packed into bits as by numpy.packbits.
             model: name of the model; empty for the only loaded model of this task.
             version: model version; empty for the highest loaded version.
             truncate: truncate texts that are too long instead of raising InvalidInput;
@@ -286,7 +286,8 @@ class Client:
             inputs: list of (query, documents). Documents may have any length. `batch_size` is the maximum number of
                 documents in one request.
             top_n: maximum number of documents per query; None for all.
-            label: label of a classification model that means that a document fits; may be empty for labels 0 and 1.
+            label: label of a classification model that means that a document fits; may be empty for the labels 0 and 1,
+                and LABEL_0 and LABEL_1.
             raw_scores: return scores before the model's activation function.
             model: name of the model; empty for the only loaded one for regression, or for answers if it was trained on
                 unanswerable questions.
@@ -393,7 +394,7 @@ class Client:
             usage: receives tokens, truncation and timings.
 
         Returns:
-            One classification per text, as of `classify`.
+            One classification per text, as `classify` returns them.
         """
         call = zero_shot_call(
             texts, labels, model, version, truncate, template=template, multi_label=multi_label, top_k=top_k

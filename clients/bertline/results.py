@@ -232,6 +232,21 @@ class Model:
         """Manifest: provenance, text handling, scores before and after quantisation."""
         return json.loads(self.manifest_json or "{}")
 
+    def int8_scales(self, dimensions: int | None = None) -> list[float]:
+        """Return the scale of each dimension of int8 vectors: stored number x scale = original number.
+
+        Args:
+            dimensions: `dimensions` of the request; None for all.
+
+        Raises:
+            ValueError: if the model has no scales.
+        """
+        small = self.manifest.get("small_vectors")
+        if not small:
+            raise ValueError(f"`{self.name}/{self.version}` has no scales for int8")
+        kept = dimensions or len(small["scales"])
+        return [scale / small["lengths"][kept - 1] for scale in small["scales"][:kept]]
+
     @property
     def multi_label(self) -> bool:
         """True for multi-label classification: a text has any number of labels."""

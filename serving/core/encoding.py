@@ -55,6 +55,7 @@ class TextEncoder:
         truncate: bool | None,
         windowed: frozenset[str] = frozenset(),
         field_path: Callable[[InvalidExample], str],
+        read_bytes: int = 0,
     ) -> Encoded:
         """Encode examples.
 
@@ -66,11 +67,12 @@ class TextEncoder:
             truncate: True to cut texts that are too long instead of refusing them; None for the manifest's default.
             windowed: fields of the examples that are split into windows and may have any length.
             field_path: returns the path of an invalid example in the request.
+            read_bytes: as `Endpoint.read_bytes`, if the request repeats texts.
 
         Raises:
             InvalidRequestError: naming the examples that cannot be encoded.
         """
-        num_bytes, started_s = len(request.data), time.monotonic()
+        num_bytes, started_s = max(len(request.data), read_bytes), time.monotonic()
         truncate = model.manifest.truncate if truncate is None else truncate
         try:
             checked = examples

@@ -101,6 +101,15 @@ class Endpoint(ABC):
             num_bytes: size of the serialised request.
         """
 
+    def read_bytes(self, request: Any, num_bytes: int) -> int:
+        """Return the bytes of text that the model reads: more than those of the request if it repeats texts.
+
+        Args:
+            request: the parsed request.
+            num_bytes: size of the serialised request.
+        """
+        return num_bytes
+
     @abstractmethod
     def max_tokens(self, request: Any, model: Model) -> float:
         """Return the maximum number of tokens that the model reads of a request; infinity if it splits texts."""

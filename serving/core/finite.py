@@ -15,6 +15,7 @@ from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
 from tasks.ranking import Ranking
 from tasks.regression import Regression
+from tasks.zero_shot import ZeroShot
 
 
 def check_outputs(model: Model, outputs: Sequence[Outputs], path: str) -> None:
@@ -55,6 +56,9 @@ def check_prediction(model: Model, task: AnyTask, prediction: Any, path: str) ->
         check_arrays(model, [prediction.log_probs], path)
     elif task.name == Ranking.name:
         if not _are_finite(prediction):  # logarithms of odds of labels whose logit is minus infinity
+            raise _error(model, path, "NaN or infinity")
+    elif task.name == ZeroShot.name:
+        if not _are_finite(prediction.scores):
             raise _error(model, path, "NaN or infinity")
     elif task.name == Embedding.name:
         if 0 < float(prediction @ prediction) < np.inf:  # then all numbers are finite; one step for the common case

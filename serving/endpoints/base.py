@@ -45,8 +45,16 @@ class TextEndpoint(Endpoint):
     def parse(self, data: bytes, limits: ParseLimits) -> Any:
         return parse(self.request_type, data, limits)
 
+    any_task: ClassVar[bool] = False
+    """True if `task_for` decides which models can do it, whatever their task."""
+
     def find_model(self, models: Models, request: Any) -> Model:
-        return models.find(request.model.name, request.model.version, self.task)
+        name = request.model.name or models.only_name(self.task, self.fits)
+        return models.find(name, request.model.version, None if self.any_task else self.task)
+
+    def fits(self, model: Model) -> bool:
+        """Return whether a model may answer requests that name none."""
+        return model.task.name == self.task
 
     def num_inputs(self, request: Any) -> int:
         return len(getattr(request, self.inputs))
@@ -139,6 +147,7 @@ class TextInference(Inference):
             truncate=message.truncate if message.HasField("truncate") else None,
             windowed=endpoint.windowed_fields(message),
             field_path=lambda invalid: endpoint.field_path(invalid, message),
+            read_bytes=endpoint.read_bytes(message, len(request.data)),
         )
         self.examples, self.windows = encoded.examples, encoded.windows
         endpoint.check_reply_size(self.windows, message, self.task)

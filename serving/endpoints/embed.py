@@ -75,10 +75,7 @@ class Embed(TextEndpoint):
     def start_reply(self, results: Sequence[bytes], task: Embedding) -> pb.EmbedReply:
         if task.format == "float32":
             return pb.EmbedReply(dim=len(results[0]) // 4 if results else 0)
-        reply = pb.EmbedReply(dim=task.dimensions if results else 0, format=f"VECTOR_FORMAT_{task.format.upper()}")
-        if task.scales is not None:
-            reply.scales.extend(task.scales.tolist())
-        return reply
+        return pb.EmbedReply(dim=task.dimensions if results else 0, format=f"VECTOR_FORMAT_{task.format.upper()}")
 
     def serialized_results(self, results: Sequence[bytes]) -> Iterable[bytes]:
         return (header(VECTORS, sum(map(len, results))), *results) if results else ()

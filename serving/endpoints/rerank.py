@@ -9,7 +9,7 @@ import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.models import Model, Models
+from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from tasks.classification import Classification
 from tasks.ranking import Ranking, RankingExample, create_ranking, ranks_by_itself
@@ -23,9 +23,10 @@ class Rerank(TextEndpoint):
     request_type = pb.RerankRequest
     reply_type = pb.RerankReply
 
-    def find_model(self, models: Models, request: pb.RerankRequest) -> Model:
-        name = request.model.name or models.only_name(self.task, lambda model: ranks_by_itself(model.task))
-        return models.find(name, request.model.version)
+    any_task = True
+
+    def fits(self, model: Model) -> bool:
+        return ranks_by_itself(model.task)
 
     def task_for(self, request: pb.RerankRequest, model: Model) -> Ranking:
         try:
@@ -41,6 +42,9 @@ class Rerank(TextEndpoint):
     def num_sequences(self, request: pb.RerankRequest) -> int:
         return sum(len(item.documents) for item in request.inputs)
 
+    def read_bytes(self, request: pb.RerankRequest, num_bytes: int) -> int:
+        return num_bytes + sum((len(item.documents) - 1) * len(item.query) for item in request.inputs)
+
     def examples(self, request: pb.RerankRequest, task: Ranking) -> list[RankingExample]:
         raise_violations(
             Violation(f"inputs[{index}].documents", "empty; at least one is needed")
@@ -53,8 +57,8 @@ class Rerank(TextEndpoint):
         return frozenset({"documents"})
 
     def result(self, prediction: np.ndarray, example: Any, task: Ranking, request: pb.RerankRequest) -> bytes:
-        order = np.argsort(-prediction, kind="stable")[: request.top_n or None]
+        scores = prediction.astype(np.float32)  # as the reply has them, so that equal ones keep their order
         result = pb.RerankResult()
-        for document in order.tolist():
-            result.documents.add(document=document, score=prediction[document])
+        for document in np.argsort(-scores, kind="stable")[: request.top_n or None].tolist():
+            result.documents.add(document=document, score=scores[document])
         return result.SerializeToString()

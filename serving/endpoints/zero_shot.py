@@ -8,13 +8,14 @@ from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.models import Model, Models
-from serving.endpoints.base import TextEndpoint, raise_violations
+from serving.core.limits import RequestLimits
+from serving.core.models import Model
+from serving.endpoints.base import TextEndpoint, TextInference, raise_violations
 from serving.endpoints.classify import serialize_classification
 from tasks import zero_shot
 from tasks.base import InvalidExample
 from tasks.classification import ClassificationPrediction
-from tasks.zero_shot import MAX_TEMPLATE_CHARS, create_zero_shot, entailment_label
+from tasks.zero_shot import DEFAULT_TEMPLATE, MAX_TEMPLATE_CHARS, create_zero_shot, entailment_label
 
 
 class ZeroShot(TextEndpoint):
@@ -26,9 +27,17 @@ class ZeroShot(TextEndpoint):
     reply_type = pb.ZeroShotReply
     inputs = "texts"
 
-    def find_model(self, models: Models, request: pb.ZeroShotRequest) -> Model:
-        fits = lambda model: entailment_label(model.task) is not None  # noqa: E731
-        return models.find(request.model.name or models.only_name(self.task, fits), request.model.version)
+    any_task = True
+
+    def fits(self, model: Model) -> bool:
+        return entailment_label(model.task) is not None
+
+    def prepare(self, request: pb.ZeroShotRequest, model: Model, limits: RequestLimits) -> TextInference:
+        limits.check_count(len(request.labels), "labels", field="labels")
+        if (size := _hypothesis_chars(request)) > limits.max_chars:
+            reason = f"too long with the template: `{size}` characters in all (maximum `{limits.max_chars}`)"
+            raise InvalidRequestError(violations=[Violation("labels", f"{reason}; shorten them")])
+        return super().prepare(request, model, limits)
 
     def task_for(self, request: pb.ZeroShotRequest, model: Model) -> zero_shot.ZeroShot:
         raise_violations(_violations(request))
@@ -46,6 +55,13 @@ class ZeroShot(TextEndpoint):
     def num_sequences(self, request: pb.ZeroShotRequest) -> int:
         return len(request.texts) * len(request.labels)
 
+    def encode_cost_bytes(self, request: pb.ZeroShotRequest, num_bytes: int) -> int:
+        return super().encode_cost_bytes(request, num_bytes) + _hypothesis_chars(request)
+
+    def read_bytes(self, request: pb.ZeroShotRequest, num_bytes: int) -> int:
+        texts = sum(map(len, request.texts))
+        return num_bytes + len(request.labels) * texts + len(request.texts) * _hypothesis_chars(request)
+
     def examples(self, request: pb.ZeroShotRequest, task: zero_shot.ZeroShot) -> list[str]:
         return list(request.texts)
 
@@ -56,6 +72,11 @@ class ZeroShot(TextEndpoint):
         self, prediction: ClassificationPrediction, example: Any, task: zero_shot.ZeroShot, request: pb.ZeroShotRequest
     ) -> bytes:
         return serialize_classification(prediction, request.top_k)
+
+
+def _hypothesis_chars(request: pb.ZeroShotRequest) -> int:
+    """Return the characters of the sentences of all labels."""
+    return sum(map(len, request.labels)) + len(request.labels) * len(request.template or DEFAULT_TEMPLATE)
 
 
 def _violations(request: pb.ZeroShotRequest) -> Iterator[Violation]:

@@ -13,7 +13,8 @@ from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
 from serving.core.steps import Guards
 from serving.core.tls_files import TlsFiles
-from serving.http_api import health, metrics_page, openai, openapi, rpc
+from serving.endpoints.rerank import Rerank
+from serving.http_api import health, metrics_page, openai, openapi, rerank, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
 from serving.http_api.front import HttpFront
@@ -68,9 +69,10 @@ def create_front(
     )
     operations = [
         *health.operations(health_problem),
-        *metrics_page.operations(metrics.registry, service.codec_pool),
+        *(metrics_page.operations(metrics.registry, service.codec_pool) if settings.metrics_host is None else []),
         *openai.operations(service),
         *rpc.operations(service),
+        *rerank.operations(service, rpc.json_method(service, Rerank.name)),
         *OpenInferenceRoutes(service, protocol).operations(),
         *TeiRoutes(service, settings.max_request_bytes).operations(),
     ]

@@ -72,7 +72,7 @@ class Operation:
     is_health: bool = False
     """True if it reports the state of the server, and is therefore always answered."""
     summary: str = ""
-    """What it does, in one sentence."""
+    """Summary in one sentence."""
     requests: tuple[type, ...] = ()
     """Types of the JSON that it reads, pydantic models or protobuf messages; empty without a body."""
     reply: type | None = None

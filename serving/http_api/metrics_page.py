@@ -26,7 +26,10 @@ def operations(registry: CollectorRegistry, pool: CodecPool) -> Iterator[Operati
     """
 
     async def page(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        encode, media_type = choose_encoder(call.headers.get("accept", ""))
+        try:
+            encode, media_type = choose_encoder(call.headers.get("accept", ""))
+        except (TypeError, ValueError):  # a version that is no number
+            encode, media_type = choose_encoder("")
         return HttpReply(await pool.run(call, PAGE_BYTES, partial(encode, registry)), media_type=media_type)
 
     yield Operation("GET", "/metrics", page, own_error, summary="Prometheus metrics.", media_type="text/plain")

@@ -68,6 +68,8 @@ class EmbeddingsRequest(Fields):
         if self.dimensions is not None:
             request.dimensions = self.dimensions
         request.format = FORMATS[self.output_dtype]
+        if self.output_dtype == "int8":  # of vectors of length 1 only
+            request.normalize = True
         if self.prompt_name is not None:
             request.prompt_name = self.prompt_name
         if self.input_type is not None:
@@ -120,7 +122,7 @@ def operations(service: InferenceService) -> Iterator[Operation]:
 
     async def embeddings(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
         fields = await pool.run(call, len(data), partial(read_fields, data, EmbeddingsRequest))
-        with named_as({"texts": "input", "input_ids": "input"}):
+        with named_as({"texts": "input", "input_ids": "input", "format": "output_dtype"}):
             reply = await (of_texts if fields.has_texts else of_token_ids)(fields, call)
         size = len(reply.vectors)
         return HttpReply(await pool.run(call, size, partial(_embeddings, reply, fields)))

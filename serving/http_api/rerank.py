@@ -1,12 +1,12 @@
 """Routes of rerankers: `POST /v1/rerank` as those of Cohere and Jina, and `POST /v2/rerank` as Cohere's.
 
 Source: API references of Cohere ("Rerank", v1 and v2) and Jina ("Reranker"). The RPC Rerank has the path `/v1/rerank`,
-too: its requests are told by their field `inputs`.
+too: its requests are recognised by their field `inputs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
-from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
+from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import Fields, model_reference, named_as, validated
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import message_of, own_error
@@ -41,7 +41,17 @@ def _documents(value: Any) -> list[str | dict[str, Any]]:
     for number, item in enumerate(value):
         if not isinstance(item.get("text") if isinstance(item, dict) else item, str):
             raise ValueError(f"document {number} is neither a text nor an object with the field `text`")
+        if isinstance(item, dict) and len(item) > 1:
+            _check_integers(number, item)
     return value
+
+
+def _check_integers(number: int, document: dict[str, Any]) -> None:
+    """Raise ValueError for an object that cannot be returned as JSON."""
+    try:
+        orjson.dumps(document)
+    except TypeError:
+        raise ValueError(f"document {number} holds an integer beyond 64 bits") from None
 
 
 class RerankFields(Fields):
@@ -68,6 +78,8 @@ class RerankFields(Fields):
     model: str = ""
     top_n: TopN | None = None
     return_documents: bool | None = False
+    truncate: bool | None = None
+    """True to cut a query that is too long; no field of Cohere's."""
     label: str = ""
     """Label of a classification model that means that a document fits; no field of Cohere's or Jina's."""
     max_tokens_per_doc: None = None
@@ -78,7 +90,8 @@ class RerankFields(Fields):
     def to_protobuf(self) -> bytes:
         """Return the request as a serialised RerankRequest."""
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
-        return rerank_request(self.model, self.query, texts, top_n=self.top_n, label=self.label).SerializeToString()
+        options = {"top_n": self.top_n, "label": self.label, "truncate": self.truncate}
+        return rerank_request(self.model, self.query, texts, **options).SerializeToString()
 
 
 def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> pb.RerankRequest:
@@ -94,12 +107,14 @@ def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any)
     return pb.RerankRequest(model=model_reference(model), inputs=inputs, **options)
 
 
-def operations(service: InferenceService, answer_rpc: Answer) -> Iterator[Operation]:
+def operations(
+    service: InferenceService, answer_rpc: Callable[[dict[str, Any], Call], Awaitable[HttpReply]]
+) -> Iterator[Operation]:
     """Yield the routes.
 
     Args:
         service: answers requests.
-        answer_rpc: answers requests of the RPC in JSON.
+        answer_rpc: answers the values of a request of the RPC.
     """
     endpoint, pool = Rerank(), service.codec_pool
 
@@ -107,12 +122,13 @@ def operations(service: InferenceService, answer_rpc: Answer) -> Iterator[Operat
         with named_as(NAMES):
             request = await pool.run(call, call.request_bytes, fields.to_protobuf)
             data = (await service.infer(endpoint, request, call.deadline_s, call)).data
-        return HttpReply(await pool.run(call, len(data), partial(_reply, data, fields, version, call.request_id)))
+        size = call.request_bytes if fields.return_documents else len(data)
+        return HttpReply(await pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
 
     async def rerank_or_rpc(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
         values = await pool.run(call, len(data), partial(parse_object, data))
         if "inputs" in values:
-            return await answer_rpc(data, call, exchange)
+            return await answer_rpc(values, call)
         fields = await pool.run(call, len(data), partial(validated, values, RerankFields))
         return await rank(fields, call, "1")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 import orjson
 from google.protobuf import json_format
@@ -14,9 +15,8 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, shorten
 from serving.core.service import InferenceService
-from serving.endpoints.methods import Method, encoder_methods
+from serving.endpoints.methods import encoder_methods
 from serving.endpoints.rerank import Rerank
-from serving.http_api import rerank
 from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import own_error
@@ -24,23 +24,22 @@ from serving.http_api.status import own_error
 _PREFIX = "Failed to parse "
 
 
+JsonMethod = Callable[[dict[str, Any], Call], Awaitable[HttpReply]]
+"""Function from the values of a JSON request to the reply."""
+
+
 def operations(service: InferenceService) -> Iterator[Operation]:
-    """Yield a route for each RPC: `POST /v1/embed` and so on, with dashes between words."""
-    methods = encoder_methods(service)
+    """Yield a route for each RPC but Rerank: `POST /v1/embed` and so on, with dashes between words."""
     for rpc in pb.DESCRIPTOR.services_by_name["Encoder"].methods:
-        request_type, reply_type = (GetMessageClass(item) for item in (rpc.input_type, rpc.output_type))
-        answer = _answer(service, methods[rpc.name], request_type, reply_type)
-        if rpc.name == Rerank.name:
-            yield from rerank.operations(service, answer)
-        else:
+        if rpc.name != Rerank.name:  # its path has another route
             yield Operation(
                 "POST",
                 path_of(rpc.name),
-                answer,
+                _answer(service, json_method(service, rpc.name)),
                 own_error,
                 summary=f"RPC {rpc.name} of bertline.v1, in protobuf's JSON mapping.",
-                requests=(request_type,),
-                reply=reply_type,
+                requests=(GetMessageClass(rpc.input_type),),
+                reply=GetMessageClass(rpc.output_type),
             )
 
 
@@ -49,25 +48,34 @@ def path_of(rpc: str) -> str:
     return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
 
 
-def _answer(
-    service: InferenceService, method: Method, request_type: type[Message], reply_type: type[Message]
-) -> Answer:
+def _answer(service: InferenceService, method: JsonMethod) -> Answer:
     async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        pool = service.codec_pool
-        request = await pool.run(call, len(data), partial(_to_protobuf, data, request_type))
+        return await method(await service.codec_pool.run(call, len(data), partial(parse_object, data)), call)
+
+    return answer
+
+
+def json_method(service: InferenceService, name: str) -> JsonMethod:
+    """Return an RPC as a function of JSON."""
+    rpc, pool = pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name[name], service.codec_pool
+    request_type, reply_type = (GetMessageClass(item) for item in (rpc.input_type, rpc.output_type))
+    method = encoder_methods(service)[name]
+
+    async def answer(values: dict[str, Any], call: Call) -> HttpReply:
+        request = await pool.run(call, call.request_bytes, partial(_to_protobuf, values, request_type))
+        values.clear()  # may be large
         reply = await method(request, call)
         return HttpReply(await pool.run(call, len(reply), partial(_to_json, reply, reply_type)))
 
     return answer
 
 
-def _to_protobuf(data: bytes, request_type: type[Message]) -> bytes:
-    """Return a JSON request as a serialised message.
+def _to_protobuf(values: dict[str, Any], request_type: type[Message]) -> bytes:
+    """Return the values of a JSON request as a serialised message.
 
     Raises:
-        InvalidRequestError: when it is not JSON, or does not fit the message: the error names the field.
+        InvalidRequestError: when they do not fit the message: the error names the field.
     """
-    values = parse_object(data)
     try:
         return json_format.ParseDict(values, request_type()).SerializeToString()
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:

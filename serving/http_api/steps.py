@@ -95,12 +95,13 @@ class CompressReply:
     async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
         """Return the reply, compressed if it shrinks."""
         reply: HttpReply = await proceed(call, context)
+        context.reply_headers["vary"] = "accept-encoding"
         if len(reply.data) < MIN_COMPRESSED_BYTES or not accepts_gzip(call.headers.get("accept-encoding", "")):
             return reply
         size = len(reply.data)
         data = await self._pool.run(call, size, partial(zlib.compress, reply.data, _FASTEST, GZIP_WINDOW))
-        encoding = ("content-encoding", "gzip"), ("vary", "accept-encoding")
-        return replace(reply, data=data, headers=[*reply.headers, *encoding]) if len(data) < size else reply
+        encoding = "content-encoding", "gzip"
+        return replace(reply, data=data, headers=[*reply.headers, encoding]) if len(data) < size else reply
 
 
 def accepts_gzip(header: str) -> bool:

@@ -27,6 +27,7 @@ from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import answer_tokenize
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import Dimensions, Fields, model_reference, named_as, read_fields
+from serving.http_api.json_body import parse_object
 from serving.http_api.rerank import rerank_request
 from serving.http_api.status import message_of
 from serving.open_inference.tensors import invalid_field
@@ -173,7 +174,12 @@ class TeiRoutes:
             ("/rerank", self._answer_rerank, (RerankFields,), "Texts in the order in which they fit a query"),
             ("/tokenize", self._answer_tokenize, (TokenizeFields,), "Tokens of texts"),
             ("/decode", self._answer_decode, (DecodeFields,), "Texts of token ids"),
-            ("", self._answer_any, (EmbedFields, PredictFields), "What the model is for: /embed or /predict"),
+            (
+                "",
+                self._answer_any,
+                (EmbedFields, PredictFields, RerankFields),
+                "Vectors, labels or a ranking, by the task of the model",
+            ),
         ]
         for path, answer, requests, summary in routes:
             for place, of_what in ((path or "/", ""), (PREFIX + path, " of a named model")):
@@ -191,7 +197,7 @@ class TeiRoutes:
         return route
 
     async def _answer_any(self, data: bytes, call: Call, name: str) -> Any:
-        """Answer `POST /`: what the model is for."""
+        """Answer `POST /` by the task of the model."""
         answers: dict[str, Answer] = {
             Embed.task: self._answer_embed,
             Classify.task: self._answer_predict,
@@ -202,6 +208,10 @@ class TeiRoutes:
             return await self._answer_embed(data, call, name)
         name = name or names.pop()
         task = self._model(name).task.name
+        if task == Regress.task and "query" in await self._service.codec_pool.run(
+            call, len(data), partial(parse_object, data)
+        ):
+            return await self._answer_rerank(data, call, name)
         if task not in answers:
             raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
         return await answers[task](data, call, name)
@@ -230,7 +240,8 @@ class TeiRoutes:
     async def _answer_rerank(self, data: bytes, call: Call, name: str) -> Any:
         fields = await self._read(data, call, RerankFields)
         options = {"truncate": bool(fields.truncate), "raw_scores": fields.raw_scores}
-        request = rerank_request(name, fields.query, fields.texts, **options).SerializeToString()
+        build = partial(rerank_request, name, fields.query, fields.texts, **options)
+        request = await self._service.codec_pool.run(call, len(data), lambda: build().SerializeToString())
         reply = pb.RerankReply.FromString(await self._infer(self._rerank, request, call, _RERANK_NAMES))
         return [
             {"index": item.document, "score": item.score}

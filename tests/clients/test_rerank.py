@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, InvalidInput, ModelNotFound, Ranking, Usage
@@ -42,27 +42,35 @@ def test_documents_of_several_requests_are_one_ranking(client: Client, server: F
     assert sorted(len(request.inputs[0].documents) for request in server.requests[1:4]) == [3, 4, 4]
 
 
+@settings(max_examples=50)
 @given(
     counts=st.lists(st.integers(1, 9), max_size=6),
     batch_size=st.integers(1, 12),
     top_n=st.one_of(st.none(), st.integers(1, 4)),
 )
 def test_any_split_gives_the_same(shared_target: str, counts: list[int], batch_size: int, top_n: int | None) -> None:
-    """Rankings and usage do not depend on the size of requests, in both clients; no request holds more documents."""
+    """Rankings and usage do not depend on the size of requests."""
     inputs = [(f"query {number}", DOCUMENTS[:count]) for number, count in enumerate(counts)]
-
-    async def ask(size: int, usage: Usage) -> list[Ranking]:
-        async with AsyncClient(shared_target, batch_size=size) as client:
-            return await client.rerank(inputs, top_n=top_n, usage=usage)
-
-    usages = [Usage(), Usage(), Usage()]
+    usages = [Usage(), Usage()]
     with Client(shared_target, batch_size=batch_size) as client:
         found = client.rerank(inputs, top_n=top_n, usage=usages[0])
-    expected = asyncio.run(ask(1000, usages[1]))
+    with Client(shared_target, batch_size=1000) as client:
+        expected = client.rerank(inputs, top_n=top_n, usage=usages[1])
 
-    assert found == expected == asyncio.run(ask(batch_size, usages[2]))
-    assert usages[0].num_tokens == usages[1].num_tokens == usages[2].num_tokens
+    assert found == expected
+    assert usages[0].num_tokens == usages[1].num_tokens
     assert usages[0].num_truncated == usages[1].num_truncated == [0] * len(inputs)
+
+
+def test_both_clients_split_alike(client: Client, server: FakeServer) -> None:
+    """The client for asyncio gives the same rankings."""
+    inputs = [(QUERY, DOCUMENTS), ("owl", DOCUMENTS[:2])]
+
+    async def ask() -> list[Ranking]:
+        async with AsyncClient(server.target, batch_size=3) as other:
+            return await other.rerank(inputs, top_n=5)
+
+    assert asyncio.run(ask()) == client.rerank(inputs, top_n=5)
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +81,20 @@ def shared_target() -> Any:
 
 def test_long_documents_are_split_by_size(client: Client, server: FakeServer) -> None:
     """Requests stay below the size that servers accept, whatever the length of the documents."""
-    documents = ["word " * 20_000] * 6
-    client.rerank([(QUERY, documents)])
+    documents = ["word " * 10_000] * 12
+    client.rerank([(QUERY * 2000, documents)])
 
     assert max(request.ByteSize() for request in server.requests) < MAX_REQUEST_BYTES + 1000
-    assert sum(len(item.documents) for request in server.requests for item in request.inputs) == 6
+    assert sum(len(item.documents) for request in server.requests for item in request.inputs) == 12
 
 
 def test_errors_name_the_document(client: Client, server: FakeServer) -> None:
     """Positions of inputs and documents are those of the caller's lists, also in later requests."""
     with pytest.raises(InvalidInput) as caught:
         client.rerank([("a", ["b"]), (QUERY, [*DOCUMENTS[:9], " "])])
+    server.refuse("document 8", "too many documents")
+    with pytest.raises(InvalidInput, match=r"input 0, documents\[8\]: too many documents"):
+        client.rerank([(QUERY, DOCUMENTS)])
     with pytest.raises(InvalidInput, match="input 1, documents: empty"):
         client.rerank([("a", ["b"]), (QUERY, [])])
     with pytest.raises(InvalidInput, match=r"input 0, documents\[1\]: contains a lone surrogate"):

@@ -33,7 +33,7 @@ def test_requests_hold_few_pairs(client: Client, server: FakeServer) -> None:
     usage = Usage()
     found = client.zero_shot(["a", "b", "c"], labels, template="It is {}.", top_k=2, truncate=True, usage=usage)
 
-    assert [len(request.texts) for request in server.requests] == [2, 1]
+    assert sorted(len(request.texts) for request in server.requests) == [1, 2]
     assert {(request.template, request.top_k, len(request.labels)) for request in server.requests} == {
         ("It is {}.", 2, 400)
     }

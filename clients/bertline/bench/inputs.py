@@ -86,6 +86,7 @@ _EMBED = partial(
     window_stride=None,
     prompt_name=None,
     input_type=None,
+    format="float32",
 )
 _INPUT_MAKERS = {
     maker.operation.task: maker

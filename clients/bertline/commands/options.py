@@ -135,7 +135,9 @@ class JobOptions:
         bool | None,
         typer.Option(help="Truncate inputs that are too long, or reject them. Default: as the model was evaluated."),
     ] = None
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows in one request.")] = 64
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum number of rows (rerank: documents) in a request.")
+    ] = 64
     in_flight: Annotated[
         int,
         typer.Option(metavar="N", min=1, max=1024, help="Number of concurrent requests. Raise it for several servers."),

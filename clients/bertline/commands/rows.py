@@ -78,8 +78,8 @@ def embed(
     dtype: Annotated[
         Dtype,
         typer.Option(
-            help="Type of the vectors. float16: in Parquet and .npy; int8: numbers divided by the scales of the "
-            "model's manifest; binary: signs, packed into bytes."
+            help="Type of the vectors. float16: in Parquet and .npy; int8: numbers divided by the scales of their "
+            "dimensions (see Model.int8_scales of the Python client); binary: signs, packed into bytes."
         ),
     ] = Dtype.float32,
 ) -> None:
@@ -141,7 +141,10 @@ def rerank(
     ] = None,
     label: Annotated[
         str,
-        typer.Option(help="Label of a classification model that means that a document fits. Labels 0 and 1 need none."),
+        typer.Option(
+            help="Label of a classification model that means that a document fits; the labels 0 and 1, and LABEL_0 and "
+            "LABEL_1, need none."
+        ),
     ] = "",
     raw_scores: Annotated[
         bool, typer.Option("--raw-scores", help="Return scores before the model's activation function.")

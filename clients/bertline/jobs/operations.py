@@ -60,7 +60,7 @@ class Operation:
         return can_zero_shot(model) if self.method == ZERO_SHOT else model.task == self.task
 
     def for_job(self, model: Model | None, options: Mapping[str, Any]) -> Operation:
-        """Return the operation with the columns that a model gives; None for an unknown model."""
+        """Return the operation with the columns that a model gives with some options; None for an unknown model."""
         several = options.get("multi_label", model is not None and model.multi_label)
         return replace(self, types=self.multi_label_types) if several and self.multi_label_types else self
 

@@ -68,7 +68,6 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
         reply.vectors = np.packbits(vectors > 0, axis=1).tobytes()
     elif request.format == pb.VECTOR_FORMAT_INT8:
         reply.vectors = np.rint(vectors * 127).astype("i1").tobytes()
-        reply.scales.extend([1 / 127] * dim)
     else:
         reply.vectors = vectors.astype("<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4").tobytes()
     return reply

@@ -9,6 +9,7 @@ from typing import Any
 from bertline.testing._answers import prompt_of, tokens
 from bertline.testing._faults import Refusal
 from bertline.testing._models import FakeModel
+from bertline.v1 import encoder_pb2 as pb
 
 _ANY_LENGTH = ("Answer", "Rerank", "Tag", "Tokenize")
 """RPCs that accept texts of any length."""
@@ -86,13 +87,15 @@ def _invalid_labels(request: Any) -> Iterator[tuple[str, str]]:
         yield "labels", "given twice"
     if request.template and request.template.count("{}") != 1:
         yield "template", "needs one `{}`, which stands for the label"
+    if len(request.template) > 1024:
+        yield "template", "longer than 1024 characters; shorten it"
 
 
 def _invalid_label(label: str, model: FakeModel) -> Iterator[tuple[str, str]]:
     labels = model.labels_for(model.task)
     if model.task and label and not labels:
         yield "label", f"is for models with labels: `{label}`"
-    elif labels and label not in labels and (label or list(labels) != ["0", "1"]):
+    elif labels and label not in labels and (label or list(labels) not in (["0", "1"], ["LABEL_0", "LABEL_1"])):
         yield "label", f"name the label that means that a document fits: {', '.join(labels)}"
 
 
@@ -100,6 +103,12 @@ def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]
     """Yield invalid options of Embed."""
     if request.dimensions > model.dim:
         yield "dimensions", f"{request.dimensions} requested, this model has {model.dim}"
+    if request.format not in pb.VectorFormat.values():
+        yield "format", f"unknown: {request.format}"
+    if request.input_type not in pb.InputType.values():
+        yield "input_type", f"unknown: {request.input_type}"
+    if request.format == pb.VECTOR_FORMAT_INT8 and not model.manifest.get("small_vectors", True):
+        yield "format", f"{model} has no scales for int8"
     if request.input_type and request.HasField("prompt_name"):
         yield "input_type", "set together with `prompt_name`"
     if request.window_stride and not request.windows:

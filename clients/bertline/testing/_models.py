@@ -25,7 +25,7 @@ TASKS = {
 """Task that each RPC needs. Any model answers the other RPCs, except Rerank and ZeroShot."""
 RERANK, ZERO_SHOT = "Rerank", "ZeroShot"
 _NAMES = {RERANK: "rerank", ZERO_SHOT: "zero-shot"}
-"""What RPCs do that have models of other tasks."""
+"""Names of RPCs whose models have other tasks."""
 _REFUSALS = {RERANK: "rank documents", ZERO_SHOT: "classify by labels of the request"}
 _LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
 
@@ -82,6 +82,13 @@ class FakeModel:
         return {"settings": {"problem_type": "multi_label_classification"}} if self.multi_label else {}
 
     @property
+    def _small_vectors(self) -> dict[str, Any]:
+        """Scales of int8 vectors, as `_answers.embed` uses them."""
+        if self.task not in ("", "embedding"):
+            return {}
+        return {"small_vectors": {"scales": [1 / 127] * self.dim, "lengths": [1.0] * self.dim, "losses": {}}}
+
+    @property
     def info(self) -> pb.ModelInfo:
         """Description of the model in ListModels."""
         state = f"MODEL_STATE_{self.state.upper()}"
@@ -95,7 +102,7 @@ class FakeModel:
             dim=self.dim if self.task in ("", "embedding") else 0,
             labels=self.labels_for(self.task),
             digest="00" * 32,
-            manifest_json=json.dumps(self._settings | self.manifest),
+            manifest_json=json.dumps(self._settings | self._small_vectors | self.manifest),
             state=state,
             error=self.error,
         )

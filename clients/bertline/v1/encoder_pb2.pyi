@@ -119,7 +119,7 @@ class EmbedRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., windows: _Optional[bool] = ..., window_stride: _Optional[int] = ..., prompt_name: _Optional[str] = ..., input_type: _Optional[_Union[InputType, str]] = ..., format: _Optional[_Union[VectorFormat, str]] = ...) -> None: ...
 
 class EmbedReply(_message.Message):
-    __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings", "format", "scales")
+    __slots__ = ("model", "vectors", "dim", "num_tokens", "num_truncated", "num_windows", "timings", "format")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -128,7 +128,6 @@ class EmbedReply(_message.Message):
     NUM_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
-    SCALES_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     vectors: bytes
     dim: int
@@ -137,8 +136,7 @@ class EmbedReply(_message.Message):
     num_windows: _containers.RepeatedScalarFieldContainer[int]
     timings: Timings
     format: VectorFormat
-    scales: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., format: _Optional[_Union[VectorFormat, str]] = ..., scales: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., format: _Optional[_Union[VectorFormat, str]] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "inputs", "truncate", "top_k")

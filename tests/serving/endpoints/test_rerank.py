@@ -97,6 +97,18 @@ def test_long_documents_are_read_in_windows(server, references):
     assert list(reply.num_truncated) == [0]
 
 
+def test_equal_scores_keep_their_order(tmp_path):
+    """Scores that are equal in the reply are ordered by the documents, although those of the model differ."""
+    write_model(tmp_path, "scorer", task="regression", edit=lambda weights: weights.head.__imul__(1e6))
+    edit_manifest(tmp_path / "scorer" / "1", settings=SETTINGS["regression"] | {"activation": "sigmoid"})
+    with serve(tmp_path) as running:
+        ranked = rerank(running, DOCUMENTS * 3).results[0].documents
+
+    pairs = [(-item.score, item.document) for item in ranked]
+    assert pairs == sorted(pairs)
+    assert len({item.score for item in ranked}) < len(ranked)
+
+
 @pytest.mark.parametrize(("top_n", "expected"), [(0, 5), (1, 1), (3, 3), (1000, 5)])
 def test_top_n(server, top_n, expected):
     """Replies have the best top_n documents, all by default."""

@@ -47,15 +47,17 @@ def test_float16(unit):
 
 @pytest.mark.parametrize("dimensions", [0, 5])
 def test_int8(unit, dimensions):
-    """Numbers times the scales of the reply are those of float32."""
+    """Numbers times the scales of the model are those of float32, also with fewer dimensions."""
     running, _ = unit
     full = embed(running, normalize=True, dimensions=dimensions)
     reply = embed(running, normalize=True, dimensions=dimensions, format=pb.VECTOR_FORMAT_INT8)
 
     expected = np.frombuffer(full.vectors, "<f4").reshape(len(TEXTS), -1)
-    found = np.frombuffer(reply.vectors, np.int8).reshape(len(TEXTS), -1) * np.array(reply.scales, np.float32)
+    with Client(running.target) as client:
+        scales = np.array(client.model("embedder").int8_scales(dimensions or None))
+    found = np.frombuffer(reply.vectors, np.int8).reshape(len(TEXTS), -1) * scales
     assert reply.dim == full.dim == (dimensions or 12)
-    np.testing.assert_allclose(found, expected, atol=max(reply.scales))
+    np.testing.assert_allclose(found, expected, atol=scales.max())
 
 
 def test_binary(unit):
@@ -91,7 +93,9 @@ def test_client(unit):
     with Client(running.target, batch_size=7) as client:
         options = {"model": "embedder", "normalize": True}
         found = {kind: client.embed(TEXTS, format=kind, **options) for kind in ("float16", "int8", "binary")}
-        scales = client.model("embedder").manifest["small_vectors"]["scales"]
+        scales = client.model("embedder").int8_scales()
+        with pytest.raises(ValueError, match="`bare/1` has no scales for int8"):
+            client.model("bare").int8_scales()
         with pytest.raises(InvalidInput, match="has no scales for int8"):
             client.embed(["the"], format="int8", model="bare", normalize=True)
         with pytest.raises(ValueError, match=r"unknown format: `uint8` \(one of: float32, float16, int8, binary\)"):
@@ -118,8 +122,12 @@ def test_http(unit):
     bits = ask(output_dtype="ubinary")
     packed = ask(output_dtype="ubinary", encoding_format="base64")
     halves = ask(output_dtype="float16", encoding_format="base64")
+    unit_int8 = ask(output_dtype="int8")
 
     assert bits == np.packbits(vectors[:3] > 0, axis=1).tolist()
+    assert np.abs(unit_int8).max() <= 127
+    bare = post(running, "/v1/embeddings", {"model": "bare", "input": "the", "output_dtype": "int8"})
+    assert (bare.status, bare.error["param"]) == (400, "output_dtype")
     assert [list(base64.b64decode(item)) for item in packed] == bits
     assert {len(base64.b64decode(item)) for item in halves} == {24}
     reply = post(running, "/v1/embeddings", {"model": "embedder", "input": [5], "output_dtype": "int8"})

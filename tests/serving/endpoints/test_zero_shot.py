@@ -4,6 +4,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.endpoints.zero_shot import ZeroShot
 from tasks.zero_shot import create_zero_shot
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -71,6 +72,8 @@ def test_long_texts(server):
         ({"template": "the"}, "template: needs one `{}`"),
         ({"template": "{} {}"}, "template: needs one `{}`"),
         ({"template": "{}" + "a" * 2000}, "template: longer than 1024 characters"),
+        ({"labels": [str(n) for n in range(9000)]}, "too many labels: `9000` (maximum `8192`)"),
+        ({"labels": ["a" * 600_000, "b" * 600_000]}, "labels: too long with the template: `1200038` characters in all"),
         ({"texts": ["cat", ""]}, "texts[1]: empty text"),
         (
             {"model": "scorer"},
@@ -86,6 +89,21 @@ def test_wrong_requests(server, changes, message):
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert message in refused.value.details()
+
+
+def test_labels_without_texts_cost_nothing(server):
+    """Without texts, labels are not tokenized."""
+    reply = ask(server, [], ["word " * 10_000, "dog"])
+
+    assert list(reply.results) == []
+
+
+def test_estimates_count_repeated_texts(server):
+    """Texts and labels count as often as the model reads them, so that later estimates of Classify are right."""
+    request = pb.ZeroShotRequest(texts=["a" * 100, "b" * 50], labels=["x" * 10, "y" * 20, "z"], template="{} it")
+    endpoint, size = ZeroShot(), request.ByteSize()
+
+    assert endpoint.read_bytes(request, size) == size + 3 * 150 + 2 * (31 + 3 * 5)
 
 
 def test_one_label_with_multi_label(server):

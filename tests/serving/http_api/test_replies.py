@@ -51,6 +51,7 @@ def test_large_replies_are_compressed(packed):
     found = post(packed, "/v1/embeddings", body, accept_encoding="gzip")
 
     assert "content-encoding" not in plain.headers | small.headers
+    assert plain.headers["vary"] == small.headers["vary"] == "accept-encoding"
     assert (found.headers["content-encoding"], found.headers["vary"]) == ("gzip", "accept-encoding")
     assert int(found.headers["content-length"]) == len(found.data) < len(plain.data)
     assert gzip.decompress(found.data) == plain.data
@@ -75,6 +76,29 @@ def test_replies_are_not_compressed_by_default(web):
     reply = post(web, "/v1/embeddings", {"model": "embedder", "input": TEXTS}, accept_encoding="gzip")
 
     assert "content-encoding" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("accept", "media_type"),
+    [
+        ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text"),
+        ("application/openmetrics-text;version=1.x", "text/plain"),
+        ("text/plain;version=abc", "text/plain"),
+        ("image/png", "text/plain"),
+    ],
+)
+def test_formats_of_the_metrics_page(web, accept, media_type):
+    """Scrapers choose the format, and get the plain one for what the server does not know."""
+    reply = send(web, "GET", "/metrics", accept=accept)
+
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith(media_type)
+
+
+def test_metrics_page_stays_where_the_metrics_are(all_tasks):
+    """A server whose metrics port has an address of its own shows them there only."""
+    with serve(all_tasks[0], http_port=0, metrics_host="127.0.0.1") as running:
+        assert send(running, "GET", "/metrics").status == 404
 
 
 def test_metrics_page(web, all_tasks, tmp_path):

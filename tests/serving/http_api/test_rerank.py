@@ -101,6 +101,8 @@ def test_classifications_need_a_label(web):
             "document 1 is neither a text nor an object with the field",
         ),
         ("/v2/rerank", {"documents": ["cat", " "]}, "documents[1]: empty text"),
+        ("/v1/rerank", {"documents": [{"text": "a", "id": 2**70}]}, "document 0 holds an integer beyond 64 bits"),
+        ("/v2/rerank", {"query": "the dog " * 20}, "query: text too long"),
         ("/v2/rerank", {"top_n": 0}, "top_n: input should be greater than or equal to 1"),
         ("/v2/rerank", {"max_tokens_per_doc": 10}, "max_tokens_per_doc"),
         ("/v2/rerank", {"inputs": []}, "inputs: unknown field"),
@@ -114,6 +116,18 @@ def test_wrong_requests(web, path, changes, message):
 
     assert reply.status == 400
     assert message in reply.json()["message"]
+
+
+def test_long_queries_are_cut_on_request(web):
+    """`truncate` cuts a query."""
+    assert ask(web, query="the dog " * 20, truncate=True).status == 200
+
+
+def test_tei_by_the_task(web, ranked):
+    """`POST /tei/{model}` ranks if the request has a query."""
+    found = post(web, "/tei/scorer", {"query": QUERY, "texts": DOCUMENTS, "raw_scores": True}).json()
+
+    assert [(item["index"], item["score"]) for item in found] == ranked
 
 
 def test_wrong_requests_of_tei(web):
