@@ -74,6 +74,9 @@ class Ranking(Task[RankingExample, Any, np.ndarray, TaskSettings]):
 class PairRanking(Ranking):
     """Ranks by a regression or classification of pairs (query, document)."""
 
+    output_names: ClassVar[tuple[str, ...]] = Regression.output_names
+    token_outputs: ClassVar[bool] = False
+
     label: int = 0
     """Label of a classification whose probability is the score: its number."""
 
@@ -138,6 +141,9 @@ class PairRanking(Ranking):
 @dataclass(frozen=True)
 class SpanRanking(Ranking):
     """Ranks by the lead of a document's best answer over "no answer"."""
+
+    output_names: ClassVar[tuple[str, ...]] = Spans.output_names
+    token_outputs: ClassVar[bool] = True
 
     def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[Any]]:
         spans = replace(self.scorer, tokenizer=self.tokenizer)

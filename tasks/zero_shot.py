@@ -29,6 +29,8 @@ class ZeroShot(Task[str, Features, ClassificationPrediction, TaskSettings]):
 
     name: ClassVar[str] = "zero-shot"
     settings_type: ClassVar[type[TaskSettings]] = TaskSettings
+    output_names: ClassVar[tuple[str, ...]] = Classification.output_names
+    token_outputs: ClassVar[bool] = False
 
     labels: tuple[str, ...]
     """Labels to choose from."""
