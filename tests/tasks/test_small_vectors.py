@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentence_transformers.quantization import quantize_embeddings
 
 from tasks.small_vectors import FORMATS, SmallVectors, calibrate, restored, to_bytes
 
@@ -31,6 +30,8 @@ def test_restored_vectors_are_close(seed, dim):
 
 def test_bits_are_those_of_sentence_transformers():
     """Binary vectors equal its `ubinary`."""
+    from sentence_transformers.quantization import quantize_embeddings  # takes a second and a half
+
     vectors = unit_vectors(0, dim=32)
 
     ours = np.frombuffer(b"".join(to_bytes(row, "binary") for row in vectors), np.uint8).reshape(len(vectors), -1)

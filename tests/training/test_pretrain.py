@@ -396,11 +396,11 @@ def test_training_learns_and_reports(checkpoint):
 
 def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
     """Replaced-token detection learns, resumes bit for bit, and gives a BERT checkpoint."""
-    changes = {"objective": "replaced-tokens", "num_steps": 60, "dev_corpus": corpus_dir, "eval_every": 30}
+    changes = {"objective": "replaced-tokens", "num_steps": 40, "dev_corpus": corpus_dir, "eval_every": 20}
     changes |= {"initialization": "local", "log_every": 1}
     pretrain(recipe(corpus_dir, tmp_path / "whole", **changes), alone)
     with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 30
+        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 20
         with pytest.raises(TypeError):
             pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
     pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)

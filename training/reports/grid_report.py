@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any
 
 from tasks.metrics import is_loss
-from training.reports.plot import COLOURS, FAILED, Ticks, curve_name, label_rows, note_row, plt, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TEACHER_ROW, CONTRAST_ROW = "teacher, ", "fine-tuned"
 """Rows of scores in a distillation: those of a teacher begin with the first; the second learnt the labels alone."""
@@ -214,28 +214,30 @@ def _percent(score: float | None) -> str:
 
 def plot_report(found: GridReport, path: Path) -> None:
     """Plot a row for each setting: mean and deviation, a dot for each seed, a cross if it failed; and the baseline."""
+    from training.reports import plot  # matplotlib takes half a second, and most users of this module plot nothing
+
     rows = _labelled(found)
-    figure, axes = plt.subplots(figsize=(9.0, 1.5 + 0.45 * len(rows)), layout="constrained")
+    figure, axes = plot.plt.subplots(figsize=(9.0, 1.5 + 0.45 * len(rows)), layout="constrained")
     for name, score in found.baseline.items():
         axes.axvline(score, color="black", linestyle=":", label=f"{name}, {_percent(score)}")
-    _draw_rows(axes, list(rows.values()))
+    _draw_rows(axes, list(rows.values()), plot.COLOURS[0], plot.FAILED)
     for number, row in enumerate(rows.values()):
-        note_row(axes, number, _note(row) + ("  (best)" if _is_best(found, row) else ""))
-    label_rows(axes, list(rows))
-    axes.set_xlabel(f"{curve_name(found.metric)} on dev, percent")
-    axes.xaxis.set_major_formatter(Ticks(100))
+        plot.note_row(axes, number, _note(row) + ("  (best)" if _is_best(found, row) else ""))
+    plot.label_rows(axes, list(rows))
+    axes.set_xlabel(f"{plot.curve_name(found.metric)} on dev, percent")
+    axes.xaxis.set_major_formatter(plot.Ticks(100))
     figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
-    save_figure(figure, path)
+    plot.save_figure(figure, path)
 
 
-def _draw_rows(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_rows(axes: Axes, rows: Sequence[Row], good: str, failed: str) -> None:
     means = [(row.mean, y, row.standard_deviation or 0.0) for y, row in enumerate(rows) if row.mean is not None]
     if means:
         centres, ys, deviations = zip(*means, strict=True)
         label = "mean and standard deviation"
-        axes.errorbar(centres, ys, xerr=deviations, fmt="s", color=COLOURS[0], markersize=4, capsize=4, label=label)
+        axes.errorbar(centres, ys, xerr=deviations, fmt="s", color=good, markersize=4, capsize=4, label=label)
     seeds = [(run, y + 0.22) for y, row in enumerate(rows) for run in row.runs if run["score"] is not None]
-    for has_failed, marker, colour, label in ((False, "o", COLOURS[0], "a seed"), (True, "x", FAILED, "a failed seed")):
+    for has_failed, marker, colour, label in ((False, "o", good, "a seed"), (True, "x", failed, "a failed seed")):
         points = [(run["score"], y) for run, y in seeds if (run["failure"] is not None) == has_failed]
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, label=label)
