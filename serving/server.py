@@ -90,6 +90,7 @@ class Server:
         self.metrics = Metrics()
         self._budget = Budget(settings.buffer_bytes // 2)
         """Memory of received requests and unread replies, of all fronts."""
+        self._unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
         self.port = 0
         """gRPC port; 0 before `start`."""
         self.metrics_port = 0
@@ -176,7 +177,7 @@ class Server:
             self._service,
             self._protocol,
             self.metrics,
-            RequestMemory(self._budget),
+            RequestMemory(self._budget, self._make_room),
             self._guards,
             tls=self._tls_files(),
             health_problem=lambda: self.health_problem,
@@ -190,8 +191,14 @@ class Server:
         receiver = Receiver(
             half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
         )
-        unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
-        return Messages(receiver, RequestMemory(self._budget, unread.make_room), unread, settings.max_request_bytes)
+        memory = RequestMemory(self._budget, self._make_room)
+        return Messages(receiver, memory, self._unread, settings.max_request_bytes)
+
+    def _make_room(self) -> None:
+        """Close the connections of all fronts whose clients have left replies unread for too long."""
+        self._unread.make_room()
+        if self._http:
+            self._http.make_room()
 
     async def start(self) -> None:
         """Listen. Until `load` has ended, the health status is NOT_SERVING and calls are refused.

@@ -7,7 +7,11 @@ and does not tell the application when a client hangs up while it computes.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import sys
+import termios
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -37,6 +41,13 @@ class Connection(HttpToolsProtocol):
         self._num_header_bytes = 0
         self._is_refused = False
         self._reading_timer: asyncio.TimerHandle | None = None
+        self._unread_since: float | None = None
+        """Time since which a reply waits for its client; None if none does."""
+
+    @property
+    def has_unread_reply(self) -> bool:
+        """True if a reply has waited for its client for more than `unread_s`, even if the client reads slowly."""
+        return self._unread_since is not None and self.loop.time() - self._unread_since > self.unread_s
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or close it if there are too many."""
@@ -100,12 +111,19 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait until the client has read what was written, but not forever."""
         super().pause_writing()
+        if self._unread_since is None:
+            self._unread_since = self.loop.time()
         self._watch_reading()
 
     def resume_writing(self) -> None:
         """Write on."""
         self._stop_watching()
         super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        """End a reply."""
+        self._unread_since = None
+        super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, at once if its client does not read."""
@@ -115,12 +133,18 @@ class Connection(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     def _watch_reading(self) -> None:
-        size = self.transport.get_write_buffer_size()
-        self._reading_timer = self.loop.call_later(self.unread_s, self._check_reading, size)
+        self._reading_timer = self.loop.call_later(self.unread_s, self._check_reading, self._num_unread())
+
+    def _num_unread(self) -> int:
+        """Return the bytes that the client has not taken: those here, and those that the system holds for it."""
+        unsent = bytearray(4)
+        with suppress(OSError):  # a socket that is closed, or has no such number
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
+        return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
 
     def _check_reading(self, size_before: int) -> None:
         """Abort the connection if its client has read nothing."""
-        if self.transport.get_write_buffer_size() >= size_before:
+        if self._num_unread() >= size_before:
             logger.debug("closed a connection whose client does not read")
             self.transport.abort()
         else:

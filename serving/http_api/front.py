@@ -21,6 +21,7 @@ request on a connection that is being closed."""
 STEP_S = 0.05
 """Seconds between checks of the connections while the server drains."""
 
+logger = logging.getLogger(__name__)
 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # malformed requests of port scanners
 
 
@@ -86,6 +87,13 @@ class HttpFront:
             if self._tls:
                 self._tls.refresh()
             await asyncio.sleep(1)
+
+    def make_room(self) -> None:
+        """Close the connections whose clients have left a reply unread for too long, to free its memory."""
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, Connection) and connection.has_unread_reply:
+                logger.debug("closed a connection whose client reads too slowly, as others need the memory")
+                connection.transport.abort()
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections, and end those that are open when their requests have been answered.

@@ -382,6 +382,37 @@ def test_a_client_that_does_not_read(all_tasks):
             assert len(data) < int(re.search(rb"content-length: (\d+)", head)[1])
 
 
+def test_a_client_that_reads_slowly(all_tasks):
+    """A client that reads a few bytes now and then keeps its reply, until others need the memory."""
+    values = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 60_000}] * 4}
+    body = json.dumps(values).encode()
+    fields = f"POST /v1/tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 64 * 2**20}
+    with serve(all_tasks[0], http_port=0, **limits) as running, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", port_of(running)))
+        budget = running.server._budget
+        connection.sendall(fields + body)
+        wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
+        ends = time.monotonic() + 1.5
+        while time.monotonic() < ends:
+            assert connection.recv(1000)
+            time.sleep(0.01)
+        assert budget.reserved_bytes > 5 * len(body)
+
+        statuses = []
+
+        def is_free():
+            statuses.append(post(running, "/v1/tokenize", values).status)
+            return statuses[-1] == 200
+
+        wait_until(is_free, "the reply stays in memory")
+        assert set(statuses) <= {200, 429}
+        with suppress(ConnectionError):
+            read_all(connection)
+
+
 def test_largest_reply(web):
     """A reply that is larger than the client accepts is an error."""
     reply = post(web, "/v1/embed", BODY, max_reply_bytes="10")
