@@ -1,0 +1,74 @@
+"""The example that searches by words and then ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertline import Client
+from bertline.testing import FakeServer
+
+EXAMPLE = Path(__file__).parents[2] / "clients/examples/hybrid_search.py"
+LINES = ["Owls sleep in hollow trees.", "The river is wide.", "Owls hunt at night.", "Cats sleep all day."]
+
+
+@pytest.fixture
+def example(server: FakeServer, tmp_path: Path) -> Any:
+    """Return a function that runs the example in a folder with `notes.txt`."""
+    (tmp_path / "notes.txt").write_text("\n\n".join(LINES) + "\n", encoding="utf-8")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(EXAMPLE), *arguments],
+            cwd=tmp_path,
+            env={"BERTLINE_TARGET": server.target, "PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def test_two_steps(example: Any, server: FakeServer, tmp_path: Path) -> None:
+    """Words find lines, and the model orders them; the evaluation counts where the right line stands."""
+    with Client(server.target) as client:
+        found = [LINES[0], LINES[2], LINES[3]]  # those with a word of the query
+        (ranking,) = client.rerank([("Where do owls sleep?", found)])
+    rows = [{"query": "Where do owls sleep?", "text": LINES[0]}, {"query": "!", "text": LINES[1]}]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    made = example("index", "notes.txt", "notes.db")
+    asked = example("query", "notes.db", "Where do owls sleep?", "--top-k", "3")
+    counted = example("evaluate", "notes.db", "questions.jsonl")
+
+    assert (made.stdout, made.stderr) == ("4 texts\n", "")
+    assert sorted(line[7:] for line in asked.stdout.splitlines()) == sorted(found)
+    scores = {line[7:]: line[:5] for line in asked.stdout.splitlines()}
+    assert scores == {found[item.document]: f"{item.score:.3f}" for item in ranking.documents}
+    table = dict(re.findall(r"(\w+) +([\d.]+) +[\d.]+\n", counted.stdout))
+    assert table == {"BM25": "50.0", "rerank": "50.0", "both": "50.0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("query", "none.db", "a"), "no index at `none.db`"),
+        (("index", "none.txt", "a.db"), "No such file or directory: `none.txt`"),
+        (("index", "notes.txt", "notes.txt"), "`notes.txt` already exists"),
+    ],
+)
+def test_mistakes(example: Any, arguments: tuple[str, ...], message: str) -> None:
+    """A mistake is one line."""
+    result = example(*arguments)
+
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"hybrid_search: {message}")
+    assert result.stderr.count("\n") == 1
