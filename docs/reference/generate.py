@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -165,12 +166,80 @@ def _options(command: Any) -> str:
     return table(["option", "default", ""], rows)
 
 
+def http() -> str:
+    """Return the page of the routes of the HTTP API."""
+    from unittest.mock import Mock
+
+    from serving.http_api.create import all_operations
+    from serving.http_api.openapi import document
+
+    operations = all_operations(Mock(), Mock(), Mock(), max_request_bytes=0, health_problem=str)
+    described = document(operations)
+    schemas = described["components"]["schemas"]
+    routes, requests = [], dict[str, str]()
+    for path, methods in described["paths"].items():
+        for method, about in methods.items():
+            body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            names = [_schema_name(item) for item in body.get("anyOf", [body]) if "$ref" in item]
+            requests |= dict.fromkeys(names, "")
+            links = " or ".join(f"[{_title(name)}](#{_title(name).lower()})" for name in names)
+            routes.append([f"`{method.upper()} {path}`", about["summary"], links])
+    todo = list(requests)
+    for name in todo:  # with the messages inside
+        todo += [item for item in _names_in(schemas[name]) if item not in todo]
+    sections = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
+    text = (
+        "Examples, headers and errors are in the [guide](../guides/http.md). `GET /openapi.json` of a server describes "
+        "the same for programs. Fields of the RPCs are explained in the [gRPC API](api.md)."
+    )
+    return "\n\n".join(["# HTTP API", text, table(["route", "what it does", "request"], routes), *sections])
+
+
+def _schema_name(schema: dict[str, Any]) -> str:
+    return str(schema["$ref"]).rpartition("/")[2]
+
+
+def _title(name: str) -> str:
+    """Return the heading of a request: `tei.EmbedFields` becomes `tei-EmbedFields`."""
+    return name.replace(".", "-")
+
+
+def _names_in(schema: dict[str, Any]) -> list[str]:
+    found = re.findall(r"#/components/schemas/([\w.]+)", str(schema))
+    return list(dict.fromkeys(found))
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = []
+    for name, value in schema["properties"].items():
+        default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
+        rows.append([f"`{name}`", _type(value), default, "yes" if name in required else ""])
+    return table(["field", "type", "default", "needed"], rows) if rows else "No fields."
+
+
+def _type(value: dict[str, Any]) -> str:
+    """Return the type of a field in words."""
+    if "$ref" in value:
+        return f"[{_title(_schema_name(value))}](#{_title(_schema_name(value)).lower()})"
+    if "anyOf" in value:
+        return " or ".join(dict.fromkeys(_type(item) for item in value["anyOf"]))
+    if "enum" in value:
+        return ", ".join(f"`{item}`" for item in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    if value.get("type") == "array":
+        return f"list of ({_type(value.get('items', {}))})"
+    return str(value.get("type", "any"))
+
+
 PAGES = {
     "server.md": server,
     "training.md": training,
     "export.md": export,
     "manifest.md": manifest,
     "command.md": command,
+    "http.md": http,
 }
 
 

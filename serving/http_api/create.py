@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from prometheus_client import CollectorRegistry
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
@@ -17,6 +18,7 @@ from serving.endpoints.rerank import Rerank
 from serving.http_api import health, metrics_page, openai, openapi, rerank, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
+from serving.http_api.exchange import Operation
 from serving.http_api.front import HttpFront
 from serving.http_api.http_metrics import HttpMetrics
 from serving.http_api.open_inference import OpenInferenceRoutes
@@ -28,6 +30,34 @@ from serving.settings import Settings
 
 EXPOSED_HEADERS = ("x-request-id", "retry-after")
 """Headers of replies that pages of other origins may read."""
+
+
+def all_operations(
+    service: InferenceService,
+    protocol: OpenInference,
+    registry: CollectorRegistry | None,
+    *,
+    max_request_bytes: int,
+    health_problem: Callable[[], str],
+) -> list[Operation]:
+    """Return all routes but their description.
+
+    Args:
+        service: answers requests.
+        protocol: answers those of the Open Inference Protocol.
+        registry: metrics for `/metrics`; None for no such route.
+        max_request_bytes: maximum size of a request, for `/info`.
+        health_problem: returns why the server cannot answer; empty if it can.
+    """
+    return [
+        *health.operations(health_problem),
+        *(metrics_page.operations(registry, service.codec_pool) if registry else []),
+        *openai.operations(service),
+        *rpc.operations(service),
+        *rerank.operations(service, rpc.json_method(service, Rerank.name)),
+        *OpenInferenceRoutes(service, protocol).operations(),
+        *TeiRoutes(service, max_request_bytes).operations(),
+    ]
 
 
 def create_front(
@@ -67,15 +97,10 @@ def create_front(
         observers,
         [CompressReply(service.codec_pool)] if settings.http_gzip else [],
     )
-    operations = [
-        *health.operations(health_problem),
-        *(metrics_page.operations(metrics.registry, service.codec_pool) if settings.metrics_host is None else []),
-        *openai.operations(service),
-        *rpc.operations(service),
-        *rerank.operations(service, rpc.json_method(service, Rerank.name)),
-        *OpenInferenceRoutes(service, protocol).operations(),
-        *TeiRoutes(service, settings.max_request_bytes).operations(),
-    ]
+    page = metrics.registry if settings.metrics_host is None else None
+    operations = all_operations(
+        service, protocol, page, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
+    )
     routes.add([*operations, *openapi.operations(operations)])
     app: ASGIApp = routes  # type: ignore[assignment]
     if settings.http_origins:

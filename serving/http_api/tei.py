@@ -178,7 +178,7 @@ class TeiRoutes:
                 "",
                 self._answer_any,
                 (EmbedFields, PredictFields, RerankFields),
-                "Vectors, labels or a ranking, by the task of the model",
+                "Vectors, labels or a ranking",
             ),
         ]
         for path, answer, requests, summary in routes:
