@@ -291,7 +291,7 @@ def test_rows_of_failed_runs_only_can_be_shown(tmp_path):
 def test_picture_has_the_numbers_of_the_table(monkeypatch):
     """The plot has the table's numbers in percent, and names failures and the best."""
     drawn = []
-    monkeypatch.setattr("training.reports.grid_report.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("training.reports.plot.save_figure", lambda figure, path: drawn.append(figure))
     scratch = [replace(outcome(3e-5, seed, score), name=f"scratch-{seed}") for seed, score in enumerate((0.05, 0.65))]
     outcomes = [outcome(3e-5, 0, 0.8), outcome(3e-5, 1, 0.82), outcome(1, 0, 0, "no number")]
 
