@@ -25,7 +25,6 @@ from bertline.results import (
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
-RERANK, ZERO_SHOT = "rerank", "zero_shot"
 
 
 class MissingColumn(ValueError):
@@ -52,12 +51,12 @@ class Operation:
     """Types of these columns in Parquet, see `tables.arrow_type`."""
     multi_label_types: Mapping[str, Any] = field(default_factory=dict)
     """The same with a multi-label model; empty if there are no such models."""
+    can_do: Callable[[Model, bool], bool] | None = None
+    """Returns whether a model, named or not, can do it whatever its task; None if its task must be `task`."""
 
     def fits(self, model: Model, *, is_named: bool) -> bool:
         """Return whether a model can do the operation; `is_named` is False if the server has to choose it."""
-        if self.method == RERANK:
-            return can_rerank(model, is_named)
-        return can_zero_shot(model) if self.method == ZERO_SHOT else model.task == self.task
+        return self.can_do(model, is_named) if self.can_do else model.task == self.task
 
     def for_job(self, model: Model | None, options: Mapping[str, Any]) -> Operation:
         """Return the operation with the columns that a model gives with some options; None for an unknown model."""
@@ -203,13 +202,14 @@ OPERATIONS = {
             {"answer": str, "score": float, "has_answer": bool, "no_answer_score": float, "spans": _SPANS},
         ),
         Operation(
-            RERANK,
-            RERANK,
+            "rerank",
+            "rerank",
             {"query": STRING, "documents": LIST},
             {},
             lambda columns: (columns["query"], columns["documents"]),
             _ranking,
             {"ranking": [{"document": int, "score": float}]},
+            can_do=can_rerank,
         ),
         Operation(
             "tag",
@@ -230,7 +230,7 @@ OPERATIONS = {
             {"choice": int, "score": float, "scores": [float]},
         ),
         Operation(
-            ZERO_SHOT,
+            "zero_shot",
             "zero-shot",
             _TEXT,
             {},
@@ -238,6 +238,7 @@ OPERATIONS = {
             _classification,
             {"label": str, "score": float, "labels": _LABELS},
             {"label": str, "score": float, "selected": [str], "labels": _LABELS},
+            can_do=lambda model, is_named: can_zero_shot(model),
         ),
         Operation(
             "fill_mask",

@@ -118,15 +118,14 @@ def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> 
     name = ref.name or _only_name(models, method)
     versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
     for found in sorted(versions, key=_rank, reverse=True):
-        if found.serves and method in _REFUSALS and not _fits(found, method, is_named=True):
+        if not found.serves:
+            continue
+        if _fits(found, method, is_named=True):
+            return found
+        if method in _REFUSALS:
             reason = f"{found} cannot {_REFUSALS[method]}"
             raise Refusal("INVALID_ARGUMENT", reason, [("model", reason)])
-        if found.serves and not _fits(found, method, is_named=True):
-            raise Refusal(
-                "INVALID_ARGUMENT", f"{found} does not support the task `{task}` (loaded: {_listing(loaded)})"
-            )
-        if found.serves:
-            return found
+        raise Refusal("INVALID_ARGUMENT", f"{found} does not support the task `{task}` (loaded: {_listing(loaded)})")
     _refuse_loading(versions)
     if versions:
         found = max(versions, key=_rank)
