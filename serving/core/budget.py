@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
 from tasks.machine import available_memory_bytes
 
 MEMORY_DIVISOR = 8
@@ -22,6 +26,8 @@ class Budget:
         self.reserved_bytes = 0
         """Bytes that all connections have reserved."""
         self._by_connection: dict[str, int] = {}
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """Calls that wait for memory, in order."""
 
     def __getitem__(self, connection: str) -> int:
         """Return the bytes that a connection has reserved."""
@@ -39,10 +45,36 @@ class Budget:
     def add(self, connection: str, size: int) -> None:
         """Reserve `size` bytes for a connection; a negative size frees them."""
         self.reserved_bytes += size
+        if size < 0:
+            self._wake_one()
         if reserved := self._by_connection.get(connection, 0) + size:
             self._by_connection[connection] = reserved
         else:
             self._by_connection.pop(connection, None)
+
+    async def wait_until(self, fits: Callable[[], bool], timeout_s: float) -> bool:
+        """Return whether `fits` is true, now or within seconds, as others free memory. Waiting calls take turns."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not fits():
+                    await self._next_turn()
+                return True
+        return fits()
+
+    async def _next_turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = None
+        try:
+            await turn
+        finally:
+            self._waiting.pop(turn, None)
+
+    def _wake_one(self) -> None:
+        while turn := next(iter(self._waiting), None):
+            del self._waiting[turn]
+            if not turn.done():  # else it has timed out
+                turn.set_result(None)
+                return
 
 
 def default_budget() -> int:

@@ -11,6 +11,10 @@ from serving.core.errors import NoRoomError
 
 RETRY_S = 1.0
 """Seconds after which to retry a call that found no room."""
+WAIT_S = 1.0
+"""Seconds that a small call of a burst waits for room, until others end."""
+SMALL_BYTES = 16 * 1024
+"""Largest request or reply that waits for room: no more memory than a call takes by itself."""
 
 
 def _no_more_room() -> None:
@@ -33,6 +37,11 @@ class RequestMemory:
     def open(self, call: Call) -> None:
         """Allow a call to reserve memory until `close`."""
         call.reserve_memory = partial(self._reserve, call)
+
+    async def wait_for_room(self, call: Call, num_bytes: int) -> None:
+        """Wait until a small request fits, or for `WAIT_S`."""
+        if num_bytes <= SMALL_BYTES:
+            await self._budget.wait_until(partial(self._budget.fits, call.connection, 2 * SMALL_BYTES), WAIT_S)
 
     def close(self, call: Call) -> None:
         """Free what a call has reserved."""

@@ -54,13 +54,14 @@ class Messages:
             request = _deserialize(deserialize, data)
             if not call.is_health:  # its messages are small, and watches do not keep them
                 self._memory.open(call)
+                await self._memory.wait_for_room(call, len(data))
                 call.reserve_memory(len(data))
             del data
             reply = await behaviour(request, context)
         finally:
             self._memory.close(call)
         call.reply_bytes = len(reply) if isinstance(reply, bytes) else 0
-        self._check_reply(call)
+        await self._check_reply(call)
         self._unread.add(call.connection, call.reply_bytes)
         return reply
 
@@ -91,7 +92,7 @@ class Messages:
                 "sending more calls"
             )
 
-    def _check_reply(self, call: Call) -> None:
+    async def _check_reply(self, call: Call) -> None:
         """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if the memory is used up."""
         if call.max_reply_bytes is not None and call.reply_bytes > call.max_reply_bytes:
             raise MessageTooLargeError(
@@ -99,7 +100,7 @@ class Messages:
                 "send fewer inputs per call, or let the client receive more"
             )
         is_first_health = call.is_health and not self._unread[call.connection]
-        if not is_first_health and not self._unread.fits(call.connection, call.reply_bytes):
+        if not is_first_health and not await self._unread.fits_soon(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
 
 

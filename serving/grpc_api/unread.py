@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 from serving.core.budget import Budget
+from serving.core.request_memory import SMALL_BYTES, WAIT_S
 from serving.grpc_api.connections import close_connections
 
 CALL_BYTES = 16 * 1024
@@ -46,6 +47,11 @@ class UnreadReplies:
             return True
         self.make_room()
         return False
+
+    async def fits_soon(self, connection: str, reply_bytes: int) -> bool:
+        """Return whether a reply may wait for its connection, now or, if it is small, after others were sent."""
+        fits = partial(self.fits, connection, reply_bytes)
+        return await self._budget.wait_until(fits, WAIT_S if reply_bytes <= SMALL_BYTES else 0)
 
     def add(self, connection: str, reply_bytes: int) -> None:
         """Count the reply of the current task's call until the task ends: then gRPC has sent it, or given it up."""

@@ -248,7 +248,10 @@ def test_a_call_without_a_message(server):
 
 
 def test_burst_of_small_calls_is_answered(small):
-    """A burst of a thousand calls on one connection is answered, also with little memory."""
+    """A burst of a thousand calls on one connection is answered, also with little memory, on a slow machine.
+
+    Replies wait here until the client, in the same process, has time for them.
+    """
     calls = [small.stub.Embed.future(CAT, timeout=60) for _ in range(1000)]
 
     assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
@@ -329,6 +332,32 @@ def test_budget_leaves_memory_for_others():
 
     assert budget["a"] == 0
     assert budget.reserved_bytes == 250
+
+
+def test_budget_lets_calls_wait_in_order():
+    """Budget: freed memory wakes the calls that wait, the longest first; a call that still finds none is told."""
+
+    async def run():
+        budget, ended = Budget(100), []
+        budget.add("a", 100)
+
+        async def call(name, timeout_s):
+            if await budget.wait_until(lambda: budget.free_bytes >= 40, timeout_s):
+                budget.add(name, 40)
+                ended.append(name)
+            else:
+                ended.append(f"no room: {name}")
+
+        async with asyncio.TaskGroup() as calls:
+            for name, timeout_s in [("impatient", 0.01), ("first", 10), ("second", 10), ("third", 0.1)]:
+                calls.create_task(call(name, timeout_s))
+            await asyncio.sleep(0.03)
+            budget.add("a", -50)
+            await asyncio.sleep(0.01)
+            budget.add("a", -50)
+        return ended
+
+    assert asyncio.run(run()) == ["no room: impatient", "first", "second", "no room: third"]
 
 
 def test_buffer_that_does_not_hold_requests():
