@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,11 @@ class Columns:
             and getattr(self, field.name) != field.default
         ]
         return [*named, *self.label_columns]
+
+    def without_labels(self) -> Columns:
+        """Return the columns of data that may lack the labels."""
+        default = Columns()
+        return replace(self, label=default.label, label_columns=(), tags=default.tags)
 
 
 def dev_columns(recipe: Mapping[str, Any]) -> Columns:

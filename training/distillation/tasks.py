@@ -226,7 +226,7 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tup
     data = read_data(recipe, None if recipe.train else _settings_of(teachers[0], recipe))
     unlabelled = Examples()
     for path in recipe.unlabelled:
-        found = OBJECTIVES[recipe.task].read_unlabelled(path, recipe.columns)
+        found = OBJECTIVES[recipe.task].read_unlabelled(path, recipe.columns.without_labels())
         if not found:
             raise ValueError(f"no examples in `{path}`")
         for location, example in found.located():

@@ -10,6 +10,7 @@ import pytest
 from tests.toy import write_classification, write_multi_label, write_spans
 from tests.training.interruption import interrupted_at
 from training.checkpoint import read_shape
+from training.data.columns import Columns
 from training.distillation.tasks import TaskDistillRecipe, distil_task
 from training.evaluate import load_for_evaluation
 from training.finetune import finetune
@@ -142,6 +143,26 @@ def test_a_student_learns_without_labels(name, recipe_of, taught, alone):
     assert scores["dev"] > scores["teacher, teacher"] - 0.15
     assert getattr(card.settings, "labels", ()) == getattr(theirs.settings, "labels", ())
     assert load_for_evaluation(path)[0].settings == card.settings
+
+
+@pytest.mark.parametrize("name", ["classification", "regression", "multiple-choice"])
+def test_unlabelled_tables_need_no_column_of_labels(name, recipe_of, tmp_path, alone):
+    """A table without labels is read although the flags name the column of the labels."""
+
+    def renamed(source, label):
+        rows = [json.loads(line) for line in source.read_text().splitlines()[:40]]
+        rows = [{key: value for key, value in row.items() if key != "label"} | label(row) for row in rows]
+        (path := tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl").write_text("".join(map(one_line, rows)))
+        return path
+
+    def one_line(row):
+        return f"{json.dumps(row)}\n"
+
+    recipe = recipe_of(name, columns=Columns(label="gold"), contrast=False)
+    train, dev = (renamed(path, lambda row: {"gold": row["label"]}) for path in (*recipe.unlabelled, *recipe.dev))
+    recipe = replace(recipe, train=(train,), dev=(dev,), unlabelled=(renamed(recipe.unlabelled[0], lambda row: {}),))
+
+    assert read_task_card(distil_task(replace(recipe, num_epochs=1), alone)) is not None
 
 
 @pytest.mark.parametrize("name", TASKS)
