@@ -106,8 +106,8 @@ DISTILLED = (
         metric="accuracy",
         target=Target("test", 90, 91),
         data_name="AG News",
-        teacher_flags="--num-epochs 2.1 --learning-rate 3e-5",
-        flags=f"{_THREE} --num-epochs 6 --learning-rate 5e-4 --global-batch-size 64 --micro-batch-size 64 "
+        teacher_flags="--num-epochs 3 --learning-rate 3e-5",
+        flags=f"{_THREE} --num-epochs 6 --learning-rate 5e-4 --global-batch-size 128 --micro-batch-size 128 "
         "--dropout 0.1",
     ),
     DistilledTask(
