@@ -6,7 +6,7 @@ Source: OpenAI's API reference, "Embeddings" and "Models".
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -93,6 +93,7 @@ class EmbeddingsRequest(Fields):
                 ids[number, : len(row)] = row
             except OverflowError:
                 raise invalid_field(f"input[{number}]", "a token id is too large") from None
+            _check_special_tokens(row, number, model)
         mask = (np.arange(ids.shape[1]) < np.array(lengths)[:, None]).astype("<i8")
         manifest = model.manifest
         request = inference_pb.ModelInferRequest(model_name=manifest.name, model_version=manifest.version)
@@ -101,6 +102,17 @@ class EmbeddingsRequest(Fields):
             request.raw_input_contents.append(array.tobytes())
         request.outputs.add(name="sentence_embedding")
         return request.SerializeToString()
+
+
+def _check_special_tokens(row: Sequence[int], number: int, model: Model) -> None:
+    """Refuse token ids of another tokenizer, whose vectors would be wrong: some clients send OpenAI's by default."""
+    first, last = (ids.tolist() for ids in (model.task.tokenizer.single.ids[0], model.task.tokenizer.single.ids[-1]))
+    if list(row[: len(first)]) != first or list(row[len(row) - len(last) :]) != last:
+        raise invalid_field(
+            f"input[{number}]",
+            f"not token ids of this model, which begin with `{first}` and end with `{last}` (POST /v1/tokenize gives "
+            "them); send texts, in LangChain with check_embedding_ctx_length=False",
+        )
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:
