@@ -14,7 +14,6 @@ BERTLINE_TARGET (default 127.0.0.1:50051) and BERTLINE_TOKEN name the server.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sqlite3
@@ -22,6 +21,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+
+from questions import Question, print_recall, read_questions
 
 from bertline import BertlineError, Client
 
@@ -74,7 +75,7 @@ def fused(first: Sequence[str], second: Sequence[str]) -> list[str]:
     return sorted(scores, key=lambda text: -scores[text])
 
 
-def evaluate(client: Client, index: sqlite3.Connection, rows: Sequence[dict[str, str]], model: str) -> None:
+def evaluate(client: Client, index: sqlite3.Connection, rows: Sequence[Question], model: str) -> None:
     """Print recall@10 and MRR of both steps, and of their ranks together."""
     candidates = [find(index, row["query"], CANDIDATES) for row in rows]
     answered = [number for number, found in enumerate(candidates) if found]
@@ -83,36 +84,9 @@ def evaluate(client: Client, index: sqlite3.Connection, rows: Sequence[dict[str,
     ordered = dict(enumerate(candidates))
     for number, ranking in zip(answered, rankings, strict=True):
         ordered[number] = [candidates[number][place] for place in ranking.order]
-    print(f"{len(rows)} questions  recall@10    MRR")
     ranked = list(ordered.values())
     both = [fused(first, second) for first, second in zip(candidates, ranked, strict=True)]
-    for name, lists in (("BM25", candidates), ("rerank", ranked), ("both", both)):
-        ranks = [
-            found.index(row["text"]) + 1 if row["text"] in found else None
-            for row, found in zip(rows, lists, strict=True)
-        ]
-        recall = sum(rank is not None and rank <= 10 for rank in ranks) / len(ranks)
-        reciprocal = sum(1 / rank for rank in ranks if rank) / len(ranks)
-        print(f"{name:<12} {100 * recall:13.1f} {100 * reciprocal:6.1f}")
-
-
-def read_rows(file: Path) -> list[dict[str, str]]:
-    """Read questions with the lines that answer them.
-
-    Raises:
-        ValueError: naming a line that is not such a row.
-    """
-    rows = []
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                rows.append({"query": str(row["query"]), "text": " ".join(str(row["text"]).split())})
-            except (ValueError, KeyError, TypeError):
-                raise ValueError(f"`{file}`, line {number}: expected an object with `query` and `text`") from None
-    if not rows:
-        raise ValueError(f"`{file}` has no questions")
-    return rows
+    print_recall(rows, {"BM25": candidates, "rerank": ranked, "both": both})
 
 
 def read_arguments() -> argparse.Namespace:
@@ -148,7 +122,7 @@ def main() -> None:
             closing(sqlite3.connect(arguments.database)) as index,
         ):
             if arguments.command == "evaluate":
-                evaluate(client, index, read_rows(arguments.questions), arguments.model)
+                evaluate(client, index, read_questions(arguments.questions), arguments.model)
                 return
             for score, text in search(client, index, arguments.text, arguments.top_k, arguments.model):
                 print(f"{score:.3f}  {text}")

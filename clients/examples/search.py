@@ -3,6 +3,10 @@
 pip install ./clients faiss-cpu
 python search.py index notes.txt notes.index --model my-model
 python search.py query notes.index "Where do owls sleep?" --top-k 3
+python search.py evaluate notes.index questions.jsonl
+
+`questions.jsonl` has rows {"query": "...", "text": "the line that answers"}. The evaluation prints how often that line
+is among the first ten (recall@10), and the mean reciprocal rank (MRR), of the index and of all lines compared.
 
 BERTLINE_TARGET (default 127.0.0.1:50051) and BERTLINE_TOKEN name the server.
 """
@@ -14,16 +18,20 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import faiss
 import numpy as np
+from questions import Question, print_recall, read_questions
 
 from bertline import BertlineError, Client, InvalidInput
 
 LINES = 4096
 """Lines that are embedded in one call."""
+EVALUATED = 50
+"""Lines that are searched for each question of an evaluation."""
 
 
 class Index:
@@ -45,6 +53,11 @@ class Index:
         """
         scores, rows = self._vectors.search(vector[None], min(top_k, len(self.texts)))
         return [(float(score), self.texts[row]) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
+
+    def search_exactly(self, vectors: np.ndarray, top_k: int) -> list[list[str]]:
+        """Return the nearest texts of each vector, compared with all texts, which the index does not do."""
+        cosines = vectors @ self._vectors.reconstruct_n(0, len(self.texts)).T
+        return [[self.texts[row] for row in rows[:top_k]] for rows in np.argsort(-cosines, axis=1)]
 
 
 def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
@@ -89,6 +102,13 @@ def query(client: Client, index: Index, text: str, top_k: int) -> list[tuple[flo
     return index.search(client.embed([text], normalize=True, truncate=True, **index.model)[0], top_k)
 
 
+def evaluate(client: Client, index: Index, questions: Sequence[Question]) -> None:
+    """Print recall@10 and MRR of the index, and of a comparison with every line."""
+    vectors = client.embed([row["query"] for row in questions], normalize=True, truncate=True, **index.model)
+    found = [[text for _, text in index.search(vector, EVALUATED)] for vector in vectors]
+    print_recall(questions, {"index": found, "exact": index.search_exactly(vectors, EVALUATED)})
+
+
 def read_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -101,6 +121,9 @@ def read_arguments() -> argparse.Namespace:
     asking.add_argument("folder", type=Path)
     asking.add_argument("text")
     asking.add_argument("--top-k", type=int, default=5, choices=range(1, 1001), metavar="1..1000")
+    evaluating = commands.add_parser("evaluate", help="print recall@10 and MRR")
+    evaluating.add_argument("folder", type=Path)
+    evaluating.add_argument("questions", type=Path)
     return parser.parse_args()
 
 
@@ -112,6 +135,9 @@ def main() -> None:
         with Client(target, token=os.environ.get("BERTLINE_TOKEN") or None) as client:
             if arguments.command == "index":
                 print(f"{build(client, arguments.file, arguments.folder, arguments.model)} texts")
+                return
+            if arguments.command == "evaluate":
+                evaluate(client, Index(arguments.folder), read_questions(arguments.questions))
                 return
             for score, text in query(client, Index(arguments.folder), arguments.text, arguments.top_k):
                 print(f"{score:.3f}  {text}")

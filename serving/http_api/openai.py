@@ -104,7 +104,7 @@ class EmbeddingsRequest(Fields):
         return request.SerializeToString()
 
 
-def _check_special_tokens(row: Sequence[int], number: int, model: Model) -> None:
+def _check_special_tokens(row: Sequence[Any], number: int, model: Model) -> None:
     """Refuse token ids of another tokenizer, whose vectors would be wrong: some clients send OpenAI's by default."""
     first, last = (ids.tolist() for ids in (model.task.tokenizer.single.ids[0], model.task.tokenizer.single.ids[-1]))
     if list(row[: len(first)]) != first or list(row[len(row) - len(last) :]) != last:

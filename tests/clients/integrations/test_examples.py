@@ -64,6 +64,21 @@ def test_the_index_is_searched_by_another_process(search, index, served):
     assert [float(score) for score, _ in printed] == pytest.approx([score for score, _ in expected], abs=6e-4)
 
 
+def test_evaluation(search, index, served, tmp_path):
+    """The evaluation counts where the line that answers stands among the reference model's."""
+    rows = [{"query": query, "text": LINES[2]} for query in ("the owl in a tree", "a wide river")]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ranks = [[text for _, text in nearest(served.plain, row["query"])].index(LINES[2]) + 1 for row in rows]
+
+    result = search("evaluate", index, tmp_path / "questions.jsonl")
+
+    mrr = f"{100 * np.mean([1 / rank for rank in ranks]):.1f}"
+    assert re.findall(r"(\w+) +([\d.]+) +([\d.]+)\n", result.stdout) == [
+        ("index", "100.0", mrr),
+        ("exact", "100.0", mrr),
+    ]
+
+
 def test_searches_may_exceed_the_index(search, index):
     """A search for more texts than the index holds returns all of them."""
     assert len(search("query", index, "the owl", "--top-k", "50").stdout.splitlines()) == len(LINES)
