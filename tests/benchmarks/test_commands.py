@@ -58,6 +58,8 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("jobs", "memory nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("jobs", "memory nosuch --texts nosuch.txt --more-texts 9", "--more-texts must be at least 10"),
         ("loading", "nosuch --texts nosuch.txt", "no directory of models: `nosuch`"),
+        ("students", "models/embed/1 --texts nosuch.txt", "give at least two model directories"),
+        ("students", "a b --texts nosuch.txt --seconds 0", "--seconds must be"),
         ("served_scores", "--model m --checkpoint nosuch --data nosuch.tsv", "no checkpoint at `nosuch`"),
         ("http_serving", "embeddings nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("serving", "throughput nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
