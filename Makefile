@@ -44,6 +44,7 @@ EXPORT_ARGS ?=
 MODELS ?= $(if $(HUB),$(HUB_MODELS),models)
 PORT ?= 50051
 METRICS_PORT ?= 9090
+RUNTIME ?= cpu
 NPROC ?= 1
 ARGS ?=
 LAUNCH = -m$(if $(filter-out 1,$(NPROC)), training.launch $(NPROC))
@@ -117,7 +118,7 @@ serve: $(READY)  ## MODELS=folder of models (default: models/, those of this rep
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
 
 ## Develop
-.PHONY: test-slow check format stubs docs
+.PHONY: test-slow check format dist stubs docs
 test-slow: $(SLOW_READY)  ## the tests that take minutes
 	$(PY) -m pytest -m slow
 check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the protos
@@ -130,6 +131,9 @@ check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the
 	diff -r -x __init__.py -x __pycache__ build/stubs/open_inference/v2 serving/open_inference/v2
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+dist: $(READY)  ## the wheels of the clients and the server, in dist/; RUNTIME=cpu|gpu|openvino
+	$(PY) deploy/wheels/build.py --out dist --runtime $(RUNTIME)
+	@ls dist
 docs: $(DOCS_READY)  ## the documentation as a site, in build/site; writes the reference pages anew
 	$(PY) docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict

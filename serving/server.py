@@ -167,7 +167,8 @@ class Server:
             from serving.http_api.create import create_front
         except ModuleNotFoundError as error:
             raise ValueError(
-                f"--http-port (BERTLINE_HTTP_PORT) needs the package `{error.name}`; install the group `http`"
+                f"--http-port (BERTLINE_HTTP_PORT) needs the package `{error.name}`: run "
+                "`python -m pip install 'bertline-server[http]'`, in a checkout `--group http -c constraints.txt`"
             ) from None
         observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:

@@ -69,8 +69,8 @@ class Settings(BaseSettings):
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
     http_port: int | None = Field(None, ge=0, le=65535)
     """Port of the HTTP API on --host: routes of OpenAI, Cohere, TEI and the Open Inference Protocol, and the RPCs; 0
-    takes any free one. Unset: no HTTP API. It needs the dependency group `http`, and has the tokens, TLS and limits of
-    the gRPC port."""
+    takes any free one. Unset: no HTTP API. It needs the extra or group `http`, and has the tokens, TLS and limits
+    of the gRPC port."""
     http_origins: tuple[str, ...] = ()
     """Origins of pages that may call the HTTP API from a browser (CORS), such as https://example.org; `*` for any."""
     http_gzip: bool = False

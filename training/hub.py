@@ -13,8 +13,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from training.loop.distributed import World
+if TYPE_CHECKING:  # names of repositories are read without PyTorch
+    from training.loop.distributed import World
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -4,6 +4,7 @@ bertline models
 bertline classify "A delightful film."
 bertline embed --input texts.txt --output vectors.parquet
 bertline bench --concurrency 1,4,16
+bertline serve models
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from bertline.commands import rows
 from bertline.commands.bench import bench
 from bertline.commands.credentials import connect, set_credentials
 from bertline.commands.options import TARGET, JobCommand, ModelName, Target, Timeout, job_command
+from bertline.commands.serve import ANY_FLAGS, serve
 from bertline.errors import BertlineError
 from bertline.jobs.ray_pool import RayFailed
 from bertline.jobs.storage import FileError
@@ -107,6 +109,7 @@ for command in (
 ):
     app.command(cls=JobCommand)(job_command(command))
 app.command()(bench)
+app.command(context_settings=ANY_FLAGS, add_help_option=False)(serve)
 
 
 @app.command()

@@ -148,7 +148,7 @@ def command() -> str:
     root: Any = typer.main.get_command(app)
     parts = [f"# Command bertline\n\n{_options(root)}"]
     for name, item in root.commands.items():
-        parts.append(f"## bertline {name}\n\n{inspect.cleandoc(item.help or '')}\n\n{_options(item)}")
+        parts.append(f"## bertline {name}\n\n{inspect.cleandoc(item.help or '')}\n\n{_options(item)}".rstrip())
     return "\n\n".join(parts)
 
 
@@ -163,7 +163,7 @@ def _options(command: Any) -> str:
         )
         default = parameter.default if is_option and not callable(parameter.default) else None
         rows.append([", ".join(f"`{name}`" for name in names), shown(default), parameter.help or ""])
-    return table(["option", "default", ""], rows)
+    return table(["option", "default", ""], rows) if rows else ""
 
 
 def http() -> str:

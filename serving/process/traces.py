@@ -44,7 +44,7 @@ class Traces:
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"--trace-endpoint (or OTEL_EXPORTER_OTLP_ENDPOINT) needs the package `{error.name}`: run "
-                "`python -m pip install --group tracing -c constraints.txt`"
+                "`python -m pip install 'bertline-server[tracing]'`, in a checkout `--group tracing -c constraints.txt`"
             ) from error
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()

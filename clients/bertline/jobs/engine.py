@@ -9,10 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 from bertline.jobs.storage import FileError
 
+SERVER = "bertline_server"
+"""Package of the server, which the distribution `bertline-server` installs."""
 LOCAL_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
 """Flags of a server that only this machine can reach."""
 _START = """
@@ -21,7 +24,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also when that is killed
     if os.getppid() != {job}:
         sys.exit()  # the job was killed before that
-runpy.run_module("serving", run_name="__main__", alter_sys=True)
+runpy.run_module("{module}", run_name="__main__", alter_sys=True)
 """
 
 
@@ -35,7 +38,9 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
-    command = [sys.executable, "-c", _START.format(job=os.getpid()), models, *LOCAL_FLAGS, "--log-level", "error"]
+    module = SERVER if find_spec(SERVER) else "serving"  # in a checkout
+    start = _START.format(job=os.getpid(), module=module)
+    command = [sys.executable, "-c", start, models, *LOCAL_FLAGS, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log, server_process(command, stderr=log) as (_, ready):
         if ready is None:
             raise FileError(f"cannot serve `{models}`: {_reason(log)}")
@@ -85,5 +90,5 @@ def _reason(log: TextIO) -> str:
     log.seek(0)
     last = (log.read().strip().splitlines() or ["it ended"])[-1]
     if "No module named" in last:
-        return "Bertline's `serving` is not here; run this in its repository, or put that on PYTHONPATH"
+        return "no server is installed here: pip install bertline-server, or run this in Bertline's repository"
     return last.removeprefix("error: ")

@@ -1,0 +1,232 @@
+"""Wheels of clients and server: what is in them, what they require, and that they run without the repository."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.dependency_groups import resolve_dependency_groups
+from packaging.requirements import Requirement
+
+from bertline import Client
+from bertline.jobs.engine import LOCAL_FLAGS, server_process
+from tests.deploy import wheels
+from tests.deploy.files import DEPLOY, ROOT
+from tests.families import create
+from tests.hub import HubServer, Repository
+from tests.serving.models import write_model
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SERVE = [sys.executable, "-P", "-m", "bertline.cli", "serve"]
+SOURCES = ("serving", "tasks", "export", "training")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return the wheels by package."""
+    return wheels.build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def site(built, tmp_path_factory):
+    """Return a folder like site-packages with both wheels."""
+    return wheels.unpack(built, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture
+def installed(site, tmp_path, monkeypatch):
+    """Let processes find the wheels and not the repository, in a folder with modules of the same names."""
+    for name in SOURCES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong package was imported')")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def requirements(items, extra=None):
+    """Return the requirements of an extra, or those of no extra, without markers and options of spelling."""
+    found = set()
+    for item in map(Requirement, items):
+        if item.marker is None or item.marker.evaluate({"extra": extra or ""}):
+            found.add((item.name.replace("_", "-").lower(), frozenset(item.extras), item.specifier))
+    return found
+
+
+def group(name):
+    return requirements(resolve_dependency_groups(PROJECT["dependency-groups"], name))
+
+
+def paths(folder):
+    """Return the paths of all files in a folder of the repository, except compiled ones."""
+    found = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(ROOT / folder)) for path in found if "__pycache__" not in path.parts}
+
+
+def uses_torch(process):
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("name", ["bertline", "bertline_server"])
+def test_nothing_else_lands_in_site_packages(built, name):
+    """The top of a wheel is its package and its metadata."""
+    folders = {name.partition("/")[0] for name in wheels.files(built[name])}
+
+    assert folders == {name, f"{name}-{PROJECT['project']['version']}.dist-info"}
+
+
+def test_every_file_is_in_a_wheel(built):
+    """The wheels have every file of their packages, data included."""
+    server = wheels.files(built["bertline_server"])
+
+    for folder in SOURCES:
+        assert {f"bertline_server/_app/{folder}/{path}" for path in paths(folder)} <= server
+    assert {f"bertline_server/{path}" for path in paths("deploy/wheels/bertline_server")} <= server
+    assert {f"bertline/{path}" for path in paths("clients/bertline")} <= wheels.files(built["bertline"])
+    assert {name.split("/")[2] for name in server if name.startswith("bertline_server/_app/")} == {*SOURCES}
+
+
+def test_data_of_any_kind_is_packed(tmp_path, monkeypatch):
+    """Folders without Python files, at any depth, get into the wheel."""
+    builder = runpy.run_path(str(wheels.BUILD))
+    stage = builder["stage_server"](tmp_path, "")
+    page = stage / "bertline_server/_app/serving/http_api/page-1.0/assets/app.js"
+    page.parent.mkdir(parents=True)
+    page.write_text("1")
+    builder["build"](stage, "build_wheel", tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+
+    assert page.relative_to(stage).as_posix() in wheels.files(wheel)
+
+
+def test_requirements_are_those_of_the_groups(built):
+    """The server requires its clients in the same version and the group `serving`; extras are groups."""
+    required = wheels.metadata(built["bertline_server"]).get_all("Requires-Dist")
+    clients = requirements([f"bertline[cli]=={PROJECT['project']['version']}"])
+    runtime = requirements(["onnxruntime>=1.23"])
+
+    assert requirements(required) == group("serving") | clients
+    for extra in ("http", "tracing", "export"):
+        assert requirements(required, extra) - requirements(required) == group(extra) - group("serving")
+    assert runtime <= group("export")  # which its extra leaves out
+
+
+@pytest.mark.parametrize("runtime", ["gpu", "openvino"])
+def test_one_distribution_requires_one_runtime(runtime):
+    """A server for another runtime has another name, and no requirement brings a second one."""
+    project = tomllib.loads(runpy.run_path(str(wheels.BUILD))["server_project"](f"-{runtime}"))["project"]
+    everything = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+
+    assert project["name"] == f"bertline-server-{runtime}"
+    assert group(f"serving-{runtime}") <= requirements(project["dependencies"])
+    assert {name for name, *_ in requirements(everything) if name.startswith("onnxruntime")} == {
+        f"onnxruntime-{runtime}"
+    }
+
+
+def test_one_version(built):
+    """Distributions, image and guide have the version of the root."""
+    version = PROJECT["project"]["version"]
+
+    assert {wheels.metadata(wheel)["Version"] for wheel in built.values()} == {version}
+    for path in (DEPLOY / "kubernetes.yaml", ROOT / "docs/guides/deploy.md"):
+        assert set(re.findall(r"\bbertline:(\d+\.[\w.]*)", path.read_text())) == {version}
+
+
+def test_the_server_runs_without_the_repository(installed):
+    """`bertline serve` serves a directory from any folder, without PyTorch, and drains on SIGTERM."""
+    write_model(installed / "models")
+
+    with server_process([*SERVE, "models", *LOCAL_FLAGS]) as (process, ready), Client(ready["target"]) as client:
+        assert client.embed(["the cat"]).shape == (1, 8)
+        assert not uses_torch(process)
+    assert process.returncode == 0
+
+
+def test_a_job_starts_the_installed_server(installed):
+    """--engine needs no checkout where the server is installed."""
+    write_model(installed / "models")
+    command = [*SERVE[:-1], "embed", "the cat", "--engine", "models"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert len(json.loads(done.stdout)["vector"]) == 8
+
+
+def test_help_is_the_servers(installed):
+    """`bertline serve --help` shows settings, and how to serve a model of the hub."""
+    done = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("usage: bertline serve [-h]")
+    assert "--max-queue-s" in done.stdout
+    assert "bertline-server[export]" in done.stdout
+
+
+def test_a_missing_server_is_one_line(tmp_path, monkeypatch):
+    """Without the server's package, the command names it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "clients"))
+    done = subprocess.run([*SERVE, "models"], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "bertline: no server is installed here: pip install bertline-server (in a checkout: make serve)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["org/name"],
+            "error: `org/name` is no directory here; to export the repository of this name, the server needs "
+            "`torch`: pip install 'bertline-server[export]'",
+        ),
+        (["./org/name"], "error: no directory of models: `org/name`; export a model into it first"),
+        (["models", "--precision", "int8"], "error: unrecognized arguments: --precision int8; see --help"),
+    ],
+)
+def test_mistakes_are_one_line(installed, arguments, message):
+    """A repository without the extra, a missing directory and an unknown flag are refused in one line."""
+    (installed / "without_torch.py").write_text("import sys; sys.modules['torch'] = None")
+    (installed / "start.py").write_text(
+        "import runpy, without_torch; runpy.run_module('bertline_server', {}, '__main__')"
+    )
+    done = subprocess.run([sys.executable, "start.py", *arguments], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.strip() == message
+
+
+def test_an_exported_repository_starts_without_the_hub(installed, monkeypatch):
+    """`bertline serve org/name` starts without network and without PyTorch if the model was exported before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(installed))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    write_model(installed / "bertline/hub/org/tiny@main/fp32", "tiny")
+    command = [*SERVE, "org/tiny@main", *LOCAL_FLAGS, "--precision=fp32"]
+
+    with server_process(command) as (process, ready):
+        assert ready["models"] == ["tiny"]
+        assert not uses_torch(process)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub(installed, monkeypatch):
+    """`bertline serve org/name` downloads, exports and serves a model; the server has no PyTorch in its process."""
+    create("bert", "embedding", installed / "tiny")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(installed / "cache"))
+    monkeypatch.setenv("HF_HOME", str(installed / "hf"))
+    with HubServer() as hub:
+        hub.repositories["org/tiny"] = Repository.of(installed / "tiny")
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with server_process([*SERVE, "org/tiny", "--precision", "fp32", *LOCAL_FLAGS]) as (process, ready):
+            with Client(ready["target"]) as client:
+                assert client.embed(["a text"], model="tiny").shape[0] == 1
+            assert not uses_torch(process)
+    assert (installed / "cache/bertline/hub/org/tiny/fp32/tiny/1/manifest.json").exists()
