@@ -92,7 +92,7 @@ def test_every_file_is_in_a_wheel(built):
 
 def test_data_of_any_kind_is_packed(tmp_path, monkeypatch):
     """Folders without Python files, at any depth, get into the wheel."""
-    builder = runpy.run_path(str(wheels.BUILD))
+    builder = runpy.run_path(str(ROOT / wheels.BUILD))
     stage = builder["stage_server"](tmp_path, "")
     page = stage / "bertline_server/_app/serving/http_api/page-1.0/assets/app.js"
     page.parent.mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_requirements_are_those_of_the_groups(built):
 @pytest.mark.parametrize("runtime", ["gpu", "openvino"])
 def test_one_distribution_requires_one_runtime(runtime):
     """A server for another runtime has another name, and no requirement brings a second one."""
-    project = tomllib.loads(runpy.run_path(str(wheels.BUILD))["server_project"](f"-{runtime}"))["project"]
+    project = tomllib.loads(runpy.run_path(str(ROOT / wheels.BUILD))["server_project"](f"-{runtime}"))["project"]
     everything = [
         *project["dependencies"],
         *(item for extra in project["optional-dependencies"].values() for item in extra),
@@ -138,6 +138,17 @@ def test_one_version(built):
     assert {wheels.metadata(wheel)["Version"] for wheel in built.values()} == {version}
     for path in (DEPLOY / "kubernetes.yaml", ROOT / "docs/guides/deploy.md"):
         assert set(re.findall(r"\bbertline:(\d+\.[\w.]*)", path.read_text())) == {version}
+
+
+def test_the_image_is_made_of_the_same_wheels(built, tmp_path):
+    """The files that the Dockerfile copies are all that its build needs, and give the same wheels."""
+    for names, target in re.findall(r"^COPY ((?!--from).*) (\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE):
+        wheels.copy(names.split(), tmp_path / "src" / target)
+    inside = wheels.build(tmp_path / "dist", tmp_path / "src")
+
+    assert {name: wheels.files(wheel) for name, wheel in inside.items()} == {
+        name: wheels.files(wheel) for name, wheel in built.items()
+    }
 
 
 def test_the_server_runs_without_the_repository(installed):

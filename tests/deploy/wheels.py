@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,15 +10,25 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-from tests.deploy.files import DEPLOY
+from tests.deploy.files import ROOT
 
-BUILD = DEPLOY / "wheels/build.py"
+BUILD = "deploy/wheels/build.py"
 
 
-def build(folder: Path) -> dict[str, Path]:
-    """Build all distributions; return the wheels by the name of their package."""
-    subprocess.run([sys.executable, BUILD, "--out", folder], check=True)
+def build(folder: Path, root: Path = ROOT) -> dict[str, Path]:
+    """Build all distributions of a checkout; return the wheels by the name of their package."""
+    subprocess.run([sys.executable, root / BUILD, "--out", folder], check=True)
     return {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
+
+
+def copy(names: list[str], target: Path) -> None:
+    """Copy files, and the contents of folders, as Docker does."""
+    for path in (ROOT / name for name in names):
+        if path.is_dir():
+            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
 
 
 def files(wheel: Path) -> set[str]:
