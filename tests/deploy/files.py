@@ -15,6 +15,14 @@ PANELS = {
     if "targets" in panel
 }
 
+(ADAPTER_RULE,) = yaml.safe_load((DEPLOY / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+"""Rule of prometheus-adapter for the metric of the autoscaler."""
+
+
+def adapter_query(labels):
+    """Return the adapter's query for the pods that have labels, given as in PromQL."""
+    return ADAPTER_RULE["metricsQuery"].replace("<<.LabelMatchers>>", labels).replace("<<.GroupBy>>", "instance")
+
 
 def page(path):
     """Return a page of docs/."""

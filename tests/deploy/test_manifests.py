@@ -7,16 +7,21 @@ import yaml
 
 from serving.core.budget import MEMORY_DIVISOR
 from serving.settings import Settings
-from tests.deploy.files import DEPLOY, ROOT
+from tests.deploy.files import ADAPTER_RULE, DEPLOY, ROOT
 
 DEFAULTS = {name: field.get_default() for name, field in Settings.model_fields.items() if not field.default_factory}
 
 
+def kubernetes(kind):
+    """Return the object of a kind in the manifest."""
+    (found,) = (item for item in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if item["kind"] == kind)
+    return found
+
+
 @pytest.fixture(scope="module")
 def pod():
-    """Container of the deployment."""
-    documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    return next(item for item in documents if item["kind"] == "Deployment")["spec"]["template"]["spec"]
+    """Pod of the deployment."""
+    return kubernetes("Deployment")["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "bertline.service", "kubernetes.yaml"])
@@ -56,6 +61,25 @@ def test_time_to_stop(pod):
     assert pod["terminationGracePeriodSeconds"] > grace_s + slept_s
     assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > DEFAULTS["grace_s"]
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > DEFAULTS["max_run_s"] + 5
+
+
+def test_autoscaler():
+    """The autoscaler alone sets the replicas of the Deployment, by the adapter's metric, more than may be disrupted."""
+    deployment, scaler = kubernetes("Deployment"), kubernetes("HorizontalPodAutoscaler")["spec"]
+    target = {"apiVersion": deployment["apiVersion"], "kind": "Deployment", "name": deployment["metadata"]["name"]}
+    (metric,) = scaler["metrics"]
+
+    assert scaler["scaleTargetRef"] == target
+    assert "replicas" not in deployment["spec"]
+    assert metric["pods"]["metric"]["name"] == ADAPTER_RULE["name"]["as"]
+    assert scaler["minReplicas"] > kubernetes("PodDisruptionBudget")["spec"]["minAvailable"]
+
+
+def test_labels_of_pods():
+    """Prometheus gives the series the labels that the adapter finds pods by."""
+    added = re.findall(r"target_label: (\w+)", (DEPLOY / "prometheus.yml").read_text())
+
+    assert ADAPTER_RULE["resources"]["overrides"].keys() <= {*added}
 
 
 def test_memory(pod):

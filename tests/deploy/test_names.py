@@ -5,9 +5,9 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.files import PANELS, RULES, labels, names, page, section
+from tests.deploy.files import ADAPTER_RULE, PANELS, RULES, adapter_query, labels, names, page, section
 
-ADDED_BY_PROMETHEUS = {"job", "instance"}
+ADDED_BY_PROMETHEUS = {"job", "instance", "namespace", "pod"}
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,9 @@ def families(asked):
 
 @pytest.mark.parametrize(
     "expression",
-    [rule["expr"] for rule in RULES] + [expression for panel in PANELS.values() for expression in panel],
+    [rule["expr"] for rule in RULES]
+    + [expression for panel in PANELS.values() for expression in panel]
+    + [ADAPTER_RULE["seriesQuery"], adapter_query('namespace="default"')],
 )
 def test_series_exist(expression, families):
     """Each name and label of a query is in the metrics of a real server."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.deploy.files import DEPLOY, PANELS, RULES
+from tests.deploy.files import DEPLOY, PANELS, RULES, adapter_query
 
 AT_ZERO = {
     "Cancelled sequences a second",
@@ -125,6 +125,15 @@ def test_dashboard(title, prometheus):
 
         assert values, query
         assert max(values) > 0 or title in AT_ZERO, query
+
+
+def test_metric_of_the_autoscaler(prometheus):
+    """The adapter's query returns the mean wait of a pod, and 0 (not NaN) for a histogram without traffic."""
+    idle = adapter_query('grpc_method="Tag"').replace("bertline_queue_seconds", "grpc_server_handling_seconds")
+    (wait_s,) = prometheus.values(adapter_query('model="embedder"'))
+
+    assert 0 < wait_s < 10
+    assert prometheus.values(idle) == [0]
 
 
 def test_alerts(prometheus):
