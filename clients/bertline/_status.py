@@ -166,7 +166,7 @@ def _hint(details: _Details, call: FailedCall) -> str:
         )
     else:
         hint = (
-            "start one with `python -m serving`, or check its `host:port` (not the port of its metrics); "
+            "start one with `bertline serve`, or check its `host:port` (not the port of its metrics); "
             "if it speaks TLS, give `credentials` (the command: --tls-ca)"
         )
     proxy = next((name for name in _PROXIES if os.environ.get(name)), "")

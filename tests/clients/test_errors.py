@@ -294,7 +294,7 @@ def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, b
         ([], {"is_not_serving": True}, "its health is NOT_SERVING"),
         ([], {"was_connected": True}, "the connection was lost; try again"),
         ([], {"has_credentials": True}, "speaks TLS, that `credentials`"),
-        ([], {}, "start one with `python -m serving`"),
+        ([], {}, "start one with `bertline serve`"),
     ],
 )
 def test_hints_follow_from_what_the_client_knows(
