@@ -3,6 +3,11 @@
     python -m benchmarks.http_serving embeddings models --texts sentences.txt
     python -m benchmarks.http_serving embeddings models --texts sentences.txt --infinity http://127.0.0.1:7997
     python -m benchmarks.http_serving rerank models --texts sentences.txt
+    python -m benchmarks.http_serving idle models --texts sentences.txt
+    python -m benchmarks.http_serving beside models --texts sentences.txt
+
+`idle` compares gRPC of a server with an idle HTTP port and of one without it. `beside` sends short gRPC queries beside
+HTTP requests of 32 texts, eight in flight.
 
 All run in turns, and share the cores of this machine with their clients. Nothing else should be busy. infinity is
 started as `benchmarks.serving_peers` describes.
@@ -13,15 +18,17 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from benchmarks.embed_load import EmbedLoad, LoadClient, read_texts
+from benchmarks.embed_load import EmbedLoad, LoadClient, percentile, read_texts
 from benchmarks.engine import CHUNK, Engine
+from benchmarks.fairness import ask
 from benchmarks.http_load import HttpClient, HttpLoad
 from benchmarks.infinity import Infinity
 from benchmarks.server_process import embedding_model, running_server
@@ -39,7 +46,7 @@ NUM_DOCUMENTS, DOCUMENT_TOKENS = 100, 60
 class HttpSettings:
     """Command line."""
 
-    measurement: Annotated[Literal["embeddings", "rerank"], tyro.conf.Positional]
+    measurement: Annotated[Literal["embeddings", "rerank", "idle", "beside"], tyro.conf.Positional]
     models: Annotated[Path, tyro.conf.Positional]
     """Directory with one model: of task embedding, or of task regression for rerank."""
     texts: Path
@@ -136,14 +143,69 @@ def rerank(settings: HttpSettings) -> None:
     http.close()
 
 
-def report(measures: dict[str, Callable[[], Any]], rounds: int, unit: str) -> None:
-    """Measure in turns, and print medians with the ratio to the engine of the same round."""
+def idle(settings: HttpSettings) -> None:
+    """Compare gRPC of servers with and without an HTTP port that nobody uses."""
+    client = LoadClient()
+    with (
+        running_server(settings.models) as without,
+        running_server(settings.models, ["--http-port=0"]) as with_port,
+    ):
+        for name, num_texts, num_in_flight in (("32 texts, 8 in flight", 32, 8), ("single texts, 64 in flight", 1, 64)):
+
+            def over_grpc(target: str, num_texts: int = num_texts, num_in_flight: int = num_in_flight) -> float:
+                load = EmbedLoad(
+                    target=target,
+                    texts=settings.texts,
+                    seconds=settings.seconds,
+                    num_texts=num_texts,
+                    num_in_flight=num_in_flight,
+                )
+                return client.run(load).texts_per_s
+
+            measures = {
+                f"gRPC alone, {name}": partial(over_grpc, without.target),
+                f"gRPC, HTTP idle, {name}": partial(over_grpc, with_port.target),
+            }
+            report(measures, settings.rounds, "texts")
+    client.close()
+
+
+def beside(settings: HttpSettings) -> None:
+    """Print the latency of short gRPC queries on an idle server, and beside a bulk client over HTTP."""
+    http = HttpClient()
+    with running_server(settings.models, ["--http-port=0"]) as server:
+        bodies = [_body(part, "base64") for part in _parts(read_texts(settings.texts, CHUNK), 32)]
+        num_queries = int(10 * settings.seconds)
+        load = HttpLoad(
+            url=f"{server.http}/v1/embeddings",
+            bodies=bodies,
+            num_items=32,
+            num_in_flight=8,
+            seconds=settings.seconds + 1,
+        )
+        for number in range(settings.rounds):
+            idle_s = ask(server.target, num_queries, 0.0).seconds
+            http.send(load)
+            busy_s = ask(server.target, num_queries, 0.0).seconds
+            rate = http.receive()
+            ratio = percentile(busy_s, 0.99) / statistics.median(idle_s)
+            print(
+                f"round {number + 1}: idle median {1e3 * statistics.median(idle_s):.1f} ms; beside {rate:,.0f} texts/s "
+                f"median {1e3 * statistics.median(busy_s):.1f} ms, p99 {1e3 * percentile(busy_s, 0.99):.1f} ms, "
+                f"{ratio:.1f} times the idle median"
+            )
+    http.close()
+
+
+def report(measures: Mapping[str, Callable[[], Any]], rounds: int, unit: str) -> None:
+    """Measure in turns, and print medians with the ratio to the first, of the same round."""
+    first = next(iter(measures))
     found = [{name: measure() for name, measure in measures.items()} for _ in range(rounds)]
     for name in measures:
-        ratios = [item[name] / item["engine"] for item in found]
+        ratios = [item[name] / item[first] for item in found]
         rate = statistics.median(item[name] for item in found)
         spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"{name:42} {rate:8,.0f} {unit}/s  {statistics.median(ratios):.2f} of the engine {spread}")
+        print(f"{name:42} {rate:8,.0f} {unit}/s  {statistics.median(ratios):.2f} of {first} {spread}")
 
 
 @command
@@ -151,7 +213,8 @@ def report(measures: dict[str, Callable[[], Any]], rounds: int, unit: str) -> No
 def main() -> None:
     """Run the benchmark."""
     settings = parse(HttpSettings, "benchmarks.http_serving", __doc__)
-    {"embeddings": embeddings, "rerank": rerank}[settings.measurement](settings)
+    measurements = {"embeddings": embeddings, "rerank": rerank, "idle": idle, "beside": beside}
+    measurements[settings.measurement](settings)
 
 
 if __name__ == "__main__":
