@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TEST_WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 # Compiled modules are kept: the tests and the demo start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
-# What only slow tests need, 600 MB: Ray, MTEB and schemathesis.
+# What only slow tests need, 800 MB: Ray, MTEB, schemathesis, and playwright, which drives an installed Chromium.
 SLOW_READY := $(VENV)/.ready-slow
 DOCS_READY := $(VENV)/.ready-docs
 # Stubs run with the protobuf they were made for and newer, so they are made with an older one, in a venv of its own.
@@ -45,6 +45,8 @@ MODELS ?= $(if $(HUB),$(HUB_MODELS),models)
 PORT ?= 50051
 METRICS_PORT ?= 9090
 RUNTIME ?= cpu
+# HTTP API and the page to try the models in; empty for none.
+HTTP_PORT ?= 8080
 NPROC ?= 1
 ARGS ?=
 LAUNCH = -m$(if $(filter-out 1,$(NPROC)), training.launch $(NPROC))
@@ -66,7 +68,7 @@ $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	@touch $@
 
 $(SLOW_READY): $(READY)
-	$(PY) -m pip install --quiet --group ray --group mteb --group schemathesis -c constraints.txt
+	$(PY) -m pip install --quiet --group ray --group mteb --group schemathesis --group browser -c constraints.txt
 	@touch $@
 
 $(DOCS_READY): $(READY)
@@ -113,9 +115,9 @@ export: $(READY)  ## CHECKPOINT='folder or org/name' MODEL=models/<name>/<versio
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini (hours on 2 cores) and the shipped models (minutes on a GPU, days on 2 cores) anew; resumes
 	$(NEED_DATA)$(PY) -m mini $(if $(DATA),--data $(DATA)) $(ARGS)
-serve: $(READY)  ## MODELS=folder of models (default: models/, those of this repository), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090
+serve: $(READY)  ## MODELS=folder of models (default: models/, those of this repository), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090 HTTP_PORT=8080
 	$(if $(HUB),test -f $(HUB_MODEL)/manifest.json || $(PY) -m export $(HUB) $(HUB_MODEL) --precision $(PRECISION) $(EXPORT_ARGS))
-	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(ARGS)
+	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(if $(HTTP_PORT),--http-port $(HTTP_PORT)) $(ARGS)
 
 ## Develop
 .PHONY: test-slow check format dist stubs docs

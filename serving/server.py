@@ -181,6 +181,7 @@ class Server:
             RequestMemory(self._budget, self._make_room),
             self._guards,
             tls=self._tls_files(),
+            grpc_port=lambda: self.port,
             health_problem=lambda: self.health_problem,
             observers=observers,
         )

@@ -80,7 +80,8 @@ class Checkout:
 
     def serve(self):
         self.close()
-        command = [self.path / "tools/make", "serve", f"PORT={self.port}", f"METRICS_PORT={self.metrics_port}"]
+        ports = f"PORT={self.port}", f"METRICS_PORT={self.metrics_port}", "HTTP_PORT=0"
+        command = [self.path / "tools/make", "serve", *ports]
         self.server = subprocess.Popen(command, cwd=self.path, env=self.environment, start_new_session=True)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:

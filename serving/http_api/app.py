@@ -50,6 +50,7 @@ class HttpApp:
         """
         self._begin_call = begin_call
         self._reader = reader
+        self._authenticate = guards.authenticate
         self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(http_metrics)]
         self._after: list[Step] = [
             guards.pace,
@@ -79,7 +80,8 @@ class HttpApp:
 
     def _endpoint(self, operation: Operation) -> Endpoint:
         answer: Any = AnswerOperation(operation, self._reader, self._begin_call)
-        for step in reversed([*self._before, SendStatus(operation), *self._after]):
+        after = [step for step in self._after if not (operation.is_public and step is self._authenticate)]
+        for step in reversed([*self._before, SendStatus(operation), *after]):
             answer = partial(step, proceed=answer)
         return Endpoint(operation, answer)
 

@@ -15,7 +15,7 @@ from serving.core.service import InferenceService
 from serving.core.steps import Guards
 from serving.core.tls_files import TlsFiles
 from serving.endpoints.rerank import Rerank
-from serving.http_api import health, metrics_page, openai, openapi, rerank, rpc
+from serving.http_api import health, metrics_page, openai, openapi, playground, rerank, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
 from serving.http_api.exchange import Operation
@@ -40,7 +40,7 @@ def all_operations(
     max_request_bytes: int,
     health_problem: Callable[[], str],
 ) -> list[Operation]:
-    """Return all routes but their description.
+    """Return all routes but their description and the page.
 
     Args:
         service: answers requests.
@@ -69,6 +69,7 @@ def create_front(
     guards: Guards,
     *,
     tls: TlsFiles | None,
+    grpc_port: Callable[[], int],
     health_problem: Callable[[], str],
     observers: Sequence[Callable[[Call], None]],
 ) -> HttpFront:
@@ -82,6 +83,7 @@ def create_front(
         memory: memory of received requests.
         guards: steps that all fronts share.
         tls: the server's certificate; None for plain text.
+        grpc_port: returns the gRPC port, for calls that the page of the models shows.
         health_problem: returns why the server cannot answer; empty if it can.
         observers: called with each ended call.
 
@@ -101,7 +103,7 @@ def create_front(
     operations = all_operations(
         service, protocol, page, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
     )
-    routes.add([*operations, *openapi.operations(operations)])
+    routes.add([*operations, *openapi.operations(operations), *playground.operations(grpc_port, tls=tls is not None)])
     app: ASGIApp = routes  # type: ignore[assignment]
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)

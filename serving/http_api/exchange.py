@@ -71,6 +71,8 @@ class Operation:
     error_body: ErrorBody
     is_health: bool = False
     """True if it reports the state of the server, and is therefore always answered."""
+    is_public: bool = False
+    """True if it needs no token: its reply is the same for everyone, and holds nothing of the server."""
     summary: str = ""
     """Summary in one sentence."""
     requests: tuple[type, ...] = ()

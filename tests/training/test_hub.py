@@ -495,9 +495,10 @@ def test_serving_by_name():
     model = "build/hub/org/name@v1/int8/name/1"
     assert commands("HUB=org/name@v1", "PRECISION=int8", "EXPORT_ARGS=--no-tune") == [
         f"test -f {model}/manifest.json || python -m export org/name@v1 {model} --precision int8 --no-tune",
-        "python -m serving build/hub/org/name@v1/int8 --port 50051 --metrics-port 9090 ",
+        "python -m serving build/hub/org/name@v1/int8 --port 50051 --metrics-port 9090 --http-port 8080 ",
     ]
-    assert commands() == ["python -m serving models --port 50051 --metrics-port 9090 "]
+    assert commands() == ["python -m serving models --port 50051 --metrics-port 9090 --http-port 8080 "]
+    assert commands("HTTP_PORT=") == ["python -m serving models --port 50051 --metrics-port 9090  "]
 
 
 def test_mistakes_are_one_line(hub, monkeypatch, capfd):

@@ -78,7 +78,7 @@ def test_second_signal(slow_models):
         assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
 
 
-@pytest.mark.parametrize("flag", ["--port", "--metrics-port"])
+@pytest.mark.parametrize("flag", ["--port", "--metrics-port", "--http-port"])
 def test_busy_port(all_tasks, flag):
     """A busy port is a one-line error and exit code 2."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
@@ -87,7 +87,8 @@ def test_busy_port(all_tasks, flag):
 
     assert code == 2
     assert re.fullmatch(rf"error: .*cannot listen on `127.0.0.1:{ports[flag]}`: address already in use; .*\n", stderr)
-    assert ("--metrics-port" in stderr) == (flag == "--metrics-port")
+    named = [name for name in ("--metrics-port", "--http-port") if name in stderr]
+    assert named == ([] if flag == "--port" else [flag])
 
 
 def test_changed_file_exits_with_2(tmp_path):

@@ -1,0 +1,197 @@
+// What can be done with a model: fields, requests, and what is shown of the replies.
+
+import { EXAMPLES } from "./examples.js";
+import { element } from "./dom.js";
+import { masks } from "./masks.js";
+import { choosesAmongLabels, ranks } from "./models.js";
+import { counted, percent, score } from "./numbers.js";
+import { answers, entities } from "./spans.js";
+import { heatMap, mostSimilar, nearest, ranking, vectorsOf } from "./vectors.js";
+import { bars, labelBars } from "./views.js";
+
+const TOP_K = 5;
+const isTask = (task) => (model) => model.task === task;
+const line = (name, label, options) => ({ kind: "line", name, label, ...options });
+const text = (name, label, options) => ({ kind: "text", name, label, ...options });
+const lines = (name, label, options) => ({ kind: "lines", name, label, ...options });
+const SECOND_TEXT = line("pair", "Second text, for models of pairs", { optional: true, isFolded: true });
+const TRUNCATE = { kind: "check", name: "truncate", label: "Cut what is too long for the model", isFolded: true };
+const pair = (values) => ({ text: values.text, ...(values.pair ? { text_pair: values.pair } : {}) });
+const asInputs = (texts) => texts.map((item) => ({ text: item }));
+const queryAndDocuments = [line("query", "Query"), lines("documents", "Texts to search, one per line")];
+const rankCall = ({ query, documents }) => ({ rpc: "Rerank", body: { inputs: [{ query, documents }] } });
+const secondText = (context, question, choice) => {
+  if (context) return question ? `${question} ${choice}` : choice;
+  return question ? choice : undefined;
+};
+const best = (documents, found) => `Best: ${documents[found[0].document]}, ${score(found[0].score)}`;
+
+/**
+ * Operations, in the order of the page. `fits` says which models can do it, `calls` makes requests of the values of the
+ * fields (`body` without model), `texts` are the inputs whose tokens are shown, `show` returns a sentence and elements.
+ */
+const OPERATIONS = [
+  {
+    id: "labels",
+    title: "Labels",
+    fits: isTask("classification"),
+    fields: [text("text", "Text"), SECOND_TEXT],
+    calls: (values) => [{ rpc: "Classify", body: { inputs: [pair(values)] } }],
+    texts: (values) => [pair(values)],
+    show: ([{ results }]) => [saidLabels(results[0]), labelBars(results[0].labels)],
+  },
+  {
+    id: "own-labels",
+    title: "Own labels",
+    fits: choosesAmongLabels,
+    fields: [
+      text("text", "Text"),
+      lines("labels", "Labels, one per line"),
+      line("template", "Sentence that the label stands in"),
+      { kind: "check", name: "several", label: "A text may have several labels" },
+    ],
+    calls: ({ text: input, labels, template, several }) => [
+      { rpc: "ZeroShot", body: { texts: [input], labels, template, multi_label: several } },
+    ],
+    texts: ({ text: input, labels, template }) =>
+      labels.map((label) => ({ text: input, text_pair: template.replaceAll("{}", label) })),
+    show: ([{ results }]) => [saidLabels(results[0]), labelBars(results[0].labels)],
+  },
+  {
+    id: "entities",
+    title: "Entities",
+    fits: isTask("tagging"),
+    fields: [text("text", "Text")],
+    calls: (values) => [{ rpc: "Tag", body: { inputs: [{ text: values.text }] } }],
+    texts: (values) => asInputs([values.text]),
+    show: ([{ results }], values, model) => [
+      counted(results[0].entities.length, "mark"),
+      ...entities(results[0], values.text, model.labels),
+    ],
+  },
+  {
+    id: "answer",
+    title: "Answer",
+    fits: isTask("spans"),
+    fields: [line("question", "Question"), text("context", "Context, of any length", { rows: 12 })],
+    calls: ({ question, context }) => [
+      { rpc: "Answer", body: { inputs: [{ question, contexts: [context] }], top_k: TOP_K } },
+    ],
+    texts: ({ question, context }) => [{ text: question, text_pair: context }],
+    show: ([{ results }], { context }) => [saidAnswer(results[0]), ...answers(results[0], context)],
+  },
+  {
+    id: "number",
+    title: "Number",
+    fits: isTask("regression"),
+    fields: [text("text", "Text"), { ...SECOND_TEXT, isFolded: false }],
+    calls: (values) => [{ rpc: "Regress", body: { inputs: [pair(values)] } }],
+    texts: (values) => [pair(values)],
+    show: ([{ values: [found] }], values, { settings }) => [score(found), number(found, settings)],
+  },
+  {
+    id: "rank",
+    title: "Rank",
+    fits: ranks,
+    fields: queryAndDocuments,
+    calls: (values) => [rankCall(values)],
+    texts: ({ query, documents }) => documents.map((item) => ({ text: query, text_pair: item })),
+    show: ([{ results }], { documents }) => [
+      best(documents, results[0].documents),
+      ranking(documents, results[0].documents),
+    ],
+  },
+  {
+    id: "choose",
+    title: "Choose",
+    fits: isTask("multiple-choice"),
+    fields: [
+      text("context", "Context", { optional: true }),
+      line("question", "Question, or the start of a sentence", { optional: true }),
+      lines("choices", "Choices, one per line"),
+    ],
+    calls: ({ context, question, choices }) => [{ rpc: "Choose", body: { inputs: [{ context, question, choices }] } }],
+    texts: ({ context, question, choices }) =>
+      choices.map((item) => ({ text: context || question || item, text_pair: secondText(context, question, item) })),
+    show: ([{ results }], { choices }) => [
+      `${choices[results[0].choice]}, ${percent(results[0].scores[results[0].choice])}`,
+      choiceBars(results[0], choices),
+    ],
+  },
+  {
+    id: "words",
+    title: "Masked words",
+    fits: isTask("masked-lm"),
+    needsMask: true,
+    fields: [text("text", "Text")],
+    calls: (values) => [{ rpc: "FillMask", body: { texts: [values.text], top_k: TOP_K } }],
+    texts: (values) => asInputs([values.text]),
+    show: ([{ results }], values, model) => [
+      results[0].masks.map(({ tokens }) => tokens[0].token).join(", "),
+      ...masks(results[0], values.text, model.mask),
+    ],
+  },
+  {
+    id: "similarity",
+    title: "Similarity",
+    fits: isTask("embedding"),
+    fields: [lines("texts", "Sentences, one per line")],
+    calls: ({ texts }) => [{ rpc: "Embed", body: { texts } }],
+    texts: ({ texts }) => asInputs(texts),
+    show: ([reply], { texts }) => [mostSimilar(vectorsOf(reply)), ...heatMap(texts, vectorsOf(reply))],
+  },
+  {
+    id: "search",
+    title: "Search",
+    fits: isTask("embedding"),
+    fields: [...queryAndDocuments, { kind: "ranker", name: "ranker", label: "Then rank with" }],
+    calls: ({ ranker, ...values }) => [
+      { rpc: "Embed", body: { texts: [values.query], input_type: "INPUT_TYPE_QUERY" } },
+      { rpc: "Embed", body: { texts: values.documents, input_type: "INPUT_TYPE_DOCUMENT" } },
+      ...(ranker ? [{ model: ranker, ...rankCall(values) }] : []),
+    ],
+    texts: ({ query, documents }) => asInputs([query, ...documents]),
+    show: ([query, texts, ranked], { documents }) => {
+      const near = nearest(vectorsOf(query)[0], vectorsOf(texts));
+      const found = ranked?.results[0].documents ?? near;
+      return [best(documents, found), ranking(documents, found, ranked && near)];
+    },
+  },
+];
+
+/** Return what can be done with a model. */
+export const operationsOf = (model) =>
+  OPERATIONS.filter((item) => item.fits(model)).map((item) => ({
+    ...item,
+    fields: model.truncates ? item.fields : [...item.fields, TRUNCATE],
+  }));
+
+/** Return the first value of a field. `[MASK]` stands for the mask token of the model. */
+export function exampleOf(operation, field, model) {
+  const example = EXAMPLES[operation.id]?.[field.name] ?? "";
+  return model.mask ? example.replaceAll("[MASK]", model.mask) : example;
+}
+
+function saidLabels({ labels }) {
+  const selected = labels.filter((item) => item.selected);
+  return selected.map(({ label, score: value }) => `${label}, ${percent(value)}`).join("; ") || "No label";
+}
+
+const saidAnswer = ({ has_answer: hasAnswer, spans, no_answer_score: none }) =>
+  hasAnswer ? `Answer: ${spans[0].text}, ${percent(spans[0].score)}` : `No answer, ${percent(none)}`;
+
+const choiceBars = ({ choice, scores }, choices) =>
+  bars(
+    choices.map((item, index) => ({
+      text: item,
+      value: percent(scores[index]),
+      fraction: scores[index],
+      isChosen: index === choice,
+    })),
+  );
+
+/** Show a number: as a bar if the model's own activation function keeps it between 0 and 1. */
+function number(value, { activation }) {
+  if (activation === "sigmoid") return bars([{ text: "Score", value: score(value), fraction: value, isChosen: true }]);
+  return element("p", { class: "number" }, score(value), element("small", {}, "on the scale of the training data"));
+}

@@ -1,0 +1,81 @@
+// Vectors of texts: a heat map of similarities, and search.
+
+import { element } from "./dom.js";
+import { score } from "./numbers.js";
+import { bars } from "./views.js";
+
+const MAX_TEXTS = 24;
+
+/** Return the vectors of a reply, base64 of little-endian float32, as arrays. */
+export function vectorsOf({ vectors, dim }) {
+  const bytes = Uint8Array.from(atob(vectors), (character) => character.charCodeAt(0));
+  const numbers = new Float32Array(bytes.buffer);
+  const rows = [];
+  for (let start = 0; start < numbers.length; start += dim) rows.push(numbers.subarray(start, start + dim));
+  return rows;
+}
+
+/** Return the cosine of the angle between two vectors. */
+export function cosine(first, second) {
+  const dot = (a, b) => a.reduce((sum, value, index) => sum + value * b[index], 0);
+  return dot(first, second) / (Math.sqrt(dot(first, first) * dot(second, second)) || 1);
+}
+
+/** Show the similarity of each pair of texts. */
+export function heatMap(texts, vectors) {
+  const numbers = texts.map((_, index) => index + 1);
+  const corner = element("td", {});
+  const head = numbers.map((number) => element("th", { scope: "col" }, `${number}`));
+  const rows = texts.slice(0, MAX_TEXTS).map((text, row) => {
+    const cells = vectors.slice(0, MAX_TEXTS).map((vector) => cell(cosine(vectors[row], vector)));
+    const name = element("th", { scope: "row" }, `${row + 1} `, element("bdi", {}, text));
+    return element("tr", {}, name, ...cells);
+  });
+  const caption = element("p", { class: "hint", id: "caption" }, "Cosine of each pair: 1 is the same, 0 is unrelated.");
+  const table = element(
+    "table",
+    { class: "heat", "aria-labelledby": "caption" },
+    element("thead", {}, element("tr", {}, corner, ...head.slice(0, MAX_TEXTS))),
+    element("tbody", {}, ...rows),
+  );
+  const more = texts.length > MAX_TEXTS ? [element("p", {}, `Only the first ${MAX_TEXTS} texts are shown.`)] : [];
+  const name = { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Similarity of the texts" };
+  return [caption, element("div", name, table), ...more];
+}
+
+function cell(value) {
+  const made = element("td", {}, value.toFixed(2));
+  made.style.setProperty("--heat", `${Math.round(100 * Math.max(0, value))}%`);
+  return made;
+}
+
+/** Return the most similar pair of texts as a sentence. */
+export function mostSimilar(vectors) {
+  let best = { value: -Infinity };
+  vectors.forEach((vector, row) => {
+    for (let other = 0; other < row; other += 1) {
+      const value = cosine(vector, vectors[other]);
+      if (value > best.value) best = { value, row, other };
+    }
+  });
+  return best.row ? `Most similar: ${best.other + 1} and ${best.row + 1}, ${score(best.value)}` : "One text";
+}
+
+/** Return the documents of a search, best first: `{document, score}`. */
+export const nearest = (query, vectors) =>
+  vectors.map((vector, document) => ({ document, score: cosine(query, vector) })).sort((a, b) => b.score - a.score);
+
+/** Show ranked documents. With `before`, the order of a search, each says where it was in it. */
+export function ranking(documents, found, before) {
+  const places = before?.map(({ document }) => document);
+  const scores = found.map((item) => item.score);
+  const isFraction = scores.every((value) => value >= -1 && value <= 1);
+  return bars(
+    found.map((item) => ({
+      text: documents[item.document],
+      note: `line ${item.document + 1}${places ? `, place ${places.indexOf(item.document) + 1} by vectors` : ""}`,
+      value: score(item.score),
+      fraction: isFraction ? item.score : undefined,
+    })),
+  );
+}

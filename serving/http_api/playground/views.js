@@ -1,0 +1,82 @@
+// Views of results that several operations share.
+
+import { bar, element } from "./dom.js";
+import { counted, duration, percent } from "./numbers.js";
+
+/**
+ * Make a list of rows with a text, a value and a bar.
+ * Items: `text`, `value` as shown, `fraction` from 0 to 1 if there is a bar, `note`, and `isChosen` for those that won.
+ */
+export function bars(items) {
+  const rows = items.map(({ text, value, fraction, note, isChosen }) =>
+    element(
+      "li",
+      { class: isChosen ? "chosen" : undefined },
+      element("span", { class: "text" }, element("bdi", {}, text), ...(note ? [element("small", {}, note)] : [])),
+      element("span", { class: "value" }, value),
+      ...(fraction === undefined ? [] : [bar(fraction)]),
+    ),
+  );
+  return element("ol", { class: "bars" }, ...rows);
+}
+
+/** Make rows of labels with probabilities. */
+export const labelBars = (labels) =>
+  bars(
+    labels.map(({ label, score, selected }) => ({
+      text: label,
+      value: percent(score),
+      fraction: score,
+      isChosen: selected,
+    })),
+  );
+
+/** Make a text that may be long, with marks in it. It scrolls inside of itself. */
+export const passage = (name, parts) =>
+  element("div", { class: "passage", dir: "auto", tabindex: "0", role: "region", "aria-label": name }, ...parts);
+
+/** Make rows of which one is chosen at a time. `choose` is called with the number of a row, at first with 0. */
+export function choices(name, items, choose) {
+  const rows = bars(items);
+  rows.setAttribute("aria-label", name);
+  const select = (number) => {
+    [...rows.children].forEach((row, index) => {
+      row.classList.toggle("chosen", index === number);
+      row.firstChild.setAttribute("aria-pressed", index === number);
+    });
+    choose(number);
+  };
+  [...rows.children].forEach((row, index) => {
+    const button = element("button", { type: "button", class: "text", onclick: () => select(index) });
+    button.append(...row.firstChild.childNodes);
+    row.firstChild.replaceWith(button);
+  });
+  if (items.length) select(0);
+  return rows;
+}
+
+const STAGES = [
+  ["tokenize_s", "Tokenise"],
+  ["queue_s", "Queue"],
+  ["inference_s", "Inference"],
+];
+
+/** Make the durations of the stages, summed over calls: `{reply, seconds}` each. */
+export function timings(calls) {
+  const total = (read) => calls.reduce((sum, item) => sum + read(item), 0);
+  const stages = STAGES.map(([key, name]) => [name, total(({ reply }) => reply.timings?.[key] ?? 0)]);
+  const all = [...stages, ["Until the reply", total(({ seconds }) => seconds)]];
+  const pairs = all.map(([name, seconds]) =>
+    element("div", {}, element("dt", {}, name), element("dd", {}, duration(seconds))),
+  );
+  const several = calls.length > 1 ? [element("p", { class: "hint" }, `${calls.length} requests, times added up`)] : [];
+  return [element("dl", { class: "timings" }, ...pairs), ...several];
+}
+
+/** Return a warning if tokens were cut, as a list of elements. */
+export function cutWarning(calls) {
+  const numbers = calls.flatMap(({ reply }) => reply.num_truncated ?? []);
+  const cut = numbers.reduce((sum, number) => sum + number, 0);
+  if (!cut) return [];
+  return [element("p", { class: "notice" }, `${counted(cut, "token")} too many: the model did not read the end.`)];
+}

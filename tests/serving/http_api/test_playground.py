@@ -1,0 +1,153 @@
+"""Files of the page to try the models in: their routes, headers and content."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from serving.http_api import playground
+from tests.serving.conftest import serve
+from tests.serving.http_api.requests import port_of, post, send
+
+FOLDER = Path(playground.__file__).parent
+FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in playground.MEDIA_TYPES)
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+MAX_BYTES = 200_000
+DANGEROUS = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc|DOMParser")
+STORED = re.compile(r"localStorage|sessionStorage|indexedDB|document\.cookie")
+
+
+class Tags(HTMLParser):
+    """Elements of a page: names, attributes, and the text inside of scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.code = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.found and self.found[-1][0] in ("script", "style"):
+            self.code += data.strip()
+
+
+@pytest.fixture(scope="module")
+def tags():
+    return Tags((FOLDER / playground.PAGE).read_text("utf-8"))
+
+
+def test_every_file_is_served(web):
+    """Each file has its route, its type and the headers that keep other code out; the page is at `/`."""
+    for path in FILES:
+        reply = send(web, "GET", f"/playground/{path.name}")
+
+        assert (reply.status, reply.data) == (200, path.read_bytes()), path
+        assert reply.headers["content-type"] == playground.MEDIA_TYPES[path.suffix]
+        assert reply.headers["content-security-policy"] == playground.POLICY
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert reply.headers["cache-control"] == "no-cache"
+    assert send(web, "GET", "/").data == (FOLDER / playground.PAGE).read_bytes()
+    assert send(web, "HEAD", "/").headers["content-length"] == str((FOLDER / playground.PAGE).stat().st_size)
+
+
+def test_the_policy_allows_files_of_the_server_only():
+    """Nothing inline runs, nothing of other origins loads, and no other page may frame this one."""
+    rules = dict(rule.strip().split(" ", 1) for rule in playground.POLICY.split(";"))
+
+    assert rules["default-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == "'self'"
+    assert "unsafe" not in playground.POLICY
+
+
+def test_the_files_are_small():
+    """All files together have less than 200 kB."""
+    assert sum(path.stat().st_size for path in FILES) < MAX_BYTES
+
+
+def test_every_file_is_used(tags):
+    """Each file is named by the page, or imported by a module that is; and all that are named exist."""
+    attributes = [value for _, found in tags.found for name, value in found.items() if name in ("src", "href")]
+    wanted = [value.removeprefix("playground/") for value in attributes if not value.startswith("#")]
+    for name in wanted:
+        if name.endswith(".js"):
+            imports = re.findall(r'^import .* from "\./(\w+\.js)";$', (FOLDER / name).read_text("utf-8"), re.MULTILINE)
+            wanted += [item for item in imports if item not in wanted]
+
+    assert sorted({*wanted, playground.PAGE}) == [path.name for path in FILES]
+
+
+def test_nothing_is_inline(tags):
+    """The page has no script, style or handler in its text, as its policy would block them."""
+    names = {name for _, found in tags.found for name in found}
+
+    assert tags.code == ""
+    assert not {name for name in names if name.startswith("on") or name == "style"}
+
+
+def test_nothing_comes_from_elsewhere():
+    """No file names another server; the only address is the namespace of SVG."""
+    addresses = {found for path in FILES for found in re.findall(r"(?:https?:)?//[\w.]+", path.read_text("utf-8"))}
+
+    assert addresses <= {"http://www.w3.org"}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_text_never_becomes_code(path):
+    """No module makes HTML or code of a text, or stores anything in the browser."""
+    text = path.read_text("utf-8")
+
+    assert not DANGEROUS.search(text)
+    assert not STORED.search(text)
+
+
+def test_modules_import_what_exists():
+    """Each imported name is exported by its module."""
+    for path in SCRIPTS:
+        for names, module in re.findall(r'^import \{ (.*) \} from "\./(\w+\.js)";$', path.read_text("utf-8"), re.M):
+            text = (FOLDER / module).read_text("utf-8")
+            exported = re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE)
+            assert {*names.split(", ")} <= {*exported}, path.name
+
+
+@pytest.mark.parametrize("path", ["/playground/absent.js", "/playground/__init__.py", "/playground/..%2f__init__.py"])
+def test_other_files_are_not_there(web, path):
+    """Only files of the page are served."""
+    reply = send(web, "GET", path)
+
+    assert reply.status == 404
+    assert reply.error["reason"] == "METHOD_NOT_FOUND"
+
+
+def test_the_address_of_the_page_has_its_other_route(web):
+    """TEI's route at the same path still answers."""
+    assert post(web, "/", {"inputs": "the cat"}).status == 200
+
+
+def test_the_page_needs_no_token(all_tasks, tmp_path):
+    """The page is there without a token, so that one can be entered; what it knows of the server is not."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token")
+    with serve(all_tasks[0], http_port=0, tokens_file=tokens) as running:
+        pages = [send(running, "GET", path) for path in ("/", "/playground/app.js")]
+        refused = [send(running, "GET", "/playground/server"), post(running, "/v1/list-models", {})]
+        answered = send(running, "GET", "/playground/server", authorization="Bearer a-token")
+
+    assert [reply.status for reply in pages] == [200, 200]
+    assert [reply.status for reply in refused] == [401, 401]
+    assert answered.json() == {"grpc_port": running.server.port, "tls": False}
+
+
+def test_the_page_waits_for_the_models(all_tasks):
+    """Before the server serves, the page is refused like other routes."""
+    with serve(all_tasks[0], http_port=0, load=False) as running:
+        assert send(running, "GET", "/").status == 503
+
+
+def test_the_ready_line_names_the_page(web):
+    """The line of a server that is ready has the address of the page."""
+    assert f"http://127.0.0.1:{port_of(web)}/," in str(web.server.ready())
