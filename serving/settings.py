@@ -68,9 +68,9 @@ class Settings(BaseSettings):
     metrics_host: str | None = None
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
     http_port: int | None = Field(None, ge=0, le=65535)
-    """Port of the HTTP API on --host: routes of OpenAI, Cohere, TEI and the Open Inference Protocol, and the RPCs; 0
-    takes any free one. Unset: no HTTP API. It needs the extra or group `http`, and has the tokens, TLS and limits
-    of the gRPC port."""
+    """Port of the HTTP API on --host: routes of OpenAI, Cohere, TEI and the Open Inference Protocol, the RPCs, and a
+    page to try the models in; 0 takes any free one. Unset: no HTTP API. It needs the extra or group `http`, and has the
+    tokens, TLS and limits of the gRPC port."""
     http_origins: tuple[str, ...] = ()
     """Origins of pages that may call the HTTP API from a browser (CORS), such as https://example.org; `*` for any."""
     http_gzip: bool = False

@@ -84,7 +84,9 @@ byId("form").addEventListener("input", () => {
   state.typed[state.operation.id] = typedValues(state.operation);
 });
 byId("form").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  byId("form").requestSubmit();
 });
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();

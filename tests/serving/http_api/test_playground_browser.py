@@ -12,13 +12,22 @@ from bertline.v1 import encoder_pb2 as pb
 from tasks import settings_from_dict
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of
-from tests.serving.models import write_model
+from tests.serving.models import SETTINGS, write_model
 
 ROOT = Path(__file__).parents[3]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FAMILY, FLAG, THUMB = "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1eb\U0001f1f7", "\U0001f44d\U0001f3fd"
 ACCENT = "\u0301"
 ATTACK = '<img src=x onerror="window.attacked=1"><script>window.attacked=1</script><b>bold</b>'
+NAMES = {
+    "classification": "classifier",
+    "tagging": "tagger",
+    "spans": "reader",
+    "regression": "scorer",
+    "multiple-choice": "chooser",
+    "masked-lm": "filler",
+    "embedding": "embedder",
+}
 SCHEMES = ["light", "dark"]
 MAX_FIRST_VIEW_S = 1.0
 NO_CHROMIUM = "no chromium is on the PATH (Debian: apt-get install chromium)"
@@ -57,6 +66,23 @@ def shipped():
         yield running
 
 
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory):
+    """Directory with a tiny model of each task, which reads the page's examples whole."""
+    models = tmp_path_factory.mktemp("models")
+    for task, name in NAMES.items():
+        settings = settings_from_dict(task, SETTINGS[task] | {"max_seq_length": 64})
+        write_model(models, name, task=task, settings=settings)
+    return models
+
+
+@pytest.fixture(scope="module")
+def small(small_models):
+    """Server of the tiny models."""
+    with serve(small_models, http_port=0) as running:
+        yield running
+
+
 class Page:
     """Page in a window of its own, and what the browser complained about."""
 
@@ -76,8 +102,12 @@ class Page:
         self.wait()
 
     def wait(self):
-        """Wait until a result is there."""
-        self.page.wait_for_selector("#result:not([aria-busy]) > *")
+        """Wait until a result or an error is there."""
+        self.page.wait_for_selector("#result:not([aria-busy]) > *, #error:not([hidden])")
+
+    def wait_for_text(self, selector, text):
+        """Wait until an element has a text. (`wait_for_function` would need `eval`, which the page forbids.)"""
+        self.page.wait_for_selector(f'{selector}:has-text("{text}")', state="attached")
 
     def run(self, **fields):
         """Type into fields, run, and wait for the result."""
@@ -111,9 +141,9 @@ def visit(browser):
     assert [text for page in opened for text in page.complaints if "status of 40" not in text] == []
 
 
-def test_every_operation_shows_a_result(visit, web):
+def test_every_operation_shows_a_result(visit, small):
     """Each operation of each model runs on its example, with times, tokens and code, and only what fits is offered."""
-    page = visit(web)
+    page = visit(small)
     for model, operation in OPERATIONS:
         page.open(model, operation)
 
@@ -150,7 +180,7 @@ def test_the_keyboard_suffices(visit, shipped):
     page.page.keyboard.type("Where does the owl wait?")
     with page.page.expect_response("**/v1/answer"):
         page.page.keyboard.press("Control+Enter")
-    page.page.wait_for_function("document.querySelector('#status').textContent.includes('barns')")
+    page.wait_for_text("#status", "barns")
 
     order = [name for name in ("model", "operations", "field-question", "field-context", "run") if name in reached]
     assert [name for name in reached if name in order] == order
@@ -160,7 +190,7 @@ def test_the_keyboard_suffices(visit, shipped):
 @pytest.mark.parametrize(
     "text",
     [
-        f"{FAMILY} Angela Merkel met Emmanuel Macron in Paris {FLAG}, and Jose{ACCENT} Garci{ACCENT}a in Madrid {THUMB}.",
+        f"{FAMILY} Angela Merkel met Emmanuel Macron in Paris {FLAG}, not Jose{ACCENT} Garci{ACCENT}a {THUMB}.",
         f"\U00020000{THUMB * 50} Emmanuel Macron\nwent to\tParis. {FAMILY}{FLAG} Zoe{ACCENT} lives in Berlin",
         f"قال {FAMILY} Emmanuel Macron في Paris، ثم 安格拉 Angela Merkel 在 Berlin {THUMB}。",
     ],
@@ -199,9 +229,9 @@ def test_answers_are_marked_in_a_long_context(visit, shipped):
     assert box["y"] <= mark["y"] <= box["y"] + box["height"]
 
 
-def test_no_answer_is_shown(visit, web):
+def test_no_answer_is_shown(visit, small):
     """For a model that knows unanswerable questions, "No answer" is among the answers, and marks nothing."""
-    page = visit(web, "#model=reader&do=answer")
+    page = visit(small, "#model=reader&do=answer")
     page.wait()
     page.run(question="who sees", context="the cat sees the old dog near the river")
     names = page.texts(".bars button bdi")
@@ -213,9 +243,9 @@ def test_no_answer_is_shown(visit, web):
     assert page.page.locator(".bars small").count() == len(names) - 1
 
 
-def test_masked_words_can_be_chosen(visit, web):
+def test_masked_words_can_be_chosen(visit, small):
     """Each mask offers words, and the text shows those that are chosen."""
-    page = visit(web, "#model=filler")
+    page = visit(small, "#model=filler")
     page.wait()
     page.run(text="the [MASK] sees the [MASK]")
     second = page.page.locator("ol").nth(1).locator("button")
@@ -266,7 +296,7 @@ def test_text_is_never_html(visit, shipped, tmp_path):
         page.run(**{field: ATTACK})
         for name in ("#tokens", "#code"):
             page.page.click(f"{name} summary")
-        page.page.wait_for_function("document.querySelector('#snippet').textContent")
+        page.wait_for_text("#snippet", "curl")
         assert page.page.locator("main").locator("img, script, b").count() == 0
     settings = settings_from_dict("classification", {"max_seq_length": 32, "labels": [ATTACK, "b", "c"]})
     write_model(tmp_path, "labels", task="classification", settings=settings)
@@ -281,9 +311,9 @@ def test_text_is_never_html(visit, shipped, tmp_path):
     assert page.page.evaluate("window.attacked") is None
 
 
-def test_errors_are_told(visit, web):
+def test_errors_are_told(visit, small):
     """An error of the server is an alert with its reason, and the option that it names helps."""
-    page = visit(web, "#model=embedder&do=similarity")
+    page = visit(small, "#model=embedder&do=similarity")
     page.wait()
     page.run(texts="the cat " * 50)
     error = page.page.locator("#error")
@@ -297,9 +327,9 @@ def test_errors_are_told(visit, web):
     assert "tokens too many" in page.texts("#result .notice")[0]
 
 
-def test_tokens_are_shown(visit, web):
+def test_tokens_are_shown(visit, small):
     """Opened, the tokens of the text are shown with their ids, and follow the next run."""
-    page = visit(web, "#model=classifier&do=labels")
+    page = visit(small, "#model=classifier&do=labels")
     page.wait()
     page.page.click("#tokens summary")
     page.page.wait_for_selector(".tokens li")
@@ -318,12 +348,11 @@ def test_code_of_the_request_runs(visit, shipped):
     page.wait()
     page.run(text=text)
     page.page.click("#code summary")
-    page.page.wait_for_function("document.querySelector('#snippet').textContent.startsWith('curl')")
     label, value = page.texts(".bars .chosen .text")[0], page.texts(".bars .chosen .value")[0]
     commands = {}
-    for language in ("curl", "python", "grpc"):
+    for language, start in (("curl", "curl"), ("python", "with Client"), ("grpc", "grpcurl")):
         page.page.check(f"#languages input[value={language}]", force=True)
-        page.page.wait_for_function(f"document.querySelector('#snippet').textContent.includes('{language}') || true")
+        page.wait_for_text("#snippet", start)
         commands[language] = page.page.locator("#snippet").text_content()
     curl = subprocess.run(["bash", "-c", commands["curl"]], capture_output=True, text=True, check=True).stdout
     program = [sys.executable, "-c", commands["python"]]
@@ -338,10 +367,10 @@ def test_code_of_the_request_runs(visit, shipped):
     assert f"127.0.0.1:{shipped.server.port} bertline.v1.Encoder/Classify" in commands["grpc"]
 
 
-def test_the_token_stays_in_memory(visit, all_tasks, tmp_path):
+def test_the_token_stays_in_memory(visit, small_models, tmp_path):
     """The page asks for a token, says that a wrong one is wrong, and forgets the right one when it is loaded anew."""
     (tmp_path / "tokens").write_text("a-token")
-    with serve(all_tasks[0], http_port=0, tokens_file=tmp_path / "tokens") as running:
+    with serve(small_models, http_port=0, tokens_file=tmp_path / "tokens") as running:
         page = visit(running)
         page.page.wait_for_selector("#token")
         assert page.page.evaluate("document.activeElement.id") == "token"
@@ -353,7 +382,7 @@ def test_the_token_stays_in_memory(visit, all_tasks, tmp_path):
         page.page.click("text=Use token")
         page.wait()
         page.page.click("#code summary")
-        page.page.wait_for_function("document.querySelector('#snippet').textContent.includes('$TOKEN')")
+        page.wait_for_text("#snippet", "$TOKEN")
 
         assert page.page.locator("#token-form").is_hidden()
         assert page.page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
@@ -361,23 +390,23 @@ def test_the_token_stays_in_memory(visit, all_tasks, tmp_path):
         page.page.wait_for_selector("#token")
 
 
-def test_the_load_is_live(visit, web):
+def test_the_load_is_live(visit, small):
     """Opened, the view shows rates, latency and queue, and counts what the page did."""
-    page = visit(web, "#model=classifier&do=labels")
+    page = visit(small, "#model=classifier&do=labels")
     page.wait()
     page.page.click("#load summary")
     page.page.wait_for_selector("#gauges dd")
     for _ in range(5):
         page.run()
-    page.page.wait_for_function("+document.querySelector('#gauges dd').textContent > 0")
+    page.page.wait_for_selector("#gauges div:has-text('Requests') dd:text-matches('[1-9]')")
 
     assert len(page.texts("#gauges dd")) == 7
     assert page.texts("#gauges dd")[3].endswith(" ms")
 
 
-def test_quantiles(visit, web):
+def test_quantiles(visit, small):
     """Latencies are estimated as Prometheus does, from what was added between two pages."""
-    page = visit(web)
+    page = visit(small)
     found = page.page.evaluate(
         """async () => {
           const { quantile } = await import("/playground/load.js");
@@ -389,18 +418,18 @@ def test_quantiles(visit, web):
     assert found == [1.5, None]
 
 
-def test_a_port_without_metrics_says_so(visit, all_tasks):
+def test_a_port_without_metrics_says_so(visit, small_models):
     """Where the metrics have an address of their own, the view says why it is empty."""
-    with serve(all_tasks[0], http_port=0, metrics_host="127.0.0.1") as running:
+    with serve(small_models, http_port=0, metrics_host="127.0.0.1") as running:
         page = visit(running)
         page.wait()
         page.page.click("#load summary")
         page.page.wait_for_selector("#gauges >> text=--metrics-host")
 
 
-def test_narrow_windows(visit, web):
+def test_narrow_windows(visit, small):
     """At 320 px nothing makes the page scroll sideways, with everything open."""
-    page = visit(web, viewport={"width": 320, "height": 640})
+    page = visit(small, viewport={"width": 320, "height": 640})
     for model, operation in OPERATIONS:
         page.open(model, operation)
         for name in ("#tokens", "#code", "#load"):
@@ -410,10 +439,10 @@ def test_narrow_windows(visit, web):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_accessibility(visit, web, scheme):
+def test_accessibility(visit, small, scheme):
     """axe finds no violation, in light and dark, with everything open."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_DRIVER).Axe()
-    page = visit(web, color_scheme=scheme)
+    page = visit(small, color_scheme=scheme)
     for model, operation in OPERATIONS:
         page.open(model, operation)
         for name in ("#tokens", "#code", "#load"):
