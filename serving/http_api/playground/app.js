@@ -16,7 +16,7 @@ async function start() {
   const options = state.models.map(({ id, task }) => element("option", { value: id }, `${id} (${task})`));
   byId("model").replaceChildren(...options);
   byId("token-form").hidden = true;
-  byId("work").hidden = state.models.length === 0;
+  for (const id of ["chooser", "work"]) byId(id).hidden = state.models.length === 0;
   showText(byId("error"), state.models.length ? "" : "No model is loaded.");
   const model = state.models.find(({ id }) => id === wanted.get("model")) ?? state.models[0];
   if (model) await chooseModel(model, wanted.get("do"));

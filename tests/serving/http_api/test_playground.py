@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bertline.v1 import encoder_pb2 as pb
 from serving.http_api import playground
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, post, send
@@ -112,6 +113,14 @@ def test_modules_import_what_exists():
             text = (FOLDER / module).read_text("utf-8")
             exported = re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE)
             assert {*names.split(", ")} <= {*exported}, path.name
+
+
+def test_operations_name_rpcs():
+    """The requests that the page makes are RPCs of the server."""
+    named = re.findall(r'\brpc: "(\w+)"', (FOLDER / "operations.js").read_text("utf-8"))
+
+    assert len(named) >= 9
+    assert {*named} <= {method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods}
 
 
 @pytest.mark.parametrize("path", ["/playground/absent.js", "/playground/__init__.py", "/playground/..%2f__init__.py"])

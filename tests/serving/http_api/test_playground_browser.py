@@ -125,6 +125,12 @@ class Page:
         return self.page.eval_on_selector_all(".passage mark", "found => found.map(item => item.firstChild.data)")
 
 
+def violations(page):
+    """Return what axe finds wrong: the rule, and the first element."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_DRIVER).Axe()
+    return [(item["id"], item["nodes"][0]["html"]) for item in axe.run(page.page).response["violations"]]
+
+
 @pytest.fixture
 def visit(browser):
     """Return a function that opens the page of a server; all must end without complaints of the browser."""
@@ -441,7 +447,6 @@ def test_narrow_windows(visit, small):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_accessibility(visit, small, scheme):
     """axe finds no violation, in light and dark, with everything open."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_DRIVER).Axe()
     page = visit(small, color_scheme=scheme)
     for model, operation in OPERATIONS:
         page.open(model, operation)
@@ -449,8 +454,19 @@ def test_accessibility(visit, small, scheme):
             page.page.click(f"{name} summary")
         page.page.wait_for_selector("#snippet:not(:empty)")
         page.page.wait_for_selector(".tokens li")
-        violations = axe.run(page.page).response["violations"]
-        assert [(item["id"], item["nodes"][0]["html"]) for item in violations] == [], (model, operation)
+        assert violations(page) == [], (model, operation)
+
+
+def test_accessibility_of_the_form_for_tokens(visit, small_models, tmp_path):
+    """axe finds no violation where a token is asked for and a wrong one is told."""
+    (tmp_path / "tokens").write_text("a-token")
+    with serve(small_models, http_port=0, tokens_file=tmp_path / "tokens") as running:
+        page = visit(running)
+        page.page.fill("#token", "wrong")
+        page.page.keyboard.press("Enter")
+        page.wait()
+
+        assert violations(page) == []
 
 
 def test_the_first_view_is_fast(visit, shipped):
