@@ -52,6 +52,29 @@ def test_client_certificates(all_tasks, authority, stranger):
                 health(running, authority, certificate)
 
 
+def test_renewed_authorities(all_tasks, authority, stranger, tmp_path):
+    """Clients of renewed authorities are answered without a restart, those of withdrawn ones are refused."""
+    server, client, other = authority.sign("server"), authority.sign("client"), stranger.sign("client")
+    trusted = tmp_path / "authorities.pem"
+    shutil.copy(authority.path, trusted)
+    files = {"tls_cert": server.path, "tls_key": server.key, "tls_client_ca": trusted}
+    refused = (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)
+
+    def is_answered(certificate):
+        try:
+            return health(running, authority, certificate)[0] == 200
+        except refused:
+            return False
+
+    with serve(all_tasks[0], http_port=0, **files) as running:
+        assert is_answered(client)
+        assert not is_answered(other)
+        shutil.copy(stranger.path, trusted)
+        wait_until(lambda: is_answered(other), "renewed authorities are not in use")
+
+        assert not is_answered(client)
+
+
 def test_plain_text(all_tasks, authority):
     """A client without TLS is not answered."""
     server = authority.sign("server")
