@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from tasks.base import Outputs
 from tasks.batching import RunModel, predict
+from tasks.features import Features
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
+from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings
+from tasks.tokenizer import Tokenizer
+from training.checkpoint import load_model, load_tokenizer, read_shape
 from training.distillation.outputs import record_digest
+from training.evaluate import torch_run
 from training.progress_bar import ProgressBar
 
 REPLACED = 0.4
@@ -30,12 +38,64 @@ LONGEST = 64
 _CHUNK = 1024
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Most probable tokens at each mask of a text."""
+
+    tokens: np.ndarray
+    """[masks, candidates] token ids, the most probable first."""
+    scores: np.ndarray
+    """[masks, candidates] float32, logits of the tokens."""
+
+
+class MaskedWords(MaskedLM):
+    """Masked LM of which only the most probable tokens are kept, which are few numbers to copy from a GPU."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: MaskedLMSettings) -> None:
+        super().__init__(tokenizer, settings)
+        self._words: dict[int, str] = {}
+
+    def word_of(self, token_id: int) -> str:
+        """Return the text of a token, without spaces around it."""
+        if token_id not in self._words:
+            self._words[token_id] = self.tokenizer.backend.decode([token_id]).strip()
+        return self._words[token_id]
+
+    def decode(self, example: ClozeExample, features: Sequence[Features], outputs: Sequence[Outputs]) -> Candidates:  # type: ignore[override]
+        """Return the candidates at each mask of a text."""
+        masks = np.flatnonzero(features[0].input_ids == self.mask_id)
+        found = {name: output[masks] for name, output in outputs[0].items()}
+        return Candidates(found["tokens"].astype(np.int64), found["scores"])
+
+
+class _TopTokens(nn.Module):
+    """Network whose outputs are the most probable tokens at each position."""
+
+    def __init__(self, network: nn.Module, vocab_size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.vocab_size = vocab_size
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        logits = self.network(**inputs)["logits"][..., : self.vocab_size]
+        scores, tokens = logits.topk(min(CANDIDATES, self.vocab_size))
+        return {"tokens": tokens, "scores": scores}
+
+
+def load_masked_words(checkpoint: Path, device: torch.device | str = "cpu") -> tuple[MaskedWords, RunModel]:
+    """Load a checkpoint as a masked LM that proposes words."""
+    settings = MaskedLMSettings(max_seq_length=min(512, read_shape(checkpoint).num_positions))
+    task = MaskedWords(load_tokenizer(checkpoint), settings)
+    network = _TopTokens(load_model(checkpoint, task.name), task.tokenizer.vocab_size)
+    return task, torch_run(network, task, device)
+
+
 def text_variants(
     folder: Path,
     made_from: dict[str, Any],
     texts: Sequence[str],
     count: int,
-    load: Callable[[], tuple[MaskedLM, RunModel]],
+    load: Callable[[], tuple[MaskedWords, RunModel]],
 ) -> list[list[str]]:
     """Return `count` variants of each text, or those that an earlier call has written.
 
@@ -62,17 +122,17 @@ def text_variants(
     return variants
 
 
-def replace_words(task: MaskedLM, run: RunModel, texts: Sequence[str], *, seed: Sequence[int]) -> list[str]:
+def replace_words(task: MaskedWords, run: RunModel, texts: Sequence[str], *, seed: Sequence[int]) -> list[str]:
     """Return each text with some words replaced; a text without words, or without room for a mask, stays as it is."""
     rng = np.random.default_rng(list(seed))
     chosen = [_choose(task.tokenizer.word_offsets(text), text, rng) for text in texts]
     mask = task.tokenizer.mask_token
     masked = [_put(text, spans, [mask] * len(spans)) for text, spans in zip(texts, chosen, strict=True)]
     with_masks = [number for number, spans in enumerate(chosen) if spans and _has_mask(task, masked[number])]
-    predictions = predict(task, [ClozeExample(masked[number]) for number in with_masks], run, chunk_size=32)
+    predictions = predict(task, [ClozeExample(masked[number]) for number in with_masks], run)
     found = list(texts)
     for number, prediction in zip(with_masks, predictions, strict=True):
-        spans, text = chosen[number][: len(prediction.log_probs)], texts[number]
+        spans, text = chosen[number][: len(prediction.tokens)], texts[number]
         words = [_draw(task, prediction, place, text[start:end], rng) for place, (start, end) in enumerate(spans)]
         found[number] = _put(text, spans, words)
     return found
@@ -96,18 +156,18 @@ def _put(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) -> s
     return "".join([*parts, text[last:]])
 
 
-def _has_mask(task: MaskedLM, text: str) -> bool:
+def _has_mask(task: MaskedWords, text: str) -> bool:
     features = task.tokenizer.tokenize([text], ids_only=True)[0]
     return bool((features.ids[: task.tokenizer.single.capacity(task.settings.max_seq_length)] == task.mask_id).any())
 
 
-def _draw(task: MaskedLM, prediction: MaskPrediction, mask: int, word: str, rng: np.random.Generator) -> str:
+def _draw(task: MaskedWords, candidates: Candidates, mask: int, word: str, rng: np.random.Generator) -> str:
     """Draw a whole word among the most probable tokens, by probability; the word itself if there is none."""
-    decode = task.tokenizer.backend.decode
-    found = [(decode([token]).strip(), score) for token, score in prediction.top(mask, CANDIDATES)]
-    words = [(other, score) for other, score in found if other.isalnum()]
-    if not words:
+    words = [task.word_of(int(token)) for token in candidates.tokens[mask]]
+    usable = [number for number, other in enumerate(words) if other.isalnum()]
+    if not usable:
         return word
-    scores = np.array([score for _, score in words])
-    drawn = words[int(rng.choice(len(words), p=scores / scores.sum()))][0]
+    scores = candidates.scores[mask][usable].astype(np.float64)
+    weights = np.exp(scores - scores.max())
+    drawn = words[usable[int(rng.choice(len(usable), p=weights / weights.sum()))]]
     return drawn.capitalize() if word.istitle() and drawn.islower() else drawn

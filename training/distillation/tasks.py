@@ -14,18 +14,15 @@ import torch
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
-from tasks.batching import RunModel
 from tasks.classification import ClassificationSettings, sigmoid
-from tasks.masked_lm import MaskedLM, MaskedLMSettings
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, refuse_unused
-from training.checkpoint import load_model, load_tokenizer, read_shape
 from training.data.descriptions import are_all_pairs, pair_flags
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.distillation.augmentation import text_variants
+from training.distillation.augmentation import load_masked_words, text_variants
 from training.distillation.outputs import TeacherOutputs, record_on_main
 from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
 from training.distillation.teachers import (
@@ -39,7 +36,7 @@ from training.distillation.teachers import (
     read_task_teacher,
     scores_of_teachers,
 )
-from training.evaluate import predict_with_progress, torch_run
+from training.evaluate import predict_with_progress
 from training.finetune import finetune
 from training.finetuning.data import (
     FinetuningExamples,
@@ -246,13 +243,14 @@ def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Ex
     texts = list(dict.fromkeys(text for example in examples for text in (example.text, example.text_pair) if text))
     made_from = {"texts": digest_of(texts), "masked_lm": checkpoint_digest(checkpoint), "variants": recipe.augment}
 
-    def load() -> tuple[MaskedLM, RunModel]:
-        settings = MaskedLMSettings(max_seq_length=min(512, read_shape(checkpoint).num_positions))
-        task = MaskedLM(load_tokenizer(checkpoint), settings)
-        return task, torch_run(load_model(checkpoint, task.name), task, world.device)
-
     def make() -> list[list[str]]:
-        return text_variants(outputs_folder(recipe), made_from, texts, recipe.augment, load)
+        return text_variants(
+            outputs_folder(recipe),
+            made_from,
+            texts,
+            recipe.augment,
+            functools.partial(load_masked_words, checkpoint, world.device),
+        )
 
     world.on_main(lambda: len(make()))
     variants_of = dict(zip(texts, make(), strict=True))

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tasks.masked_lm import MaskedLM, MaskedLMSettings
+from tasks.masked_lm import MaskedLMSettings
 from tasks.tokenizer import Tokenizer
 from tests.toy_tokenizers import KINDS
 from tests.training.distillation.test_tasks import recipe_of, taught  # noqa: F401  (fixtures)
-from training.distillation.augmentation import replace_words, text_variants
+from training.distillation.augmentation import MaskedWords, load_masked_words, replace_words, text_variants
 from training.distillation.tasks import distil_task
-from training.evaluate import load_for_evaluation
 from training.task_card import read_task_card
 
 TEXTS = ["The old cat, the house; a dog.", "1234 (a.b@c.org)", "我们喜欢读书", "!? ...", "Häuser déjà vu " * 40]
@@ -21,11 +20,12 @@ TEXTS = ["The old cat, the house; a dog.", "1234 (a.b@c.org)", "我们喜欢读�
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_only_words_are_replaced(kind):
     """Punctuation and spaces stay where they are, whatever the network says; texts without words stay."""
-    task = MaskedLM(Tokenizer(KINDS[kind]()), MaskedLMSettings(max_seq_length=64))
+    task = MaskedWords(Tokenizer(KINDS[kind]()), MaskedLMSettings(max_seq_length=64))
     rng = np.random.default_rng(0)
 
     def run(arrays):
-        return {"logits": rng.normal(size=(*arrays["input_ids"].shape, task.tokenizer.vocab_size)) * 9}
+        shape = (*arrays["input_ids"].shape, 15)
+        return {"tokens": rng.integers(task.tokenizer.vocab_size, size=shape), "scores": 9 * rng.normal(size=shape)}
 
     found = replace_words(task, run, TEXTS, seed=(0, 0))
 
@@ -45,7 +45,7 @@ def test_a_trained_network_puts_words_of_its_language(checkpoint, tmp_path):
 
     def load():
         loads.append(1)
-        return load_for_evaluation(checkpoint)
+        return load_masked_words(checkpoint)
 
     texts = ["the old cat sees a house", "a dog sleeps"]
     found, again = (text_variants(tmp_path, {"texts": "a"}, texts, 3, load) for _ in range(2))
