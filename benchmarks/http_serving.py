@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,12 +182,13 @@ def beside(settings: HttpSettings) -> None:
             bodies=bodies,
             num_items=32,
             num_in_flight=8,
-            seconds=settings.seconds + 1,
+            seconds=2 * settings.seconds + 2,
         )
         for number in range(settings.rounds):
-            idle_s = ask(server.target, num_queries, 0.0).seconds
+            idle_s = _answered(server.target, num_queries)
             http.send(load)
-            busy_s = ask(server.target, num_queries, 0.0).seconds
+            time.sleep(1)
+            busy_s = _answered(server.target, num_queries)
             rate = http.receive()
             ratio = percentile(busy_s, 0.99) / statistics.median(idle_s)
             print(
@@ -195,6 +197,18 @@ def beside(settings: HttpSettings) -> None:
                 f"{ratio:.1f} times the idle median"
             )
     http.close()
+
+
+def _answered(target: str, count: int) -> list[float]:
+    """Return the latencies of short queries.
+
+    Raises:
+        ValueError: if one is not answered.
+    """
+    found = ask(target, count, 0.0)
+    if set(found.codes) != {"OK"}:
+        raise ValueError(f"queries were not answered: {dict(found.codes)}")
+    return found.seconds
 
 
 def report(measures: Mapping[str, Callable[[], Any]], rounds: int, unit: str) -> None:

@@ -78,9 +78,10 @@ def exchanged(words: Words, rng: random.Random) -> Words:
 def inflected(words: Words, rng: random.Random) -> Words:
     """Give a word another ending."""
     place = rng.randrange(len(words))
-    word = words[place]
-    ending = word.removesuffix("s") if word.endswith("s") else word + rng.choice(("s", "ing"))
-    return [*words[:place], ending, *words[place + 1 :]]
+    word = words[place].rstrip(",;")
+    mark = words[place][len(word) :]
+    other = word.removesuffix("s") if word.endswith("s") else word + rng.choice(("s", "ing"))
+    return [*words[:place], other + mark, *words[place + 1 :]]
 
 
 CHANGES: Sequence[Change] = (swapped, shortened, doubled, moved, lengthened, exchanged, inflected)
@@ -93,15 +94,18 @@ def _inserted(words: Words, word: str, rng: random.Random) -> Words:
 
 def changed(sentence: str, rng: random.Random) -> str:
     """Return a sentence after a random change, with a capital at its start and its mark at its end."""
-    words = rng.choice(CHANGES)(sentence[:-1].split(), rng)
-    text = " ".join(words)
-    return f"{text[:1].upper()}{text[1:]}{sentence[-1]}"
+    while True:
+        text = " ".join(rng.choice(CHANGES)(sentence[:-1].split(), rng))
+        if (found := f"{text[:1].upper()}{text[1:]}{sentence[-1]}") != sentence:
+            return found
 
 
 def with_changed(sentences: Iterable[str], seed: int = 0) -> list[str]:
     """Return at most `NUM_SENTENCES` short plain sentences and a changed copy of each, in random order."""
     rng = random.Random(seed)
-    fitting = [text for text in sentences if SHORTEST <= len(text.split()) <= LONGEST and _PLAIN.fullmatch(text)]
+    fitting = [
+        text for text in dict.fromkeys(sentences) if SHORTEST <= len(text.split()) <= LONGEST and _PLAIN.fullmatch(text)
+    ]
     chosen = rng.sample(fitting, min(NUM_SENTENCES, len(fitting)))
     texts = [*chosen, *(changed(text, rng) for text in chosen)]
     rng.shuffle(texts)

@@ -33,6 +33,7 @@ def print_recall(questions: Sequence[Question], found: Mapping[str, Sequence[Seq
     """Print recall@10 and the mean reciprocal rank of each way to search.
 
     Args:
+        questions: questions with their lines.
         found: for each way, the lines that it found for each question, best first.
     """
     print(f"{len(questions)} questions  recall@10    MRR")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from tasks.machine import available_memory_bytes
 
@@ -12,6 +12,10 @@ MEMORY_DIVISOR = 8
 """Divisor of the available memory that gives the default budget."""
 MIN_BYTES, MAX_BYTES = 32 * 2**20, 256 * 2**20
 """Bounds of the default. Less would refuse ordinary requests; more is not needed to keep two dozen cores busy."""
+MAX_WAITING = 1024
+"""Maximum number of calls that wait for memory: 16 MiB of small ones."""
+STEP_S = 0.02
+"""Seconds between looks for free memory. Waking calls as memory is freed would cost more in a burst of thousands."""
 
 
 class Budget:
@@ -26,8 +30,7 @@ class Budget:
         self.reserved_bytes = 0
         """Bytes that all connections have reserved."""
         self._by_connection: dict[str, int] = {}
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """Calls that wait for memory, in order."""
+        self._num_waiting = 0
 
     def __getitem__(self, connection: str) -> int:
         """Return the bytes that a connection has reserved."""
@@ -45,36 +48,30 @@ class Budget:
     def add(self, connection: str, size: int) -> None:
         """Reserve `size` bytes for a connection; a negative size frees them."""
         self.reserved_bytes += size
-        if size < 0:
-            self._wake_one()
         if reserved := self._by_connection.get(connection, 0) + size:
             self._by_connection[connection] = reserved
         else:
             self._by_connection.pop(connection, None)
 
     async def wait_until(self, fits: Callable[[], bool], timeout_s: float) -> bool:
-        """Return whether `fits` is true, now or within seconds, as others free memory. Waiting calls take turns."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not fits():
-                    await self._next_turn()
-                return True
-        return fits()
+        """Wait until `fits()` is true, at most `timeout_s` seconds; return whether it is.
 
-    async def _next_turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = None
+        At most `MAX_WAITING` calls wait, since what they hold is not reserved; for others the answer is immediate.
+        """
+        if fits():
+            return True
+        if self._num_waiting >= MAX_WAITING:
+            return False
+        ends_s = time.monotonic() + timeout_s
+        self._num_waiting += 1
         try:
-            await turn
+            while time.monotonic() < ends_s:
+                await asyncio.sleep(STEP_S)
+                if fits():
+                    return True
         finally:
-            self._waiting.pop(turn, None)
-
-    def _wake_one(self) -> None:
-        while turn := next(iter(self._waiting), None):
-            del self._waiting[turn]
-            if not turn.done():  # else it has timed out
-                turn.set_result(None)
-                return
+            self._num_waiting -= 1
+        return False
 
 
 def default_budget() -> int:

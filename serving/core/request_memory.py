@@ -12,9 +12,9 @@ from serving.core.errors import NoRoomError
 RETRY_S = 1.0
 """Seconds after which to retry a call that found no room."""
 WAIT_S = 1.0
-"""Seconds that a small call of a burst waits for room, until others end."""
-SMALL_BYTES = 16 * 1024
-"""Largest request or reply that waits for room: no more memory than a call takes by itself."""
+"""Maximum seconds that a small gRPC call waits for memory."""
+CALL_BYTES = 16 * 1024
+"""Memory of a call besides its reply, until the reply is sent. Requests and replies up to this size are small."""
 
 
 def _no_more_room() -> None:
@@ -40,8 +40,8 @@ class RequestMemory:
 
     async def wait_for_room(self, call: Call, num_bytes: int) -> None:
         """Wait until a small request fits, or for `WAIT_S`."""
-        if num_bytes <= SMALL_BYTES:
-            await self._budget.wait_until(partial(self._budget.fits, call.connection, 2 * SMALL_BYTES), WAIT_S)
+        if num_bytes <= CALL_BYTES:
+            await self._budget.wait_until(partial(self._budget.fits, call.connection, 2 * CALL_BYTES), WAIT_S)
 
     def close(self, call: Call) -> None:
         """Free what a call has reserved."""

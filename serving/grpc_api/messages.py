@@ -18,7 +18,7 @@ from serving.grpc_api.unread import UnreadReplies
 
 MAX_UNREAD_BYTES = 128 * 2**20
 """Bytes of unread replies above which further calls of a connection are refused."""
-SMALL_BYTES = 4096
+MAX_HEALTH_BYTES = 4096
 """Maximum bytes of a message of health or reflection: a name. Their calls may stay open for long."""
 _SMALL = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
 
@@ -80,7 +80,7 @@ class Messages:
         """Raise MessageTooLargeError, or UnreadRepliesError if the connection reads no replies."""
         limit, name = self._max_request_bytes, "--max-request-bytes"
         if call.path.startswith(_SMALL):
-            limit, name = min(limit, SMALL_BYTES), "health and reflection"
+            limit, name = min(limit, MAX_HEALTH_BYTES), "health and reflection"
         if call.request_bytes > limit:
             raise MessageTooLargeError(
                 f"the message is too large: `{call.request_bytes}` bytes (maximum `{limit}`, {name}); "

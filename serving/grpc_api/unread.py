@@ -7,11 +7,9 @@ import time
 from functools import partial
 
 from serving.core.budget import Budget
-from serving.core.request_memory import SMALL_BYTES, WAIT_S
+from serving.core.request_memory import CALL_BYTES, WAIT_S
 from serving.grpc_api.connections import close_connections
 
-CALL_BYTES = 16 * 1024
-"""Memory of a call besides its reply, until the reply is sent."""
 CHECK_S = 1.0
 """Minimum seconds between two searches for connections that do not read."""
 
@@ -49,9 +47,9 @@ class UnreadReplies:
         return False
 
     async def fits_soon(self, connection: str, reply_bytes: int) -> bool:
-        """Return whether a reply may wait for its connection, now or, if it is small, after others were sent."""
+        """Return whether a reply may wait for its connection. A small one waits up to `WAIT_S` for memory."""
         fits = partial(self.fits, connection, reply_bytes)
-        return await self._budget.wait_until(fits, WAIT_S if reply_bytes <= SMALL_BYTES else 0)
+        return await self._budget.wait_until(fits, WAIT_S if reply_bytes <= CALL_BYTES else 0)
 
     def add(self, connection: str, reply_bytes: int) -> None:
         """Count the reply of the current task's call until the task ends: then gRPC has sent it, or given it up."""

@@ -110,8 +110,9 @@ def _check_special_tokens(row: Sequence[Any], number: int, model: Model) -> None
     if list(row[: len(first)]) != first or list(row[len(row) - len(last) :]) != last:
         raise invalid_field(
             f"input[{number}]",
-            f"not token ids of this model, which begin with `{first}` and end with `{last}` (POST /v1/tokenize gives "
-            "them); send texts, in LangChain with check_embedding_ctx_length=False",
+            f"not token ids of this model: they begin with `{row[0]}` and end with `{row[-1]}`, its own with `{first}` "
+            f"and `{last}` (POST /v1/tokenize gives them); send texts, in LangChain with "
+            "check_embedding_ctx_length=False",
         )
 
 

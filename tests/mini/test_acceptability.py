@@ -48,6 +48,7 @@ def test_changes_with_other_words():
     assert {tuple(sorted(text.split())) for text in found(moved)} == {tuple(sorted(WORDS))}
     assert {sum((Counter(text.split()) - Counter(WORDS)).values()) for text in found(lengthened)} == {1}
     assert all(text.endswith("old cats sleep") for text in found(exchanged))
+    assert inflected(["cats,"], random.Random(0)) == ["cat,"]
     assert {"The old cat sleep", "The old cats sleeps", "The old cats sleeping"} < found(inflected)
     assert exchanged(["cats", "sleep"], random.Random(0)) in (["cats"], ["sleep"])
 
@@ -57,6 +58,7 @@ def test_changed_sentence_keeps_capital_and_mark(seed):
     """A changed sentence begins with a capital and ends with its mark."""
     text = changed("The old cats sleep?", random.Random(seed))
 
+    assert text != "The old cats sleep?"
     assert text[0].isupper()
     assert text.endswith("?")
     assert text.count("?") == 1

@@ -92,7 +92,12 @@ def test_models(web):
         ({"input": [5], "dimensions": 10**6}, 400, "dimensions", "must be from 1 to"),
         ({"input": [2, 10**6, 3]}, 400, "input[0][1]", "must be from 0 to"),
         ({"input": [2, -1, 3]}, 400, "input[0][1]", "must be from 0 to"),
-        ({"input": [2, 5]}, 400, "input[0]", "begin with `[2]` and end with `[3]`"),
+        (
+            {"input": [2, 5]},
+            400,
+            "input[0]",
+            "begin with `2` and end with `5`, its own with `[2]` and `[3]`",
+        ),
         ({"input": [[2, 5, 3], [5, 3]]}, 400, "input[1]", "not token ids of this model"),
         ({"input": [[2, 5, 3], [2]]}, 400, "input[1]", "not token ids of this model"),
         ({"input": [10**30]}, 400, "input[0]", "too large"),
