@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from export.agreement import TITLES
-from export.html_report import MAX_METRICS, describe_speed
+from export.html_report import MAX_METRICS, describe_speed, precision_speeds
 from export.records import convert_manifest
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
+from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
 from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record
 from training.reports.usages import MASK, usage_of
 
@@ -38,6 +39,7 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
     record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
     usage = usage_of(task, manifest.settings, mask)
     examples = usage.examples or _EXAMPLES[record["text_pairs"]]
+    rows, training_rows = _rows(manifest), score_rows(manifest.scores.get("checkpoint", {}))
     return render_card(
         TEMPLATE,
         folder=Path(__file__).parent,
@@ -50,11 +52,12 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
         fp32_layers=provenance["graph"]["precision"]["fp32_layers"],
         megabytes=num_bytes / 1e6,
         differences=manifest.scores["fp32_difference"],
-        rows=_rows(manifest),
+        rows=rows,
+        has_teachers=any(map(_is_teacher_row, rows)),
         has_scores=bool(manifest.scores["quality"]["PyTorch"]["scores"]),
         has_agreement=bool(manifest.scores["quality"]["PyTorch"].get("agreement")),
         small_rows=_small_rows(manifest),
-        training_rows=score_rows(manifest.scores.get("checkpoint", {})),
+        training_rows={name: row for name, row in training_rows.items() if name not in rows},
         data={label: data[key] for key, label in _DATA.items() if key in data},
         speed=describe_speed(manifest),
         num_trials=len(provenance["graph"]["trials"]),
@@ -71,7 +74,8 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
 def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     """Return the scores, cosines and agreements of everything that was evaluated, by name."""
     own = manifest.provenance["graph"]["name"]
-    return {
+    speeds = precision_speeds(manifest)
+    return _teacher_rows(manifest) | {
         f"{name} (this graph)" if name == own else name: {
             **_main_scores(quality["scores"]),
             "mean cosine": quality["mean_cosine"],
@@ -79,9 +83,24 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
             **{
                 title: quality["agreement"][key] for key, title in TITLES.items() if key in quality.get("agreement", {})
             },
+            **({"tokens/s": speeds[name]} if name in speeds else {}),
         }
         for name, quality in manifest.scores["quality"].items()
     }
+
+
+def _teacher_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
+    """Return the scores of teachers, and of the student without them, if they are of the data of the evaluation."""
+    provenance = manifest.provenance
+    evaluated_on = provenance.get("data", {}).get("evaluated_on", {}).get("files", {})
+    if not evaluated_on or not set(evaluated_on.values()) <= set(provenance["training"].get("data", {}).values()):
+        return {}
+    rows = score_rows(manifest.scores.get("checkpoint", {}))
+    return {name: _main_scores(scores) for name, scores in rows.items() if _is_teacher_row(name)}
+
+
+def _is_teacher_row(name: str) -> bool:
+    return name.startswith(TEACHER_ROW) or name == CONTRAST_ROW
 
 
 def _small_rows(manifest: Manifest) -> dict[str, dict[str, float]]:

@@ -86,10 +86,15 @@ def describe_speed(manifest: Manifest) -> str:
     if not graph["trials"]:
         return "not measured"
     texts = f"on sequences of {graph['trials'][-1]['mean_length']:.0f} tokens"
-    if precisions := _speeds(graph["trials"], PRECISION):
+    if precisions := precision_speeds(manifest):
         own, fp32 = precisions[graph["name"]], precisions[GraphPrecision().name]
         return f"{own:,.0f} tokens/s, {own / fp32:.1f} times fp32, {texts}"
     return f"{_speeds(graph['trials'], FINALISTS)[_chosen(manifest)]:,.0f} tokens/s {texts}"
+
+
+def precision_speeds(manifest: Manifest) -> dict[str, float]:
+    """Return the tokens/s of fp32 and of the graph's own precision; empty if they were not compared."""
+    return _speeds(convert_manifest(manifest).provenance["graph"]["trials"], PRECISION)
 
 
 def _chosen(manifest: Manifest) -> str:

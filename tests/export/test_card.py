@@ -281,6 +281,27 @@ def test_card_explains_its_scores(of_training, unit, exported):
     assert f"{unit} Cosines compare" in text
 
 
+@pytest.mark.parametrize("same_data", [True, False])
+def test_teachers_stand_beside_the_graph(same_data, exported):
+    """Teachers and the student without them are rows of the table of graphs, if they were scored on the same data."""
+    manifest = exported["classification"].manifest
+    scores = {"accuracy": 0.75}
+    files = {"dev.tsv": "1" * 64}
+    provenance = {
+        **manifest.provenance,
+        "training": {**manifest.provenance["training"], "data": files if same_data else {"dev.tsv": "2" * 64}},
+        "data": {"evaluated_on": {"description": "10 examples", "files": files}},
+    }
+    of_training = {"dev": scores, "teacher, large": scores, "fine-tuned": scores}
+
+    text = render(replace(manifest, provenance=provenance, scores={**manifest.scores, "checkpoint": of_training}), 1)
+
+    quality, training = text.split("Scores of the checkpoint in training")
+    for row in ("| teacher, large |", "| fine-tuned |"):
+        assert (row in quality, row in training) == (same_data, not same_data)
+    assert ("were scored in training" in quality) == same_data
+
+
 def test_tuning_updates_the_card(tmp_path, exported):
     """After tuning, the card states the number of trials, and its snippet runs the new graph."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
