@@ -96,7 +96,12 @@ def _teacher_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     if not evaluated_on or not set(evaluated_on.values()) <= set(provenance["training"].get("data", {}).values()):
         return {}
     rows = score_rows(manifest.scores.get("checkpoint", {}))
-    return {name: _main_scores(scores) for name, scores in rows.items() if _is_teacher_row(name)}
+    metrics = _main_scores(manifest.scores["quality"]["PyTorch"]["scores"])
+    return {
+        name: {metric: scores[metric] for metric in metrics if metric in scores}
+        for name, scores in rows.items()
+        if _is_teacher_row(name)
+    }
 
 
 def _is_teacher_row(name: str) -> bool:
