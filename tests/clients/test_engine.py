@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from bertline import Client
 from bertline.jobs.engine import engine
+from bertline.jobs.storage import FileError
 from tests.clients.command import Run, fails
 from tests.serving.models import write_model
 
@@ -73,4 +75,38 @@ def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None
 
 def test_models_that_cannot_be_served(run: Run, tmp_path: Path) -> None:
     """Models that cannot be served are an error of one line."""
-    assert fails(run("embed", "text", "--engine", str(tmp_path / "none")), "no directory of models")
+    (tmp_path / "empty").mkdir()
+
+    assert fails(run("embed", "text", "--engine", str(tmp_path / "empty")), "cannot serve")
+
+
+@pytest.mark.parametrize("name", ["org/models", "none"])
+def test_a_missing_folder_is_no_repository(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A folder that does not exist ends the job before a server starts, which could take its name for a repository."""
+    monkeypatch.setattr("bertline.jobs.engine.server_process", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.chdir(tmp_path)
+
+    assert fails(run("embed", "text", "--engine", name), f"no directory of models: `{name}`")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "no server is installed here; install both wheels of `make dist` by their paths, or run this in"),
+        ("import a_missing_library", "No module named 'a_missing_library'"),
+    ],
+)
+def test_only_a_missing_server_is_reported_as_one(
+    models: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
+) -> None:
+    """The error names the server if it is missing, and otherwise the library that it misses."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.chdir(models.parent)
+    if source:
+        (models.parent / "serving").mkdir()
+        (models.parent / "serving/__main__.py").write_text(source)
+
+    with pytest.raises(FileError, match=re.escape(message)), engine(str(models)):
+        pass

@@ -10,20 +10,25 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TextIO
 
 from bertline.jobs.storage import FileError
 
 SERVER = "bertline_server"
 """Package of the server, which the distribution `bertline-server` installs."""
+NO_SERVER = "no server is installed here; install both wheels of `make dist` by their paths"
+"""Error where the package of the server is missing."""
 LOCAL_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0")
 """Flags of a server that only this machine can reach."""
 _START = """
-import ctypes, os, runpy, signal, sys
+import ctypes, importlib.util, os, runpy, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: end with the job, also when that is killed
     if os.getppid() != {job}:
         sys.exit()  # the job was killed before that
+if not importlib.util.find_spec("{module}"):
+    sys.exit("{no_server}, or run this in Bertline's repository")
 runpy.run_module("{module}", run_name="__main__", alter_sys=True)
 """
 
@@ -38,8 +43,12 @@ def engine(models: str) -> Iterator[str]:
     Raises:
         FileError: when it cannot be served.
     """
+    if not Path(models).is_dir():
+        raise FileError(
+            f"no directory of models: `{models}`; --engine needs a folder with <name>/<version>/manifest.json"
+        )
     module = SERVER if find_spec(SERVER) else "serving"  # in a checkout
-    start = _START.format(job=os.getpid(), module=module)
+    start = _START.format(job=os.getpid(), module=module, no_server=NO_SERVER)
     command = [sys.executable, "-c", start, models, *LOCAL_FLAGS, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log, server_process(command, stderr=log) as (_, ready):
         if ready is None:
@@ -88,7 +97,4 @@ def environment() -> dict[str, str]:
 
 def _reason(log: TextIO) -> str:
     log.seek(0)
-    last = (log.read().strip().splitlines() or ["it ended"])[-1]
-    if "No module named" in last:
-        return "no server is installed here: pip install bertline-server, or run this in Bertline's repository"
-    return last.removeprefix("error: ")
+    return (log.read().strip().splitlines() or ["it ended"])[-1].removeprefix("error: ")
