@@ -91,9 +91,9 @@ def _reporter() -> Reporter:
     return Reporter(print, bars=sys.stderr.isatty())
 
 
-def parse_arguments() -> ExportArguments:
+def parse_arguments(module: str = "export") -> ExportArguments:
     """Parse the command line and find the checkpoint; the columns default to those of the checkpoint's training."""
-    read = partial(parse, ExportArguments, "export", __doc__)
+    read = partial(parse, ExportArguments, module, _description(__doc__, module))
     arguments = read()
     if parse_hub_name(arguments.checkpoint, arguments.revision):  # before a download that may take minutes
         check_destination(arguments.model_dir, arguments.checkpoint, arguments.data.files, replace=arguments.replace)
@@ -106,13 +106,26 @@ def parse_arguments() -> ExportArguments:
     return replace(arguments, checkpoint=checkpoint)
 
 
+def _description(text: str | None, module: str) -> str:
+    return (text or "").replace("python -m export", f"python -m {module}")
+
+
 @command
 def main() -> None:
     """Command line."""
+    run_command("export")
+
+
+def run_command(module: str) -> None:
+    """Export or autotune, as the command line says.
+
+    Args:
+        module: name of the module that was called, for --help.
+    """
     if sys.argv[1:2] == ["tune"]:
-        tune_command(parse(TuneArguments, "export tune", TUNE, sys.argv[2:]))
+        tune_command(parse(TuneArguments, f"{module} tune", _description(TUNE, module), sys.argv[2:]))
         return
-    arguments = parse_arguments()
+    arguments = parse_arguments(module)
     directory = export_checkpoint(
         arguments.checkpoint,
         arguments.model_dir,

@@ -47,6 +47,7 @@ from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
 from serving.process.call_log import CallLog
+from serving.process.extras import missing_package
 from serving.process.logs import GrpcLogFilter
 from serving.process.memory_trim import trim_memory
 from serving.process.metrics_server import MetricsServer
@@ -166,10 +167,7 @@ class Server:
             from serving.http_api import status
             from serving.http_api.create import create_front
         except ModuleNotFoundError as error:
-            raise ValueError(
-                f"--http-port (BERTLINE_HTTP_PORT) needs the package `{error.name}`: run "
-                "`python -m pip install 'bertline-server[http]'`, in a checkout `--group http -c constraints.txt`"
-            ) from None
+            raise missing_package("--http-port (BERTLINE_HTTP_PORT)", error.name, "http") from None
         observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:
             observers.append(self._traces.observer(status.trace_attributes, status.SERVER_FAULTS))

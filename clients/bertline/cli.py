@@ -27,8 +27,8 @@ try:
 except ModuleNotFoundError as missing:
     _package = str(missing.name).partition(".")[0]
     raise SystemExit(
-        f"bertline: the command needs `{_package}`; install the extra `cli`: pip install 'bertline[cli]', "
-        "or './clients[cli]' in a checkout"
+        f"bertline: the command needs `{_package}`; install the extra `cli` of the wheel or the checkout, "
+        "such as pip install './clients[cli]'"
     ) from None
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC reads it on import; the command prints errors itself

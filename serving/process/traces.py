@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from serving.core.calls import Call
+from serving.process.extras import missing_package
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,8 @@ class Traces:
             from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
-            raise ValueError(
-                f"--trace-endpoint (or OTEL_EXPORTER_OTLP_ENDPOINT) needs the package `{error.name}`: run "
-                "`python -m pip install 'bertline-server[tracing]'`, in a checkout `--group tracing -c constraints.txt`"
-            ) from error
+            purpose = "--trace-endpoint (or OTEL_EXPORTER_OTLP_ENDPOINT)"
+            raise missing_package(purpose, error.name, "tracing") from error
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
         self._provider = TracerProvider(

@@ -62,6 +62,6 @@ def test_the_command_without_the_extra_names_it(missing: list[str], named: str) 
 
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
-        f"bertline: the command needs `{named}`; install the extra `cli`: pip install 'bertline[cli]', "
-        "or './clients[cli]' in a checkout\n"
+        f"bertline: the command needs `{named}`; install the extra `cli` of the wheel or the checkout, "
+        "such as pip install './clients[cli]'\n"
     )

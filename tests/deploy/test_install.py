@@ -1,10 +1,11 @@
-"""Installs the wheels from an empty folder, with the package index for all they require, and asks the server."""
+"""Installs the wheels as the guides do, with the package index for all they require, and asks the server."""
 
 import json
 import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from tests.serving.models import write_model
 
 pytestmark = pytest.mark.slow
 CONSTRAINTS = str(ROOT / "constraints.txt")
-WITH_SERVER = "bertline[cli,server]"
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,27 @@ def dist(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     wheels.build(folder)
     return folder
+
+
+@pytest.fixture
+def files(dist):
+    """Return the wheels of clients and server."""
+    return [next(dist.glob(f"{name}-*.whl")) for name in ("bertline", "bertline_server")]
+
+
+@pytest.fixture(autouse=True)
+def others_with_our_names(tmp_path, monkeypatch):
+    """Offer higher versions of our distributions to pip and uv, as anybody could on PyPI."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in ("bertline", "bertline_server"):
+        with zipfile.ZipFile(folder / f"{name}-99-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}-99.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 99\n")
+            wheel.writestr(f"{name}-99.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{name}-99.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{os.environ.get('PIP_FIND_LINKS', '')} {folder}".strip())
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONSTRAINT", CONSTRAINTS)
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +84,13 @@ def check(command):
     assert process.returncode == 0
 
 
-def test_pip(dist, tmp_path):
+def test_pip(files, tmp_path):
     """In an empty venv, pip installs both wheels; nothing of ours but the two packages lands in site-packages."""
+    clients, server = files
     folder = tmp_path / "venv"
     venv.create(folder, with_pip=True)
     python = folder / "bin/python"
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "-c",
-        CONSTRAINTS,
-        *dist.glob("bertline-*.whl"),
-        f"{next(dist.glob('bertline_server-*.whl'))}[http]",
-    )
+    run(python, "-m", "pip", "install", "--quiet", clients, f"{server}[http]")
     listed = run(python, "-m", "pip", "show", "--files", "bertline", "bertline-server")
     tops = {line.strip().partition("/")[0] for line in listed.splitlines() if line.startswith("  ")}
     packages = {name for name in tops if not name.endswith(".dist-info")}
@@ -91,39 +103,22 @@ def test_pip(dist, tmp_path):
     )
 
 
-def test_pipx(dist, python, tmp_path):
-    """Pipx installs the command with its server."""
-    options = f"--pip-args=--find-links {dist} -c {CONSTRAINTS}"
-    run(
-        python,
-        "-m",
-        "pipx",
-        "install",
-        options,
-        WITH_SERVER,
-        PIPX_HOME=str(tmp_path / "pipx"),
-        PIPX_BIN_DIR=str(tmp_path / "bin"),
-    )
+def test_pipx(files, python, tmp_path):
+    """Pipx installs the command, and the server beside it."""
+    clients, server = files
+    folders = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    run(python, "-m", "pipx", "install", f"{clients}[cli]", **folders)
+    run(python, "-m", "pipx", "inject", "bertline", f"{server}[http]", **folders)
 
     check(tmp_path / "bin/bertline")
 
 
-def test_uv_tool(dist, python, tmp_path):
+def test_uv_tool(files, python, tmp_path):
     """`uv tool` installs the command with its server."""
-    command = [
-        python,
-        "-m",
-        "uv",
-        "tool",
-        "install",
-        "--python",
-        sys.executable,
-        "--find-links",
-        dist,
-        "--constraints",
-        CONSTRAINTS,
-    ]
-    run(*command, WITH_SERVER, UV_TOOL_DIR=str(tmp_path / "uv"), UV_TOOL_BIN_DIR=str(tmp_path / "bin"))
+    clients, server = files
+    options = ["--python", sys.executable, "--constraints", CONSTRAINTS, "--with", f"{server}[http]"]
+    folders = {"UV_TOOL_DIR": str(tmp_path / "uv"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    run(python, "-m", "uv", "tool", "install", f"{clients}[cli]", *options, **folders)
 
     check(tmp_path / "bin/bertline")
 

@@ -23,6 +23,12 @@ from tests.serving.models import write_model
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SERVE = [sys.executable, "-P", "-m", "bertline.cli", "serve"]
 SOURCES = ("serving", "tasks", "export", "training")
+VERSION = PROJECT["project"]["version"]
+INSTALLING = [
+    ROOT / name
+    for name in ("README.md", "docs/guides/deploy.md", "docs/guides/run-the-server.md", "deploy/wheels/README.md")
+]
+"""Pages with commands that install the wheels."""
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +45,22 @@ def site(built, tmp_path_factory):
 
 @pytest.fixture
 def installed(site, tmp_path, monkeypatch):
-    """Let processes find the wheels and not the repository, in a folder with modules of the same names."""
+    """Make processes find the wheels, not the repository, in a folder with modules of the same names."""
     for name in SOURCES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong package was imported')")
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def without_torch(installed):
+    """Return the command of the server in a process that finds no PyTorch."""
+    (installed / "start.py").write_text(
+        "import runpy, sys\nsys.modules['torch'] = None\nrunpy.run_module('bertline_server', {}, '__main__')"
+    )
+    return [sys.executable, "start.py"]
 
 
 def requirements(items, extra=None):
@@ -76,7 +91,7 @@ def test_nothing_else_lands_in_site_packages(built, name):
     """The top of a wheel is its package and its metadata."""
     folders = {name.partition("/")[0] for name in wheels.files(built[name])}
 
-    assert folders == {name, f"{name}-{PROJECT['project']['version']}.dist-info"}
+    assert folders == {name, f"{name}-{VERSION}.dist-info"}
 
 
 def test_every_file_is_in_a_wheel(built):
@@ -106,7 +121,7 @@ def test_data_of_any_kind_is_packed(tmp_path, monkeypatch):
 def test_requirements_are_those_of_the_groups(built):
     """The server requires its clients in the same version and the group `serving`; extras are groups."""
     required = wheels.metadata(built["bertline_server"]).get_all("Requires-Dist")
-    clients = requirements([f"bertline[cli]=={PROJECT['project']['version']}"])
+    clients = requirements([f"bertline[cli]=={VERSION}"])
     runtime = requirements(["onnxruntime>=1.23"])
 
     assert requirements(required) == group("serving") | clients
@@ -133,11 +148,25 @@ def test_one_distribution_requires_one_runtime(runtime):
 
 def test_one_version(built):
     """Distributions, image and guide have the version of the root."""
-    version = PROJECT["project"]["version"]
-
-    assert {wheels.metadata(wheel)["Version"] for wheel in built.values()} == {version}
+    assert {wheels.metadata(wheel)["Version"] for wheel in built.values()} == {VERSION}
     for path in (DEPLOY / "kubernetes.yaml", ROOT / "docs/guides/deploy.md"):
-        assert set(re.findall(r"\bbertline:(\d+\.[\w.]*)", path.read_text())) == {version}
+        assert set(re.findall(r"\bbertline:(\d+\.[\w.]*)", path.read_text())) == {VERSION}
+    for path in INSTALLING:
+        assert set(re.findall(r"\bbertline(?:_server)?-(.*?)-py3-none-any.whl", path.read_text())) == {VERSION}
+
+
+def test_nothing_is_installed_by_name():
+    """No page and no hint names our distributions to an installer, which would ask PyPI for them."""
+    by_name = re.compile(r"(?:pip|pipx|tool) install [^`\n#&]*(?<![\w/.-])bertline(?:-server[\w-]*)?(?![\w/.-])")
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "experiments"]
+    sources = [path for name in ("clients", "deploy", "serving") for path in (ROOT / name).rglob("*.*")]
+    readable = [path for path in sources if path.suffix in {".py", ".md", ".yaml", ".service", ".toml"}]
+
+    assert {
+        path: found for path in [*pages, *readable, *ROOT.glob("*.md")] if (found := by_name.findall(path.read_text()))
+    } == {}
+    assert by_name.search("pip install --find-links dist 'bertline-server[http]'")
+    assert by_name.search("pip install bertline")
 
 
 def test_the_image_is_made_of_the_same_wheels(built, tmp_path):
@@ -170,13 +199,23 @@ def test_a_job_starts_the_installed_server(installed):
     assert len(json.loads(done.stdout)["vector"]) == 8
 
 
-def test_help_is_the_servers(installed):
-    """`bertline serve --help` shows settings, and how to serve a model of the hub."""
-    done = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("arguments", [["--help"], ["org/name", "--help"], ["org/name", "--precision", "int8", "-h"]])
+def test_help_is_the_servers(installed, arguments):
+    """--help shows settings and how to serve a model of the hub, and exports nothing."""
+    done = subprocess.run([*SERVE, *arguments], capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("usage: bertline serve [-h]")
     assert "--max-queue-s" in done.stdout
-    assert "bertline-server[export]" in done.stdout
+    assert "needs the extra `export`" in " ".join(done.stdout.split())
+
+
+def test_settings_are_printed_without_an_export(installed, without_torch):
+    """--print-config prints the settings for a repository that was never exported."""
+    command = [*without_torch, "org/name", "--precision", "int8", "--port", "7", "--print-config"]
+    settings = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert settings["port"] == {"value": 7, "from": "flag"}
+    assert settings["models_dir"]["value"].endswith("/hub/org/name/int8")
 
 
 def test_a_missing_server_is_one_line(tmp_path, monkeypatch):
@@ -185,9 +224,9 @@ def test_a_missing_server_is_one_line(tmp_path, monkeypatch):
     done = subprocess.run([*SERVE, "models"], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "bertline: no server is installed here: pip install bertline-server (in a checkout: make serve)\n"
+    assert done.stderr == (
+        "bertline: no server is installed here; install both wheels of `make dist` by their paths, "
+        "or use `make serve` in a checkout\n"
     )
 
 
@@ -196,35 +235,39 @@ def test_a_missing_server_is_one_line(tmp_path, monkeypatch):
     [
         (
             ["org/name"],
-            "error: `org/name` is no directory here; to export the repository of this name, the server needs "
-            "`torch`: pip install 'bertline-server[export]'",
+            "error: `org/name` is no directory here; to export the repository of this name, the server needs the "
+            f"package `torch`: run `python -m pip install 'dist/bertline_server-{VERSION}-py3-none-any.whl[export]'`",
+        ),
+        (["org/name", "--prot", "1"], "error: unrecognized arguments: --prot 1; see --help"),
+        (
+            ["org/name", "--port", "x"],
+            "error: --port (BERTLINE_PORT): input should be a valid integer, unable to parse string as an integer: `x`",
+        ),
+        (
+            ["org/name", "--precision", "fp16"],
+            "error: --precision: `fp16` is none of fp32, int8; for fp16, export with "
+            "`python -m bertline_server.export --target cuda` and serve the directory",
         ),
         (["./org/name"], "error: no directory of models: `org/name`; export a model into it first"),
         (["models", "--precision", "int8"], "error: unrecognized arguments: --precision int8; see --help"),
     ],
 )
-def test_mistakes_are_one_line(installed, arguments, message):
-    """A repository without the extra, a missing directory and an unknown flag are refused in one line."""
-    (installed / "without_torch.py").write_text("import sys; sys.modules['torch'] = None")
-    (installed / "start.py").write_text(
-        "import runpy, without_torch; runpy.run_module('bertline_server', {}, '__main__')"
-    )
-    done = subprocess.run([sys.executable, "start.py", *arguments], capture_output=True, text=True, check=False)
+def test_mistakes_are_one_line(without_torch, arguments, message):
+    """A repository without the extra, a missing directory and wrong flags are refused in one line, before an export."""
+    done = subprocess.run([*without_torch, *arguments], capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
     assert done.stderr.strip() == message
 
 
-def test_an_exported_repository_starts_without_the_hub(installed, monkeypatch):
-    """`bertline serve org/name` starts without network and without PyTorch if the model was exported before."""
+def test_an_exported_repository_starts_without_the_hub(installed, without_torch, monkeypatch):
+    """A repository that was exported before is served without network, without PyTorch and without the extra."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(installed))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     write_model(installed / "bertline/hub/org/tiny@main/fp32", "tiny")
-    command = [*SERVE, "org/tiny@main", *LOCAL_FLAGS, "--precision=fp32"]
 
-    with server_process(command) as (process, ready):
+    with server_process([*without_torch, "org/tiny@main", *LOCAL_FLAGS, "--precision=fp32"]) as (_, ready):
         assert ready["models"] == ["tiny"]
-        assert not uses_torch(process)
 
 
 @pytest.mark.slow

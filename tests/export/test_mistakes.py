@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from export import ExportConfig, export_checkpoint
-from export.__main__ import main
+from export.__main__ import main, run_command
 from tasks.files import sha256
 
 
@@ -611,3 +611,15 @@ def test_interrupt_leaves_nothing(number, tmp_path, checkpoints):
     assert process.returncode == 128 + number, error
     assert error == ""
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["tune"]])
+def test_help_names_the_module_that_was_called(words, monkeypatch, capsys):
+    """The help of the wheel's export has commands that run where the wheel is installed."""
+    monkeypatch.setattr("sys.argv", ["export", *words, "--help"])
+    with pytest.raises(SystemExit):
+        run_command("bertline_server.export")
+    text = capsys.readouterr().out
+
+    assert " ".join(["usage: python -m bertline_server.export", *words]) in text
+    assert "python -m export" not in text

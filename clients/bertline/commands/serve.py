@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from bertline.jobs.engine import SERVER
+from bertline.jobs.engine import NO_SERVER, SERVER
 from bertline.jobs.storage import FileError
 
 ANY_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -22,5 +22,5 @@ def serve(context: typer.Context) -> NoReturn:
     its own. With that package's extra `export`, MODELS-DIR can be a repository of the Hugging Face hub, org/name.
     """
     if not find_spec(SERVER):
-        raise FileError("no server is installed here: pip install bertline-server (in a checkout: make serve)")
+        raise FileError(f"{NO_SERVER}, or use `make serve` in a checkout")
     os.execv(sys.executable, [sys.executable, "-P", "-m", SERVER, *context.args])

@@ -158,7 +158,9 @@ def _connected(address: str) -> Iterator[Any]:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.data")
     except ImportError as error:
-        raise RayFailed(f"Ray is not installed ({error}): pip install 'bertline[ray]'") from error
+        raise RayFailed(
+            f"Ray is not installed ({error}): install the extra `ray`, such as pip install './clients[ray]'"
+        ) from error
     with redirect_stdout(_StdoutWithoutRayLogs()):  # type: ignore[type-var]
         _connect(ray, address)
         try:

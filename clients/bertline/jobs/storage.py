@@ -216,7 +216,7 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
-        raise FileError("cannot decompress .zst without `pyarrow`: pip install 'bertline[cli]'") from error
+        raise FileError("cannot decompress .zst without `pyarrow`: pip install pyarrow") from error
 
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), 1 << 20)  # type: ignore[return-value]
 

@@ -15,14 +15,14 @@ HUB_HELP = """
 
 MODELS-DIR can also be a repository of the Hugging Face hub: `org/name` or `org/name@revision`, as the first argument,
 and --precision fp32 or int8 after it. It is downloaded and exported once, to ~/.cache/bertline/hub, and served. This
-needs the extra `export`: pip install 'bertline-server[export]'. `python -m bertline_server.export` has more options."""
+needs the extra `export`. `python -m bertline_server.export` has more options, such as --target cuda."""
 
 
 def main() -> int:
     """Serve a directory of models, or a repository of the hub.
 
     Returns:
-        Exit code of the server, or 2 if the extra is missing.
+        Exit code of the server, or 2 if the repository cannot be exported.
     """
     use_sources()
     try:
@@ -30,10 +30,6 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return _serve(arguments)
-
-
-def _serve(arguments: list[str]) -> int:
     from serving.__main__ import main as serve  # after use_sources
     from serving.settings import Settings
 

@@ -6,6 +6,7 @@ python -m bertline_server.export intfloat/e5-small-v2 models/e5/1 --precision in
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 from bertline_server import use_sources
@@ -20,16 +21,19 @@ def check_extra(purpose: str) -> None:
     Args:
         purpose: what needs them, for the message.
     """
+    from serving.process.extras import missing_package  # after use_sources
+
     if missing := [name for name in LIBRARIES if not find_spec(name)]:
-        raise ValueError(f"{purpose} needs `{missing[0]}`: pip install 'bertline-server[export]'")
+        raise missing_package(purpose, missing[0], "export")
 
 
 def run(arguments: list[str]) -> None:
     """Export in this process. A mistake ends it with one line and an exit code."""
-    from export.__main__ import main as export  # after use_sources; loads PyTorch
+    from export.__main__ import run_command  # after use_sources; loads PyTorch
+    from training.command import command
 
     sys.argv[1:] = arguments
-    export()
+    command(partial(run_command, "bertline_server.export"))()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from bertline_server import export
 
+PRECISIONS = ("fp32", "int8")
+"""Precisions of the default target of an export, CPUs."""
+PRINTING = {"-h", "--help", "--version", "--print-config"}
+"""Flags with which the server prints and exits."""
+
 
 def export_first(arguments: list[str]) -> list[str]:
     """Export the repository that the first argument names, and return the arguments for the server.
@@ -17,44 +22,41 @@ def export_first(arguments: list[str]) -> list[str]:
         arguments: command line; MODELS-DIR or `org/name` comes first.
 
     Returns:
-        The same arguments, with the directory of the exported model for a repository that was exported before. After an
-        export the function does not return: the server replaces this process, which is then free of PyTorch.
+        The same arguments, with the directory of the exported model for a repository. After an export the function does
+        not return: the server replaces this process, which is then free of PyTorch.
 
     Raises:
-        ValueError: if the first argument can only be a repository, and the extra is missing.
+        ValueError: if a flag is wrong, or the extra is missing for a repository that was not exported before.
     """
-    if not arguments or not _may_be_repository(arguments[0]):
+    from training.hub import parse_hub_name  # after use_sources
+
+    if not arguments or not parse_hub_name(arguments[0]):
         return arguments
     name, *flags = arguments
-    export.check_extra(f"`{name}` is no directory here; to export the repository of this name, the server")
-    from training.hub import parse_hub_name
-
-    if not parse_hub_name(name):
-        return arguments
     precision, flags = _precision(flags)
     models = _cache() / name / precision
     model = models / name.partition("@")[0].rpartition("/")[2] / "1"
-    if not (model / "manifest.json").exists():
+    served = [str(models), *flags]
+    if not (model / "manifest.json").exists() and PRINTING.isdisjoint(flags):
+        from serving.settings import read_settings
+
+        read_settings(served)  # before an export that takes minutes
+        export.check_extra(f"`{name}` is no directory here; to export the repository of this name, the server")
         export.run([name, str(model), "--precision", precision])
-        _replace_process([str(models), *flags])
-    return [str(models), *flags]
-
-
-def _may_be_repository(argument: str) -> bool:
-    """Return whether an argument has the form `org/name` and no file or directory has that path."""
-    organisation, slash, name = argument.partition("@")[0].partition("/")
-    is_name = bool(organisation.strip(".") and slash and name) and not argument.startswith("-")
-    return is_name and "/" not in name and not os.path.lexists(argument)
+        _replace_process(served)
+    return served
 
 
 def _precision(flags: list[str]) -> tuple[str, list[str]]:
     """Return the precision of the export, and the flags of the server."""
-    from tasks.manifest import check_precision
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--precision", nargs="?", const="", default="fp32")
     found, others = parser.parse_known_args(flags)
-    check_precision(found.precision)
+    if found.precision not in PRECISIONS:
+        raise ValueError(
+            f"--precision: `{found.precision}` is none of {', '.join(PRECISIONS)}; for fp16, export with "
+            "`python -m bertline_server.export --target cuda` and serve the directory"
+        )
     return found.precision, others
 
 

@@ -148,5 +148,5 @@ def test_missing_opentelemetry_is_an_error(monkeypatch):
     """Tracing without OpenTelemetry's packages is a one-line error with the command that installs them."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
-    with pytest.raises(ValueError, match=r"`opentelemetry`: run `python -m pip install .bertline-server\[tracing\]"):
+    with pytest.raises(ValueError, match=r"`opentelemetry`: run `python -m pip install --group tracing -c constr"):
         Traces("http://127.0.0.1:4317", 1.0)

@@ -204,7 +204,7 @@ def parquet_library() -> Any:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
-        raise FileError("Parquet needs `pyarrow`: pip install 'bertline[cli]'") from error
+        raise FileError("Parquet needs `pyarrow`: pip install pyarrow") from error
     return pyarrow.parquet
 
 
