@@ -106,7 +106,6 @@ SPECIAL = {
         "serving/core/finite.py",
         "training/checkpoint.py",
         "training/distillation/augmentation.py",
-        "training/distillation/tasks.py",  # variants of texts
         "training/evaluate.py",
         "training/pretrain.py",
         "training/report.py",
