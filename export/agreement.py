@@ -13,6 +13,8 @@ import numpy as np
 from tasks.base import AnyTask, Outputs, Task
 from tasks.embedding import Embedding
 from tasks.features import Features
+from tasks.sparse_embedding import SparseEmbedding
+from tasks.token_embedding import TokenEmbedding
 
 SAME_NEAREST, SAME_NEAREST_10, SAME_PREDICTION = "same_nearest", "same_nearest_10", "same_prediction"
 TITLES: Mapping[str, str] = {
@@ -36,8 +38,8 @@ def compares(task: AnyTask, *, scored: bool) -> bool:
     Args:
         scored: True for labelled examples, whose outputs are decoded.
     """
-    if isinstance(task, Embedding):
-        return True
+    if isinstance(task, Embedding | SparseEmbedding | TokenEmbedding):
+        return isinstance(task, Embedding)
     if scored:
         return type(task).decisions is not Task.decisions
     return math.prod(task.output_shape(hidden_size=1, vocab_size=2)) > 1  # several labels, or tokens

@@ -41,7 +41,7 @@ class ExportedFamily(KnownFamily):
 
     def load_model(self, task: AnyTask, num_labels: int | None) -> BertModel:
         """Load the network of a task."""
-        return load_model(self.directory, task.name, num_labels=num_labels)
+        return load_model(self.directory, task.network_task, num_labels=num_labels)
 
 
 Family = ExportedFamily | TransformersFamily

@@ -30,6 +30,8 @@ from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, activation_of
 from tasks.features import INPUT_NAMES
+from tasks.sparse_embedding import SPARSE_VECTOR, SparseActivation, SparseEmbeddingSettings
+from tasks.token_embedding import TOKEN_VECTORS, TokenEmbeddingSettings
 from training.model.disentangled_encoder import DisentangledConfig
 from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
@@ -323,7 +325,7 @@ class _Writer:
 
     def head(self, x: str) -> list[ValueInfoProto]:
         """Return the task's outputs."""
-        if self.task.name != "masked-lm":
+        if self.task.network_task != "masked-lm":
             x = self.graph.as_float32(x)
         return _HEADS[self.task.name](self, x)
 
@@ -331,17 +333,25 @@ class _Writer:
         settings: EmbeddingSettings = self.task.settings
         parts = [self.pool(x, pooling) for pooling in settings.poolings]
         vector = parts[0] if len(parts) == 1 else self.graph.add("Concat", *parts, axis=-1)
-        size = len(parts) * self.config.hidden_size
-        for index, layer in enumerate([*settings.layers, *[NORMALIZE] * settings.normalize]):
-            if activation := activation_of(layer):
-                vector, size = self.dense(f"dense.{index}", vector, activation)
-            else:
-                vector = self.graph.add("LpNormalization", vector, axis=-1, p=2)
+        vector, size = self.vector_layers(vector, len(parts) * self.config.hidden_size, settings)
         as_token = self.graph.add("Unsqueeze", vector, self.graph.ints(1))  # see export.interop
         return [
             self.output("sentence_embedding", vector, "batch", size),
             self.output("last_hidden_state", as_token, "batch", 1, size),
         ]
+
+    def token_embedding_head(self, x: str) -> list[ValueInfoProto]:
+        vectors, size = self.vector_layers(x, self.config.hidden_size, self.task.settings)
+        return [self.output(TOKEN_VECTORS, vectors, "batch", "length", size)]
+
+    def vector_layers(self, x: str, size: int, settings: EmbeddingSettings | TokenEmbeddingSettings) -> tuple[str, int]:
+        """Return vectors after the layers of the settings, and their size."""
+        for index, layer in enumerate([*settings.layers, *[NORMALIZE] * settings.normalize]):
+            if activation := activation_of(layer):
+                x, size = self.dense(f"dense.{index}", x, activation)
+            else:
+                x = self.graph.add("LpNormalization", x, axis=-1, p=2)
+        return x, size
 
     def dense(self, name: str, x: str, activation: Activation) -> tuple[str, int]:
         """Return a linear layer with its activation function, and the number of its outputs."""
@@ -416,9 +426,39 @@ class _Writer:
         ]
 
     def masked_lm_head(self, x: str) -> list[ValueInfoProto]:
-        x = self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x, self.config.masked_lm_act))
-        logits = self.graph.as_float32(self.decode(x))
+        logits = self.graph.as_float32(self.decode(self.predicted_states(x)))
         return [self.output("logits", logits, "batch", "length", self.config.vocab_size)]
+
+    def sparse_embedding_head(self, x: str) -> list[ValueInfoProto]:
+        settings: SparseEmbeddingSettings = self.task.settings
+        x = self.predicted_states(x)
+        if settings.pooling == "max":  # the largest logit has the largest weight
+            weights = self.weights_of_logits(self.graph.as_float32(self.max_logits(x)), settings.activation)
+        else:
+            weights = self.weights_of_logits(self.graph.as_float32(self.decode(x)), settings.activation)
+            weights = self.weighted_sum(self.graph.floats("attention_mask"), weights)
+        return [self.output(SPARSE_VECTOR, weights, "batch", self.config.vocab_size)]
+
+    def max_logits(self, x: str) -> str:
+        """Largest logit of each word over tokens, [batch, vocabulary].
+
+        Padding repeats the first token: that changes no maximum, and costs less than to mask logits.
+        """
+        is_token = self.graph.add("Cast", "attention_mask", to=TensorProto.BOOL)
+        is_token = self.graph.add("Unsqueeze", is_token, self.graph.ints(2))
+        x = self.graph.add("Where", is_token, x, self.first_token(x))
+        return self.graph.add("ReduceMax", self.decode(x), self.graph.ints(1), keepdims=0)
+
+    def weights_of_logits(self, logits: str, activation: SparseActivation) -> str:
+        """Return log(1 + relu(logits)), or the logarithm of one plus that."""
+        weights = self.graph.add("Relu", logits)
+        for _ in range(1 if activation == "relu" else 2):
+            weights = self.graph.add("Log", self.graph.add("Add", weights, self.graph.constant(1)))
+        return weights
+
+    def predicted_states(self, x: str) -> str:
+        """Return the states that the output layer of masked LM multiplies with the word embeddings."""
+        return self.layer_norm("mlm.norm", self.intermediate("mlm.dense", x, self.config.masked_lm_act))
 
     def decode(self, x: str) -> str:
         """Return logits over the vocabulary: the product with the word embeddings."""
@@ -485,6 +525,8 @@ _HEADS = {
     "tagging": _Writer.tagging_head,
     "spans": _Writer.spans_head,
     "masked-lm": _Writer.masked_lm_head,
+    "sparse-embedding": _Writer.sparse_embedding_head,
+    "token-embedding": _Writer.token_embedding_head,
 }
 
 

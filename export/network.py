@@ -14,6 +14,7 @@ import torch
 from export.storage import read_arrays
 from export.variant import DECODER, WORD_EMBEDDINGS
 from tasks import AnyTask
+from tasks.masked_lm import MaskedLM
 from training.model.config import EncoderConfig
 from training.model.disentangled_encoder import (
     DisentangledConfig,
@@ -254,9 +255,13 @@ class Network:
         indices = range(self.config.num_layer_weights)
         layers = [PROJECTION] * (self.config.width_of_embeddings != self.config.hidden_size)
         layers += [f"bert.layers.{index}.{kind}" for index in indices for kind in kinds]
-        return layers + ["mlm.dense", DECODER] * (self.task.name == "masked-lm")
+        return layers + ["mlm.dense", DECODER] * self._has_decoder
 
     @property
     def quantizable_layers(self) -> list[str]:
         """Names of all layers that can be int8, with the word embeddings unless the decoder shares their table."""
-        return [WORD_EMBEDDINGS] * (self.task.name != "masked-lm") + self.layers
+        return [WORD_EMBEDDINGS] * (not self._has_decoder) + self.layers
+
+    @property
+    def _has_decoder(self) -> bool:
+        return self.task.network_task == MaskedLM.name

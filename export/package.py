@@ -21,6 +21,7 @@ from export.quality_gate import Decision
 from export.records import graph_record
 from export.source import Source
 from export.variant import Configuration
+from tasks.embedding import Embedding
 from tasks.files import atomic_write, sha256
 from tasks.machine import describe_machine
 from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
@@ -28,6 +29,7 @@ from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
 from tasks.small_vectors import SmallVectors
+from tasks.token_embedding import TokenEmbedding
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
 from training.data.hub import is_hub
@@ -135,7 +137,7 @@ def write_package(
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
-    hidden_size = _vector_size(proto) if source.task.name == "embedding" else config.hidden_size
+    hidden_size = _vector_size(proto) if isinstance(source.task, Embedding | TokenEmbedding) else config.hidden_size
     write_interop_files(directory, source, hidden_size)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
@@ -160,7 +162,7 @@ def write_package(
 
 
 def _vector_size(proto: onnx.ModelProto) -> int:
-    """Return the size of the vectors of an embedding graph, which layers after pooling can change."""
+    """Return the size of the vectors of an embedding graph, which layers over them can change."""
     return int(proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value)
 
 

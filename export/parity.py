@@ -10,6 +10,7 @@ import numpy as np
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.features import Features, collate
+from tasks.masked_lm import MaskedLM
 
 _BATCH_SIZES = (1, 2, 7)
 _LARGE = 10.0
@@ -102,7 +103,7 @@ def batch_shapes(task: AnyTask) -> list[tuple[int, ...]]:
     """Return the sequence lengths of each batch to compare, in tokens."""
     rng = np.random.default_rng(0)
     longest = task.settings.max_seq_length
-    width = task.tokenizer.vocab_size if task.name == "masked-lm" else 1
+    width = task.tokenizer.vocab_size if task.network_task == MaskedLM.name else 1
     shapes: list[tuple[int, ...]] = []
     for length in sorted({1, 2, 3, longest // 8, longest // 4, longest // 2, longest - 1, longest} - {0}):
         for size in _BATCH_SIZES:

@@ -25,6 +25,8 @@ from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
+from tasks.sparse_embedding import SparseEmbedding
+from tasks.token_embedding import TokenEmbedding
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
 MAX_TIME = 1.05
@@ -201,7 +203,7 @@ class Decision:
     @property
     def _by_cosine(self) -> bool:
         # Scores alone do not suffice, since applications use vectors and token probabilities directly.
-        return isinstance(self.network.task, Embedding | MaskedLM)
+        return isinstance(self.network.task, Embedding | MaskedLM | SparseEmbedding | TokenEmbedding)
 
 
 Timer = Callable[[Sequence[Decision]], Mapping[str, float]]

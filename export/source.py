@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from export.families import ExportableModel, Family, read_family
+from export.families import ExportableModel, ExportedFamily, Family, read_family
 from tasks import AnyTask
 from tasks.embedding import EmbeddingSettings, Pooling
+from tasks.sparse_embedding import SparsePooling
+from tasks.token_embedding import TokenEmbeddingSettings
 from training.checkpoint import CONFIG_FILE, LabelCountError, labels_of, read_config
 from training.checkpoint_task import read_checkpoint_task
+from training.model.disentangled_encoder import DisentangledConfig
+from training.model.modernbert_encoder import ModernBertConfig
+from training.model.nomic_encoder import NomicBertConfig
 from training.provenance import checkpoint_record
 from training.sentence_transformers import checkpoint_directory, read_dense
 from training.task_card import TASK_FILE, TaskCard
@@ -22,20 +27,28 @@ class SettingsChanges(TypedDict, total=False):
 
     max_seq_length: int
     """Longest sequence, in tokens, including special tokens."""
-    pooling: Pooling | tuple[Pooling, ...]
+    pooling: Pooling | SparsePooling | tuple[Pooling, ...]
     """embedding: cls: the last hidden state of the first token; lasttoken: of the last; mean, max, weightedmean (by
     position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one
-    after the other in a longer vector. Default: the checkpoint's; cls if it states none."""
+    after the other in a longer vector. Default: the checkpoint's; cls if it states none. sparse-embedding: max or
+    sum."""
     normalize: bool
-    """embedding: scale each vector to length 1."""
+    """embedding, token-embedding: scale each vector to length 1."""
     problem_type: Literal["single_label_classification", "multi_label_classification"]
     """classification: one label for a text (softmax), or any number of labels (a sigmoid for each)."""
     thresholds: tuple[float, ...]
     """multi-label classification: smallest score that selects each label, in the order of the logits."""
-    activation: Literal["identity", "sigmoid"]
-    """regression: function of the network's output; `sigmoid` for most cross-encoders."""
+    activation: Literal["identity", "sigmoid", "relu", "log1p_relu"]
+    """regression: identity or sigmoid, the function of the network's output; `sigmoid` for most cross-encoders.
+    sparse-embedding: relu or log1p_relu, of the logits before log(1 + x)."""
+    top_k: int
+    """sparse-embedding: most weights of a vector if a request gives no number."""
     labels: tuple[str, ...]
     """classification, tagging: names of the labels, in the order of the logits."""
+    query_length: int
+    """token-embedding: longest query, in tokens."""
+    document_length: int
+    """token-embedding: longest document, or window of a document that is ranked, in tokens."""
     doc_stride: int
     """spans, tagging: distance between the starts of two windows, in tokens."""
     max_query_length: int
@@ -85,9 +98,9 @@ class Source:
         except LabelCountError as error:
             raise ValueError(f"{error} ({self._label_source(labels)})") from error
         settings = self.task.settings
-        if isinstance(settings, EmbeddingSettings) and settings.layers:
-            size = len(settings.poolings) * model.config.hidden_size
-            model.dense = read_dense(self.folder, settings.layers, size)
+        if isinstance(settings, EmbeddingSettings | TokenEmbeddingSettings) and settings.layers:
+            num_parts = len(settings.poolings) if isinstance(settings, EmbeddingSettings) else 1
+            model.dense = read_dense(self.folder, settings.layers, num_parts * model.config.hidden_size)
         return model
 
     def _label_source(self, labels: tuple[str, ...]) -> str:
@@ -115,6 +128,8 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     directory = checkpoint_directory(checkpoint)
     family = read_family(directory, read_config(directory, any_family=True))
     found = read_checkpoint_task(checkpoint, family=family, task=task, settings=settings)
+    if isinstance(found.task.settings, TokenEmbeddingSettings):
+        _check_expansion(family, found.task.settings)
     return Source(
         origin=checkpoint_record(checkpoint),
         folder=checkpoint,
@@ -124,3 +139,22 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         card=found.card,
         remark=found.remark,
     )
+
+
+def _check_expansion(family: Family, settings: TokenEmbeddingSettings) -> None:
+    """Raise for query expansion in a family whose graph gives tokens that no token attends to other states.
+
+    Local attention of ModernBERT must reach words of the query from each of them.
+    """
+    if not settings.do_query_expansion or settings.attend_to_expansion_tokens:
+        return
+    shape = family.shape if isinstance(family, ExportedFamily) else None
+    if isinstance(shape, ModernBertConfig):
+        is_supported = settings.length(is_query=True) <= shape.local_attention // 2
+    else:
+        is_supported = not isinstance(shape, DisentangledConfig | NomicBertConfig | None)
+    if not is_supported:
+        raise ValueError(
+            "unsupported do_query_expansion `true` with attend_to_expansion_tokens `false` for this encoder and "
+            f"query_length `{settings.length(is_query=True)}`; export a model that was trained otherwise"
+        )

@@ -92,11 +92,18 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     settings: SettingsT
 
     name: ClassVar[str]
+    network: ClassVar[str] = ""
+    """Task whose network computes the outputs, where it is another one: masked-lm for sparse vectors."""
     settings_type: ClassVar[type[TaskSettings]]
     output_names: ClassVar[tuple[str, ...]]
     """Names of the outputs of the network and the graph."""
     token_outputs: ClassVar[bool]
     """True if outputs are per token ([batch, length, ...]), False if per sequence ([batch, ...])."""
+
+    @property
+    def network_task(self) -> str:
+        """Name of the task whose network computes the outputs."""
+        return self.network or self.name
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         """Return the shape of each output without batch and length; empty for single numbers.

@@ -20,6 +20,8 @@ class Features:
     """[length] int64; 0 for the first text, 1 for the second."""
     num_truncated: int = 0
     """Tokens of the texts that were cut away."""
+    num_unattended: int = 0
+    """Tokens at the end to which no token attends; they attend to the others."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -38,7 +40,7 @@ def collate(features: Sequence[Features], *, pad_id: int = 0, length: int = 0) -
         arrays["input_ids"].fill(pad_id)
     for row, (item, size) in enumerate(zip(features, lengths, strict=True)):
         arrays["input_ids"][row, :size] = item.input_ids
-        arrays["attention_mask"][row, :size] = 1
+        arrays["attention_mask"][row, : size - item.num_unattended] = 1
         arrays["token_type_ids"][row, :size] = item.token_type_ids
     return arrays
 

@@ -95,7 +95,7 @@ class Manifest:
     precision: Precision
     opset: Annotated[int, Bounds(least=1, most=1000)]
     hidden_size: Annotated[int, Bounds(least=1, most=65_536)]
-    """Size of the network's hidden states; of the vectors, for embeddings."""
+    """Size of the network's hidden states; of the vectors, for embeddings of texts and tokens."""
     vocab_size: Annotated[int, Bounds(least=1, most=2**24)]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

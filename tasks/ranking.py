@@ -3,6 +3,8 @@
 Models that give a number or labels for pairs (cross-encoders) read the query with each window of a document, and the
 best window counts, as in Dai and Callan 2019 (MaxP). Models that answer questions rank documents by the lead of their
 best span over "no answer" (Clark and Gardner 2018); `tasks.spans` orders the contexts of a question in the same way.
+Models with token vectors read query and documents apart: each token of the query counts with the cosine of the closest
+token of the document (MaxSim, Khattab and Zaharia 2020).
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokenize_texts
+from tasks._encode import EMPTY, check_length, raise_if_invalid, tokenize_lists, tokenize_texts
+from tasks._prompted import prompt_ids_of
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
 from tasks.classification import Classification, sigmoid
 from tasks.features import Features
+from tasks.prompts import InputType
 from tasks.regression import Regression
 from tasks.spans import SpanExample, Spans, best_leads
+from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenFeatures
 from tasks.tokenizer import Tokens
 from tasks.windows import window_bounds
 
-RANKING_TASKS = (Regression.name, Classification.name, Spans.name)
+RANKING_TASKS = (Regression.name, Classification.name, Spans.name, TokenEmbedding.name)
 """Tasks whose models can rank documents."""
 RELEVANT: dict[tuple[str, ...], str] = {("0", "1"): "1", ("LABEL_0", "LABEL_1"): "LABEL_1"}
 """Labels of cross-encoders with two classes -> the one that means "fits"."""
@@ -162,6 +167,78 @@ class SpanRanking(Ranking):
         return best_leads(count, features, outputs, self.scorer.settings.max_answer_length)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWindow(TokenFeatures):
+    """A query, or one window of a document."""
+
+    document: int
+    """Number of the document in the example; -1 for the query, which comes first."""
+
+
+@dataclass(frozen=True)
+class TokenRanking(Ranking):
+    """Ranks by token vectors: a score is the sum of the cosines between each token of the query and its closest one."""
+
+    output_names: ClassVar[tuple[str, ...]] = TokenEmbedding.output_names
+    token_outputs: ClassVar[bool] = True
+
+    def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[TokenWindow]]:
+        invalid: list[InvalidExample] = []
+        reader, writer = self._role("query"), self._role("document")
+        queries = reader.tokenize([item.query for item in examples], "query", invalid, truncate=truncate)
+        documents = self._tokenize_documents(writer, [item.documents for item in examples], invalid)
+        raise_if_invalid(invalid)
+        return [
+            [
+                TokenWindow(
+                    **reader.assemble(query.ids[: reader.capacity]),
+                    num_truncated=max(0, len(query) - reader.capacity),
+                    document=-1,
+                ),
+                *(
+                    TokenWindow(**arrays, document=number)
+                    for number, document in enumerate(items)
+                    for arrays in writer.windows(document)
+                ),
+            ]
+            for query, items in zip(queries, documents, strict=True)
+        ]
+
+    def _tokenize_documents(
+        self, writer: TokenEmbedding, lists: Sequence[Sequence[str]], invalid: list[InvalidExample]
+    ) -> list[list[Tokens]]:
+        """Tokenize documents behind their prompt. Add those without words to `invalid`."""
+        if writer.prompt:
+            places = ((index, number, text) for index, texts in enumerate(lists) for number, text in enumerate(texts))
+            invalid += [InvalidExample(i, f"documents[{n}]", EMPTY) for i, n, text in places if not text.strip()]
+        texts = [[writer.prompt + text for text in texts] for texts in lists]
+        return tokenize_lists(self.tokenizer, texts, lambda index, number: f"documents[{number}]", invalid)
+
+    def prompt_problem(self) -> str:
+        """Return why the prompt leaves too little room in a window of a document; empty if it leaves half of it."""
+        writer = self._role("document")
+        length = len(prompt_ids_of(self.tokenizer, writer.prompt))
+        if 2 * length <= writer.capacity:
+            return ""
+        return f"its prompt for documents has `{length}` tokens, more than half of a window of {writer.capacity}"
+
+    def _role(self, kind: InputType) -> TokenEmbedding:
+        """Return the task of the model for queries or documents, with their prompt."""
+        assert isinstance(self.scorer, TokenEmbedding)
+        name = self.scorer.settings.prompt_name_for(kind)
+        return replace(self.scorer, tokenizer=self.tokenizer, is_query=kind == "query", prompt_name=name)
+
+    def _raw_scores(self, count: int, features: Sequence[TokenWindow], outputs: Sequence[Outputs]) -> np.ndarray:
+        query, *windows = (output[TOKEN_VECTORS][item.kept] for item, output in zip(features, outputs, strict=True))
+        closest = np.full((count, len(query)), -np.inf)
+        for item, vectors in zip(features[1:], windows, strict=True):
+            np.maximum(closest[item.document], (query @ vectors.T).max(axis=1), out=closest[item.document])
+        return closest.sum(axis=1)
+
+    def _activated(self, scores: np.ndarray) -> np.ndarray:
+        return scores
+
+
 def _ranking_field(field: str) -> str:
     if field == "question":
         return "query"
@@ -170,6 +247,8 @@ def _ranking_field(field: str) -> str:
 
 def ranks_by_itself(task: AnyTask) -> bool:
     """Return whether a model can rank documents without a `label`."""
+    if isinstance(task, TokenEmbedding):
+        return task.settings.normalize
     return isinstance(task, Regression) or (isinstance(task, Spans) and task.settings.compares_contexts)
 
 
@@ -193,6 +272,13 @@ def create_ranking(task: AnyTask, *, label: str = "", raw_scores: bool = False) 
         if not task.settings.compares_contexts:
             raise ValueError("it was not trained on unanswerable questions, so its answers do not compare documents")
         return SpanRanking(**common)
+    if isinstance(task, TokenEmbedding):
+        if not task.settings.normalize:
+            raise ValueError("its vectors have no length of 1, so they are not compared; export it with --normalize")
+        ranking = TokenRanking(**common)
+        if problem := ranking.prompt_problem():
+            raise ValueError(problem)
+        return ranking
     if not isinstance(task, Classification):
         raise ValueError(f"models for `{task.name}` cannot rank documents; use one of {', '.join(RANKING_TASKS)}")
     labels = task.settings.labels

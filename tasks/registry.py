@@ -15,14 +15,20 @@ from tasks.multiple_choice import MultipleChoice
 from tasks.regression import Regression
 from tasks.schema import read_fields
 from tasks.spans import Spans
+from tasks.sparse_embedding import SparseEmbedding
 from tasks.tagging import Tagging
+from tasks.token_embedding import TokenEmbedding
 from tasks.tokenizer import Tokenizer
 
 LabelledTask = Literal["classification", "spans", "regression", "multiple-choice", "tagging"]
 """Names of the tasks that are fine-tuned on labelled data."""
-TaskName = LabelledTask | Literal["embedding", "masked-lm"]
+TaskName = LabelledTask | Literal["embedding", "masked-lm", "sparse-embedding", "token-embedding"]
 TASKS: dict[str, type[AnyTask]] = {
-    task.name: task for task in (Embedding, Classification, Spans, MaskedLM, Regression, MultipleChoice, Tagging)
+    task.name: task
+    for task in (
+        *(Embedding, Classification, Spans, MaskedLM, Regression, MultipleChoice, Tagging),
+        *(SparseEmbedding, TokenEmbedding),
+    )
 }
 
 

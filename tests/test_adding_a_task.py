@@ -46,7 +46,6 @@ SPECIAL = {
         "serving/http_api/openai.py",  # OpenAI's route for embeddings
         "training/embedding_run.py",
         "training/evaluate.py",
-        "training/model/vectors.py",
         "training/report.py",
         "training/checkpoint_writer.py",  # the modules of sentence-transformers
         "training/reports/samples.py",
@@ -111,6 +110,25 @@ SPECIAL = {
         "training/report.py",
         "training/reports/model_card.py",
         "training/reports/samples.py",
+    },
+    "token-embedding": {
+        "clients/bertline/_models.py",  # ranks documents
+        "export/agreement.py",  # no predictions
+        "export/package.py",  # size of vectors
+        "export/quality_gate.py",  # compares cosines
+        "export/source.py",  # layers, and query expansion
+        "serving/core/finite.py",
+        "serving/http_api/tei.py",  # descriptions of models
+        "training/checkpoint_task.py",  # modules of PyLate
+        "training/sentence_transformers.py",
+    },
+    "sparse-embedding": {
+        "export/agreement.py",  # no predictions
+        "export/quality_gate.py",  # compares cosines
+        "export/source.py",
+        "serving/http_api/tei.py",  # descriptions of models
+        "training/checkpoint_task.py",  # modules of sentence-transformers
+        "training/sentence_transformers.py",
     },
 }
 """Files that treat one task differently from all others. A new task needs no entry."""

@@ -17,16 +17,26 @@ from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_d
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings
 from tasks.json_files import as_json, read_optional_json
+from tasks.prompts import PromptSettings
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
+from tasks.sparse_embedding import SparseEmbedding
+from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from training.activation import is_cross_encoder, read_activation
 from training.checkpoint import CONFIG_FILE, architecture_of, labels_of, load_tokenizer, read_config, read_shape
 from training.model.architectures.base import Architecture
 from training.model.config import EncoderConfig
 from training.model.heads import MODELS
-from training.sentence_transformers import checkpoint_directory, cross_encoder_settings, folder_settings
+from training.sentence_transformers import (
+    checkpoint_directory,
+    cross_encoder_settings,
+    folder_settings,
+    folder_task,
+    sparse_settings,
+    token_settings,
+)
 from training.task_card import TaskCard, read_task_card
 
 _NO_ACTIVATION = (
@@ -128,7 +138,7 @@ def read_checkpoint_task(
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory, any_family=True), read_task_card(directory)
     family = family or read_known_family(directory, config)
-    task = task or (card.task if card else _infer_task(directory, config, family))
+    task = task or (card.task if card else _infer_task(checkpoint, directory, config, family))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, card, family, task)
@@ -140,6 +150,10 @@ def read_checkpoint_task(
         values = _foreign_settings(directory, config, card, family, task)
         if task == "embedding":
             values |= folder_settings(checkpoint, tokenizer)
+        elif task == SparseEmbedding.name:
+            values |= sparse_settings(checkpoint, tokenizer)
+        elif task == TokenEmbedding.name:
+            values |= token_settings(checkpoint, tokenizer)
         elif task in ("classification", "regression"):
             values |= cross_encoder_settings(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):
@@ -173,7 +187,9 @@ def _pooling_remark(task: AnyTask, config: Mapping[str, Any]) -> str:
     )
 
 
-def _infer_task(directory: Path, config: Mapping[str, Any], family: Family) -> str:
+def _infer_task(checkpoint: Path, directory: Path, config: Mapping[str, Any], family: Family) -> str:
+    if task := folder_task(checkpoint):
+        return task
     architecture, known = _architecture(config), _tasks_by_class(family)
     if architecture not in known:
         raise ValueError(
@@ -239,7 +255,7 @@ def _refuse_other_heads(
 ) -> None:
     """Raise for heads of another task, even if their weights would fit."""
     heads = _own_heads(family)
-    named = [_architecture(config), *([family.class_name(card.task)] if card else [])]
+    named = [_architecture(config), *([family.class_name(TASKS[card.task].network or card.task)] if card else [])]
     others = [name for name in named if name in heads.values() and name != heads.get(task)]
     if task in heads and others:
         raise ValueError(
@@ -264,7 +280,7 @@ def _foreign_settings(
     if task == "spans":
         limits.append(SpanSettings.max_seq_length)
     values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
-    if MODELS[task].has_labels:
+    if MODELS[TASKS[task].network or task].has_labels:
         values["labels"] = labels_of(config)
     if task == "classification" and config.get("problem_type"):
         values["problem_type"] = config["problem_type"]
@@ -301,13 +317,15 @@ def _tokenizer_limit(directory: Path) -> list[int]:
 
 def _check_prompts(directory: Path, task: AnyTask) -> None:
     """Raise if a prompt leaves no room for a text."""
-    settings = task.settings
-    names = list(settings.prompts) if isinstance(settings, EmbeddingSettings) else []
+    settings, limit, what = task.settings, task.settings.max_seq_length, "max_seq_length"
+    if isinstance(settings, TokenEmbeddingSettings):  # markers take a token
+        limit, what = min(settings.length(is_query=kind) for kind in (True, False)) - 1, "room of queries and documents"
+    names = list(settings.prompts) if isinstance(settings, PromptSettings) else []
     for name, tokens in zip(names, task.tokenizer.tokenize([settings.prompts[name] for name in names]), strict=True):
-        if (length := task.tokenizer.single.length(tokens)) >= settings.max_seq_length:
+        if (length := task.tokenizer.single.length(tokens)) >= limit:
             raise ValueError(
                 f"prompt `{name}` of `{directory}` has `{length}` tokens, and leaves no room for a text below the "
-                f"max_seq_length `{settings.max_seq_length}`; shorten it"
+                f"{what} `{limit}`; shorten it"
             )
 
 

@@ -34,7 +34,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.data.labelled import read_examples, read_similarities
 from training.hub import recorded_name, resolve_checkpoint
-from training.model.vectors import SentenceEmbedder
+from training.model.vectors import with_task_outputs
 from training.objectives.base import find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.progress_bar import ProgressBar
@@ -63,7 +63,7 @@ class EvaluateRecipe:
 
 def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
     """Return a function from padded arrays to the outputs of a network, with the names of its ONNX graph."""
-    network = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
+    network = with_task_outputs(model, task.settings)
     network.eval().to(device)
 
     @torch.inference_mode()

@@ -1,12 +1,15 @@
 """Read a sentence-transformers folder: pooling, layers after it, maximum length and similarity.
 
 Such a folder contains `modules.json`, a list of stages: Transformer (the checkpoint), Pooling, then any of Dense and
-Normalize. Layouts of the versions 2 to 6 are read. A value that changes vectors and is not known is refused.
+Normalize; that of a SparseEncoder has MLMTransformer (or Transformer) and SpladePooling; that of PyLate's ColBERT has
+Transformer and Dense. Layouts of the versions 2 to 6 are read. A value that changes vectors and is not known is an
+error.
 """
 
 from __future__ import annotations
 
 import os
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,10 @@ from typing import Any, get_args
 from torch import nn
 
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
-from tasks.json_files import read_flag, read_json, read_json_value
+from tasks.json_files import as_json, read_flag, read_json, read_json_value
+from tasks.schema import fits
+from tasks.sparse_embedding import SparseActivation, SparseEmbedding, SparsePooling
+from tasks.token_embedding import TokenEmbedding
 from tasks.tokenizer import Tokenizer
 from training.checkpoint import CONFIG_FILE, load_model
 from training.model.heads import BertModel
@@ -23,7 +29,7 @@ from training.weights import checkpoint_digest, read_weights
 
 MODULES_FILE = "modules.json"
 MODEL_CONFIG_FILE = "config_sentence_transformers.json"
-_LIBRARY = "sentence_transformers."
+_LIBRARIES = ("sentence_transformers.", "pylate.")
 LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -40,6 +46,21 @@ _CROSS_ENCODER_VALUES: dict[str, Any] = {
     "module_output_name": "scores",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
 }
+_SPARSE_VALUES: dict[str, Any] = {
+    "transformer_task": "fill-mask",
+    "module_output_name": "token_embeddings",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+}
+_COLBERT_TYPES = ("ColBERT", "SentenceTransformer")
+_COLBERT_LENGTHS = {"query_length": 32, "document_length": 180}
+_COLBERT_VALUES: dict[str, Any] = {
+    "query_prefix": "[Q] ",
+    "document_prefix": "[D] ",
+    "skiplist_words": list(string.punctuation),
+    "do_query_expansion": True,
+    "attend_to_expansion_tokens": False,
+}
+"""Settings of PyLate's models, and its defaults."""
 _READ_OF_TRANSFORMER = ("max_seq_length", "do_lower_case", "unpad_inputs", *_EMBEDDING_VALUES)
 POOLING_FLAGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
@@ -61,7 +82,7 @@ ACTIVATION_CLASSES: dict[Activation, str] = {
 }
 """Activation function of a Dense module -> class that its config names."""
 _DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
-_VECTOR = "sentence_embedding"
+_VECTOR, _TOKEN_VECTORS = "sentence_embedding", "token_embeddings"
 
 
 @dataclass(frozen=True)
@@ -88,7 +109,7 @@ def checkpoint_directory(directory: Path) -> Path:
     """
     if not (modules := _modules(directory)):
         return directory
-    if modules[0].kind != "Transformer":
+    if modules[0].kind not in ("Transformer", "MLMTransformer"):
         raise ValueError(
             f"`{directory / MODULES_FILE}` starts with a module `{modules[0].kind}`; expected `Transformer`"
         )
@@ -111,6 +132,80 @@ def folder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     settings = {"pooling": _pooling(modules[1]), "layers": layers[:-1] if normalize else layers, "normalize": normalize}
     length = _transformer_settings(modules[0].path, tokenizer, _EMBEDDING_VALUES)
     return settings | length | _model_settings(directory)
+
+
+def folder_task(directory: Path) -> str:
+    """Return the task that the modules of a folder name; empty if the network decides it."""
+    kinds = [module.kind for module in _modules(directory)]
+    if "SpladePooling" in kinds:
+        return SparseEmbedding.name
+    return TokenEmbedding.name if kinds[1:2] == ["Dense"] else ""
+
+
+def sparse_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the fields of `SparseEmbeddingSettings` that the folder of a SparseEncoder prescribes; empty for others.
+
+    Raises:
+        ValueError: naming the module, pooling, activation or preprocessing that is not supported.
+    """
+    if folder_task(directory) != SparseEmbedding.name:
+        return {}
+    transformer, *others = _modules(directory)
+    path = directory / MODULES_FILE
+    if [module.kind for module in others] != ["SpladePooling"]:
+        other = next(module.kind for module in others if module.kind != "SpladePooling")
+        raise ValueError(f"unsupported module in `{path}`: `{other}`; expected `SpladePooling` alone")
+    pooling = _splade_pooling(others[0])
+    length = _transformer_settings(transformer.path, tokenizer, _SPARSE_VALUES)
+    return pooling | length | _prompts(_model_config(directory, "SparseEncoder"), directory / MODEL_CONFIG_FILE)
+
+
+def token_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the fields of `TokenEmbeddingSettings` that a folder prescribes.
+
+    A folder of PyLate states all of them. Of a SentenceTransformer, length and prompts count; empty for other layouts.
+
+    Raises:
+        ValueError: naming the module, preprocessing or setting that is not supported.
+    """
+    if not (modules := _modules(directory)):
+        return {}
+    length = _transformer_settings(modules[0].path, tokenizer, _EMBEDDING_VALUES)
+    path = directory / MODEL_CONFIG_FILE
+    if folder_task(directory) != TokenEmbedding.name:
+        return length | _prompts(_model_config(directory, "SentenceTransformer"), path)
+    config = _model_config(directory, *_COLBERT_TYPES)
+    lengths = {key: _value(config, key, default, path) for key, default in _COLBERT_LENGTHS.items()}
+    return {
+        "max_seq_length": max(lengths.values()),
+        **lengths,
+        "layers": [layer for module in modules[1:] for layer in _layers(module, directory, _TOKEN_VECTORS)],
+        "normalize": True,
+        **{key: _value(config, key, default, path) for key, default in _COLBERT_VALUES.items()},
+        **_prompts(config, path),
+    }
+
+
+def _value(config: Mapping[str, Any], key: str, default: Any, path: Path) -> Any:
+    """Return a setting of PyLate, checked; its default where the folder states none."""
+    value = default if config.get(key) is None else config[key]
+    if not fits(value, list[str] if isinstance(default, list) else type(default)):
+        raise ValueError(f"`{path}`: {key} must be like `{as_json(default)}`: `{as_json(value)}`")
+    return value
+
+
+def _splade_pooling(module: _Module) -> dict[str, Any]:
+    """Return pooling and activation of a SpladePooling module; the library's defaults where it states none."""
+    config, path = module.read_config(), module.config_path
+    known = {"pooling_strategy": get_args(SparsePooling), "activation_function": get_args(SparseActivation)}
+    for key, values in known.items():
+        if config.get(key, values[0]) not in values:
+            raise ValueError(f"unsupported {key} `{config[key]}` in `{path}` (one of: {', '.join(values)})")
+    ignored = ("word_embedding_dimension", "embedding_dimension", "chunk_size")  # sizes, and how to save memory
+    if unknown := next((key for key in config if key not in (*known, *ignored)), None):
+        raise ValueError(f"unsupported key in `{path}`: `{unknown}` (known: {', '.join((*known, *ignored))})")
+    pooling, activation = (config.get(key, values[0]) for key, values in known.items())
+    return {"pooling": pooling, "activation": activation}
 
 
 def cross_encoder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -157,8 +252,8 @@ def read_dense(directory: Path, layers: Sequence[str], size: int) -> nn.ModuleDi
     """Read the weights of the Dense modules of a folder.
 
     Args:
-        layers: layers of `EmbeddingSettings`.
-        size: size of the pooled vector.
+        layers: layers of `EmbeddingSettings` or `TokenEmbeddingSettings`.
+        size: size of the vectors before them.
 
     Returns:
         Linear layers by their place in `layers`.
@@ -166,7 +261,9 @@ def read_dense(directory: Path, layers: Sequence[str], size: int) -> nn.ModuleDi
     Raises:
         ValueError: naming the file that is missing or does not fit.
     """
-    paths = [module.path for module in _modules(directory)[2:] for _ in _layers(module, directory)]
+    is_of_tokens = folder_task(directory) == TokenEmbedding.name
+    modules, vector = _modules(directory)[1 if is_of_tokens else 2 :], _TOKEN_VECTORS if is_of_tokens else _VECTOR
+    paths = [module.path for module in modules for _ in _layers(module, directory, vector)]
     if len(paths) < len(layers):
         raise ValueError(
             f"`{directory / MODULES_FILE}` must name `{len(layers)}` layers after pooling: {', '.join(layers)}"
@@ -190,7 +287,7 @@ def _modules(directory: Path) -> list[_Module]:
         types = []
     if not types:
         raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`")
-    if other := next((name for name, _ in types if not name.startswith(_LIBRARY)), None):
+    if other := next((name for name, _ in types if not name.startswith(_LIBRARIES)), None):
         raise ValueError(f"unsupported module in `{path}`: `{other}` is code of its own, not of sentence-transformers")
     if outside := next((folder for _, folder in types if not _is_inside(folder, directory)), None):
         raise ValueError(f"`{path}` names `{outside}`, which is outside its folder; move the module into it")
@@ -202,16 +299,20 @@ def _is_inside(folder: Path, directory: Path) -> bool:
     return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(directory))
 
 
-def _layers(module: _Module, directory: Path) -> list[str]:
-    """Return the layer of a module after pooling; none for dropout, which changes nothing here."""
+def _layers(module: _Module, directory: Path, vector: str = _VECTOR) -> list[str]:
+    """Return the layer of a module over vectors; none for dropout, which changes nothing here.
+
+    Args:
+        vector: name of the vectors, if the module states one.
+    """
     if module.kind == "Dropout":
         return []
     if module.kind not in ("Dense", "Normalize"):
         raise ValueError(f"unsupported module in `{directory / MODULES_FILE}`: `{module.kind}`")
     config, path = module.read_config(), module.config_path
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, _VECTOR):
-            raise ValueError(f"unsupported {key} `{config[key]}` in `{path}`; expected `{_VECTOR}`")
+        if config.get(key) not in (None, _VECTOR, vector):
+            raise ValueError(f"unsupported {key} `{config[key]}` in `{path}`; expected `{vector}`")
     return [NORMALIZE] if module.kind == "Normalize" else [dense_layer(_activation(config, path))]
 
 
@@ -304,9 +405,7 @@ def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapp
 def _model_settings(directory: Path) -> dict[str, Any]:
     """Return similarity and prompts if the folder states them."""
     path = directory / MODEL_CONFIG_FILE
-    config = read_json(path) if path.is_file() else {}
-    if (kind := config.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
-        raise ValueError(f"unsupported model_type `{kind}` in `{path}`; expected `SentenceTransformer`")
+    config = _model_config(directory, "SentenceTransformer")
     if (dimensions := config.get("truncate_dim")) is not None:
         raise ValueError(f"unsupported truncate_dim `{dimensions}` in `{path}`; remove it, and ask for `dimensions`")
     similarity = config.get("similarity_fn_name")
@@ -314,6 +413,19 @@ def _model_settings(directory: Path) -> dict[str, Any]:
         known = ", ".join(get_args(SimilarityName))
         raise ValueError(f"unsupported similarity_fn_name `{similarity}` in `{path}` (one of: {known})")
     return {"similarity_fn_name": similarity, **_prompts(config, path)}
+
+
+def _model_config(directory: Path, *kinds: str) -> dict[str, Any]:
+    """Return the values of `config_sentence_transformers.json`; empty without the file.
+
+    Raises:
+        ValueError: if they are those of another kind of model.
+    """
+    path = directory / MODEL_CONFIG_FILE
+    config = read_json(path) if path.is_file() else {}
+    if (found := config.get("model_type", kinds[0])) not in kinds:
+        raise ValueError(f"unsupported model_type `{found}` in `{path}`; expected `{kinds[0]}`")
+    return config
 
 
 def _prompts(config: Mapping[str, Any], path: Path) -> dict[str, Any]:

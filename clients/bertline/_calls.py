@@ -32,13 +32,26 @@ from bertline._replies import (
     read_fills,
     read_model_info,
     read_ranked,
+    read_sparse_vectors,
     read_taggings,
+    read_token_vectors,
     read_tokenized,
     read_values,
     read_vectors,
     read_zero_shot,
 )
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized
+from bertline.results import (
+    Answer,
+    Choice,
+    Classification,
+    MaskFill,
+    Model,
+    Ranking,
+    SparseVector,
+    Tagging,
+    Tokenized,
+    TokenVectors,
+)
 from bertline.v1 import encoder_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
@@ -47,6 +60,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 MAX_PAIRS = 1024
 """Maximum number of pairs of text and label in one request of `zero_shot`."""
 VectorFormat = Literal["float32", "float16", "int8", "binary"]
+TokenFormat = Literal["float32", "float16"]
 InputType = Literal["query", "document"]
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
@@ -69,8 +83,6 @@ def embed_call(
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
         raise ValueError(f"unknown pooling: `{pooling}` (one of: {', '.join(get_args(Pooling))})")
-    if input_type is not None and input_type not in get_args(InputType):
-        raise ValueError(f"unknown input_type: `{input_type}` (one of: {', '.join(get_args(InputType))})")
     if format not in get_args(VectorFormat):
         raise ValueError(f"unknown format: `{format}` (one of: {', '.join(get_args(VectorFormat))})")
     request = partial(
@@ -82,13 +94,72 @@ def embed_call(
         dimensions=read_count("dimensions", dimensions),
         windows=read_flag("windows", windows),
         window_stride=read_count("window_stride", window_stride),
-        prompt_name=None if prompt_name is None else read_option("prompt_name", prompt_name),
-        input_type=f"INPUT_TYPE_{input_type.upper()}" if input_type else None,
+        **_prompt_fields(prompt_name, input_type),
         format=None if format == "float32" else f"VECTOR_FORMAT_{format.upper()}",
     )
     read = partial(read_vectors, normalized=bool(normalize), format=format)
     join = partial(join_vectors, dtype=DTYPES[format])
     return Call("Embed", split(read_texts(texts), "texts", request), read, join)
+
+
+def embed_sparse_call(
+    texts: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_k: int | None,
+    return_tokens: bool,
+    prompt_name: str | None,
+    input_type: InputType | None,
+) -> Call[list[SparseVector]]:
+    """See `Client.embed_sparse`."""
+    request = partial(
+        pb.EmbedSparseRequest,
+        model=read_model(model, version),
+        truncate=read_flag("truncate", truncate),
+        top_k=read_count("top_k", top_k),
+        return_tokens=read_flag("return_tokens", return_tokens),
+        **_prompt_fields(prompt_name, input_type),
+    )
+    return Call("EmbedSparse", split(read_texts(texts), "texts", request), read_sparse_vectors, join_lists)
+
+
+def embed_tokens_call(
+    texts: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    input_type: InputType | None,
+    prompt_name: str | None,
+    format: TokenFormat,
+    return_offsets: bool,
+) -> Call[list[TokenVectors]]:
+    """See `Client.embed_tokens`."""
+    if format not in get_args(TokenFormat):
+        raise ValueError(f"unknown format: `{format}` (one of: {', '.join(get_args(TokenFormat))})")
+    has_offsets = read_flag("return_offsets", return_offsets)
+    request = partial(
+        pb.EmbedTokensRequest,
+        model=read_model(model, version),
+        truncate=read_flag("truncate", truncate),
+        **_prompt_fields(prompt_name, input_type),
+        format=None if format == "float32" else f"VECTOR_FORMAT_{format.upper()}",
+        return_offsets=has_offsets,
+    )
+    read = partial(read_token_vectors, format=format, has_offsets=bool(has_offsets))
+    return Call("EmbedTokens", split(read_texts(texts), "texts", request), read, join_lists)
+
+
+def _prompt_fields(prompt_name: str | None, input_type: InputType | None) -> dict[str, Any]:
+    """Return the fields of a request that choose a prompt."""
+    if input_type is not None and input_type not in get_args(InputType):
+        raise ValueError(f"unknown input_type: `{input_type}` (one of: {', '.join(get_args(InputType))})")
+    return {
+        "prompt_name": None if prompt_name is None else read_option("prompt_name", prompt_name),
+        "input_type": f"INPUT_TYPE_{input_type.upper()}" if input_type else None,
+    }
 
 
 def classify_call(

@@ -14,6 +14,8 @@ def can_rerank(model: Model, is_named: bool) -> bool:
     knows_no_answer = isinstance(settings, dict) and (settings.get("unanswerable") or settings.get("null_is_trained"))
     if model.task == "spans":
         return bool(knows_no_answer)
+    if model.task == "token-embedding":
+        return isinstance(settings, dict) and bool(settings.get("normalize"))
     return model.task == "regression" or (is_named and model.task == "classification")
 
 

@@ -20,10 +20,12 @@ from bertline.results import (
     RankedDocument,
     Ranking,
     Span,
+    SparseVector,
     TaggedWord,
     Tagging,
     Tokenized,
     TokenScore,
+    TokenVectors,
 )
 from bertline.v1 import encoder_pb2 as pb
 
@@ -51,9 +53,7 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False, format: str 
         ServerError: for another format or a wrong number of bytes, and for vectors that are not finite or have no
             direction.
     """
-    sent = _FORMATS.get(reply.format, f"unknown format {reply.format}")
-    if sent != format:
-        raise ServerError(f"the server sent vectors as {sent}, not as {format}; older servers know float32 only")
+    _check_format(reply, format)
     width = -(-reply.dim // 8) if format == "binary" else reply.dim
     dtype = np.dtype(DTYPES[format])
     if not reply.dim or len(reply.vectors) % (dtype.itemsize * width):
@@ -67,6 +67,53 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool = False, format: str 
     if normalized and not (are_nonzero := vectors.any(axis=1)).all():
         raise _error(np.flatnonzero(~are_nonzero).tolist(), "the vector is all zeros and cannot have length 1")
     return vectors
+
+
+def _check_format(reply: Any, format: str) -> None:
+    """Raise ServerError if vectors have another format than was asked for."""
+    sent = _FORMATS.get(reply.format, f"unknown format {reply.format}")
+    if sent != format:
+        raise ServerError(f"the server sent vectors as {sent}, not as {format}; older servers know float32 only")
+
+
+def read_sparse_vectors(reply: pb.EmbedSparseReply) -> list[SparseVector]:
+    """Return one vector per text."""
+    for result in reply.results:
+        num_tokens = len(result.tokens) or len(result.indices)
+        if not len(result.indices) == len(result.values) == num_tokens:
+            raise ServerError("the server sent lists of different lengths for the weights of one text")
+    vectors = [
+        SparseVector(
+            np.array(result.indices, np.uint32), np.array(result.values, np.float32), reply.dim, tuple(result.tokens)
+        )
+        for result in reply.results
+    ]
+    _check_finite(float(vector.values.sum()) for vector in vectors)
+    return vectors
+
+
+def read_token_vectors(reply: pb.EmbedTokensReply, *, format: str, has_offsets: bool) -> list[TokenVectors]:
+    """Return one result per text.
+
+    Args:
+        format: format that the request asked for.
+        has_offsets: True if the request asked for offsets.
+    """
+    dtype = np.dtype(DTYPES[format])
+    _check_format(reply, format)
+    width = dtype.itemsize * reply.dim
+    found = []
+    for result in reply.results:
+        if not result.vectors or not width or len(result.vectors) % width:
+            raise ServerError(f"the server sent {len(result.vectors)} bytes as {format} vectors of length {reply.dim}")
+        vectors = np.frombuffer(result.vectors, dtype=dtype).reshape(-1, reply.dim)
+        offsets = np.array([result.starts, result.ends], np.int64).T if has_offsets else None
+        if offsets is not None and len(offsets) != len(vectors):
+            raise ServerError("the server sent other numbers of offsets than of vectors")
+        found.append(TokenVectors(vectors, offsets))
+    if bad := [index for index, item in enumerate(found) if not np.isfinite(item.vectors).all()]:
+        raise _error(bad, "a vector is not finite")
+    return found
 
 
 def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:

@@ -21,11 +21,14 @@ import numpy as np
 from bertline._calls import (
     InputType,
     Pooling,
+    TokenFormat,
     VectorFormat,
     answer_call,
     choose_call,
     classify_call,
     embed_call,
+    embed_sparse_call,
+    embed_tokens_call,
     fill_mask_call,
     health_call,
     model_call,
@@ -41,7 +44,19 @@ from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, Overloaded, ServerError
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized, Usage
+from bertline.results import (
+    Answer,
+    Choice,
+    Classification,
+    MaskFill,
+    Model,
+    Ranking,
+    SparseVector,
+    Tagging,
+    Tokenized,
+    TokenVectors,
+    Usage,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -107,6 +122,60 @@ class AsyncClient:
             prompt_name=prompt_name,
             input_type=input_type,
             format=format,
+        )
+        return await self._run(call, timeout, usage)
+
+    async def embed_sparse(
+        self,
+        texts: Iterable[str],
+        *,
+        top_k: int | None = None,
+        return_tokens: bool = False,
+        prompt_name: str | None = None,
+        input_type: InputType | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[SparseVector]:
+        """See `Client.embed_sparse`."""
+        call = embed_sparse_call(
+            texts,
+            model,
+            version,
+            truncate,
+            top_k=top_k,
+            return_tokens=return_tokens,
+            prompt_name=prompt_name,
+            input_type=input_type,
+        )
+        return await self._run(call, timeout, usage)
+
+    async def embed_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        input_type: InputType | None = None,
+        prompt_name: str | None = None,
+        format: TokenFormat = "float32",
+        return_offsets: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[TokenVectors]:
+        """See `Client.embed_tokens`."""
+        call = embed_tokens_call(
+            texts,
+            model,
+            version,
+            truncate,
+            input_type=input_type,
+            prompt_name=prompt_name,
+            format=format,
+            return_offsets=return_offsets,
         )
         return await self._run(call, timeout, usage)
 

@@ -98,6 +98,8 @@ def set_options(
 
 for command in (
     rows.embed,
+    rows.embed_sparse,
+    rows.embed_tokens,
     rows.classify,
     rows.regress,
     rows.answer,

@@ -21,11 +21,14 @@ import numpy as np
 from bertline._calls import (
     InputType,
     Pooling,
+    TokenFormat,
     VectorFormat,
     answer_call,
     choose_call,
     classify_call,
     embed_call,
+    embed_sparse_call,
+    embed_tokens_call,
     fill_mask_call,
     health_call,
     model_call,
@@ -41,7 +44,19 @@ from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_timeout
 from bertline._status import may_be_unhealthy
 from bertline.errors import ModelNotFound, Overloaded
-from bertline.results import Answer, Choice, Classification, MaskFill, Model, Ranking, Tagging, Tokenized, Usage
+from bertline.results import (
+    Answer,
+    Choice,
+    Classification,
+    MaskFill,
+    Model,
+    Ranking,
+    SparseVector,
+    Tagging,
+    Tokenized,
+    TokenVectors,
+    Usage,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -150,6 +165,98 @@ class Client:
             prompt_name=prompt_name,
             input_type=input_type,
             format=format,
+        )
+        return self._run(call, timeout, usage)
+
+    def embed_sparse(
+        self,
+        texts: Iterable[str],
+        *,
+        top_k: int | None = None,
+        return_tokens: bool = False,
+        prompt_name: str | None = None,
+        input_type: InputType | None = None,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[SparseVector]:
+        """Return weights of tokens of the vocabulary for each text (SPLADE).
+
+        Args:
+            texts: list of texts. A single string raises TypeError.
+            top_k: maximum number of weights per text, the largest ones; None for the model's own number, `top_k` in
+                `settings` of `Model.manifest`.
+            return_tokens: also return the tokens, not only their ids.
+            prompt_name: name of the model's prompt to put before each text; None for the model's default prompt, if it
+                has one; empty for none.
+            input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
+            model: name of the model; empty for the only loaded model of this task.
+            version: model version; empty for the highest loaded version.
+            truncate: truncate texts that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
+
+        Returns:
+            One sparse vector per text.
+        """
+        call = embed_sparse_call(
+            texts,
+            model,
+            version,
+            truncate,
+            top_k=top_k,
+            return_tokens=return_tokens,
+            prompt_name=prompt_name,
+            input_type=input_type,
+        )
+        return self._run(call, timeout, usage)
+
+    def embed_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        input_type: InputType | None = None,
+        prompt_name: str | None = None,
+        format: TokenFormat = "float32",
+        return_offsets: bool = False,
+        model: str = "",
+        version: str = "",
+        truncate: bool | None = None,
+        timeout: float | None = None,
+        usage: Usage | None = None,
+    ) -> list[TokenVectors]:
+        """Return a vector for each token of each text (ColBERT).
+
+        Args:
+            texts: list of texts. A single string raises TypeError.
+            input_type: `query` for queries; otherwise texts are documents, whose punctuation has no vectors if the
+                model was trained so. Also puts the model's prompt for them before each text, if it has one.
+            prompt_name: name of the model's prompt to put before each text instead; None for the one of `input_type`,
+                without it for the model's default prompt; empty for none.
+            format: `float32` or `float16`.
+            return_offsets: also return the place of each token in its text.
+            model: name of the model; empty for the only loaded model of this task.
+            version: model version; empty for the highest loaded version.
+            truncate: truncate texts that are too long instead of raising InvalidInput;
+                None for the setting that the model was evaluated with.
+            timeout: maximum seconds for each request; None for the client's timeout.
+            usage: receives tokens, truncation and timings.
+
+        Returns:
+            The vectors of each text. Their number differs.
+        """
+        call = embed_tokens_call(
+            texts,
+            model,
+            version,
+            truncate,
+            input_type=input_type,
+            prompt_name=prompt_name,
+            format=format,
+            return_offsets=return_offsets,
         )
         return self._run(call, timeout, usage)
 
@@ -289,8 +396,8 @@ class Client:
             label: label of a classification model that means that a document fits; may be empty for the labels 0 and 1,
                 and LABEL_0 and LABEL_1.
             raw_scores: return scores before the model's activation function.
-            model: name of the model; empty for the only loaded one for regression, or for answers if it was trained on
-                unanswerable questions.
+            model: name of the model; empty for the only loaded one for regression, for vectors of tokens, or for
+                answers if it was trained on unanswerable questions.
             version: model version; empty for the highest loaded version.
             truncate: truncate queries that are too long instead of raising InvalidInput;
                 None for the setting that the model was evaluated with.

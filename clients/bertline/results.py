@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
@@ -42,6 +44,30 @@ class Classification:
     def score(self) -> float:
         """Probability of the most likely label."""
         return self.labels[0].score
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseVector:
+    """Weights of tokens of the vocabulary, largest first; equal ones by id."""
+
+    indices: np.ndarray
+    """[weights] uint32, ids of the tokens."""
+    values: np.ndarray
+    """[weights] float32, above 0."""
+    dim: int
+    """Number of tokens in the vocabulary; `Model.dim`."""
+    tokens: tuple[str, ...] = ()
+    """Tokens, if requested."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenVectors:
+    """Vectors of the tokens of one text, in their order."""
+
+    vectors: np.ndarray
+    """[vectors, dim] float32, or the requested format."""
+    offsets: np.ndarray | None = None
+    """[vectors, 2] start and end of each token in its text, if requested; 0 and 0 for special tokens and markers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +235,14 @@ class Model:
     name: str
     version: str
     task: str
-    """`embedding`, `classification`, `regression`, `multiple-choice`, `spans`, `tagging` or `masked-lm`."""
+    """`embedding`, `sparse-embedding`, `token-embedding`, `classification`, `regression`, `multiple-choice`, `spans`,
+    `tagging` or `masked-lm`."""
     precision: str
     """`fp32`, `fp16` or `int8`."""
     max_seq_length: int
     """Maximum sequence length, in tokens."""
     dim: int
-    """Dimension of the vectors; 0 for other tasks than embedding."""
+    """Dimension of the vectors; 0 for tasks without vectors."""
     labels: tuple[str, ...]
     """Labels of classification and tagging, in the order of the logits; empty for other tasks."""
     digest: str

@@ -21,7 +21,7 @@ from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
 from training.evaluate import torch_run
-from training.model.vectors import SentenceEmbedder
+from training.model.vectors import with_task_outputs
 
 _MAX_CHANGE = 1e-4
 """Largest change of an output by padding that counts as rounding."""
@@ -61,7 +61,7 @@ class _Traced(nn.Module):
 
     def __init__(self, model: TransformersModel, task: AnyTask) -> None:
         super().__init__()
-        self.model = SentenceEmbedder(model, task.settings) if isinstance(task, Embedding) else model
+        self.model = with_task_outputs(model, task.settings)
         self.config = model.network.config
         self.is_embedding = isinstance(task, Embedding)
 

@@ -117,7 +117,7 @@ class TransformersFamily:
         Raises:
             ValueError: naming the weights that are missing, unknown or of another shape.
         """
-        if not (name := self.class_name(task.name)):
+        if not (name := self.class_name(task.network_task)):
             raise ValueError(f"transformers has no network of a `{self.model_type}` for `{task.name}`")
         find_config_class(self.model_type)  # raises before the weights are read
         _check_attention(self.network_config, task.settings.max_seq_length)
@@ -128,7 +128,9 @@ class TransformersFamily:
         names = [item.name for item in fields(ExportedConfig)]
         values: dict[str, Any] = {name: getattr(self.network_config, name, 0) for name in names}
         reads_token_types = self._reads_token_types(network)
-        model = TransformersModel(network, ExportedConfig(**values), task.name, reads_token_types=reads_token_types)
+        model = TransformersModel(
+            network, ExportedConfig(**values), task.network_task, reads_token_types=reads_token_types
+        )
         self._check_missing(model.eval(), missing, task)
         return model
 

@@ -15,6 +15,7 @@ from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
 from tasks.ranking import Ranking
 from tasks.regression import Regression
+from tasks.token_embedding import TokenEmbedding
 from tasks.zero_shot import ZeroShot
 
 
@@ -75,7 +76,7 @@ def check_arrays(model: Model, arrays: Iterable[np.ndarray], path: str) -> None:
         UnusableOutputError: when a number is NaN or infinite. A logit may be negative infinity (a score of 0) if others
             beside it are finite.
     """
-    is_valid = _are_finite if model.task.name in (Embedding.name, Regression.name) else _are_logits
+    is_valid = _are_finite if model.task.name in (Embedding.name, TokenEmbedding.name, Regression.name) else _are_logits
     for array in arrays:
         if not is_valid(array):
             raise _error(model, path, "NaN or infinity")

@@ -4,12 +4,16 @@ from serving.endpoints.answer_tag import Answer, Tag
 from serving.endpoints.base import TextEndpoint
 from serving.endpoints.classify import Choose, Classify, Regress
 from serving.endpoints.embed import Embed
+from serving.endpoints.embed_sparse import EmbedSparse
+from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.fill_mask import FillMask
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.zero_shot import ZeroShot
 
 ENDPOINTS: tuple[TextEndpoint, ...] = (
     Embed(),
+    EmbedSparse(),
+    EmbedTokens(),
     Classify(),
     Regress(),
     Choose(),

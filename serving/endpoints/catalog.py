@@ -5,7 +5,10 @@ from __future__ import annotations
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import Model, Models, State, Version
 from serving.endpoints.wire import parse
+from tasks.embedding import Embedding
 from tasks.model_directory import MODEL_FILE
+from tasks.sparse_embedding import SparseEmbedding
+from tasks.token_embedding import TokenEmbedding
 
 STATES = {
     State.LOADING: pb.MODEL_STATE_LOADING,
@@ -54,8 +57,15 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
         task=manifest.task,
         precision=manifest.precision,
         max_seq_length=manifest.settings.max_seq_length,
-        dim=manifest.hidden_size if manifest.task == "embedding" else 0,
+        dim=_dim(model),
         labels=getattr(manifest.settings, "labels", ()),
         digest=manifest.files[MODEL_FILE],
         manifest_json=model.manifest_json,
     )
+
+
+def _dim(model: Model) -> int:
+    """Return the dimension of the vectors of a model; 0 for a task without vectors."""
+    if isinstance(model.task, SparseEmbedding):
+        return model.task.tokenizer.vocab_size
+    return model.manifest.hidden_size if isinstance(model.task, Embedding | TokenEmbedding) else 0

@@ -12,9 +12,10 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import UnusableOutputError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
+from serving.endpoints.prompts import prompt_name_of, prompt_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
-from tasks.embedding import Embedding, InputType, Pooling
+from tasks.embedding import Embedding, Pooling
 from tasks.small_vectors import VectorFormat
 
 POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
@@ -24,7 +25,6 @@ FORMATS: dict[int, VectorFormat] = {
     pb.VECTOR_FORMAT_INT8: "int8",
     pb.VECTOR_FORMAT_BINARY: "binary",
 }
-INPUT_TYPES: dict[int, InputType] = {pb.INPUT_TYPE_QUERY: "query", pb.INPUT_TYPE_DOCUMENT: "document"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_WINDOWS_PER_TOKEN = 4
 """Maximum number of windows that a token is part of. It limits the cost of a text to a multiple of its length."""
@@ -44,7 +44,7 @@ class Embed(TextEndpoint):
         task: Any = model.task
         if request.HasField("normalize"):
             task = task.with_settings(normalize=request.normalize)
-        prompt_name = _prompt_name(request, task)
+        prompt_name = prompt_name_of(request, task)
         is_small = request.format != pb.VECTOR_FORMAT_UNSPECIFIED
         if not (request.windows or request.dimensions or is_small) and prompt_name is None:  # `replace` takes time
             return task  # type: ignore[no-any-return]
@@ -68,8 +68,8 @@ class Embed(TextEndpoint):
         return f"texts[{invalid.index}]"
 
     def result(self, prediction: np.ndarray, example: Any, task: Embedding, request: pb.EmbedRequest) -> bytes:
-        if task.format == "float16" and np.abs(prediction).max(initial=0) > np.finfo(np.float16).max:
-            raise UnusableOutputError(Violation("format", "a vector exceeds float16; ask for float32"))
+        if task.format == "float16":
+            check_float16(prediction)
         return task.to_bytes(prediction)
 
     def start_reply(self, results: Sequence[bytes], task: Embedding) -> pb.EmbedReply:
@@ -81,18 +81,17 @@ class Embed(TextEndpoint):
         return (header(VECTORS, sum(map(len, results))), *results) if results else ()
 
 
+def check_float16(vectors: np.ndarray) -> None:
+    """Raise UnusableOutputError if a number is too large for float16."""
+    if np.abs(vectors).max(initial=0) > np.finfo(np.float16).max:
+        raise UnusableOutputError(Violation("format", "a vector exceeds float16; ask for float32"))
+
+
 def _scales(request: pb.EmbedRequest, model: Model) -> np.ndarray:
     """Return the scales of int8 vectors, [dim] float32."""
     small = model.manifest.small_vectors
     assert small
     return small.scales_for(request.dimensions or model.manifest.hidden_size)
-
-
-def _prompt_name(request: pb.EmbedRequest, task: Any) -> str | None:
-    """Return the name of the prompt that a request asks for; None for the model's default prompt."""
-    if kind := INPUT_TYPES.get(request.input_type):
-        return str(task.settings.prompt_name_for(kind))
-    return request.prompt_name if request.HasField("prompt_name") else None
 
 
 def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
@@ -108,7 +107,10 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         )
     if request.HasField("normalize") and settings.normalize and not request.normalize:
         yield Violation("normalize", "must be true or unset: this model always returns vectors of length 1")
-    yield from _prompt_violations(request, model.task)
+    wrong_prompt = list(prompt_violations(request, model.task))
+    yield from wrong_prompt
+    if request.windows and not wrong_prompt:
+        yield from _room_violations(request, model.task)
     if request.format not in FORMATS:
         known = ", ".join(f"{number} for {name}" for number, name in FORMATS.items())
         yield Violation("format", f"unknown: {request.format} ({known})")
@@ -126,16 +128,8 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         )
 
 
-def _prompt_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]:
-    if request.input_type not in (pb.INPUT_TYPE_UNSPECIFIED, *INPUT_TYPES):
-        yield Violation("input_type", f"unknown: {request.input_type} (1 for query, 2 for document)")
-    elif request.input_type and request.HasField("prompt_name"):
-        yield Violation("input_type", "set together with `prompt_name`; give one of them")
-    name = _prompt_name(request, task)
-    try:
-        prompt = task.settings.prompt(name)
-    except ValueError as error:
-        yield Violation("prompt_name", str(error))
-        return
-    if prompt and request.windows and (problem := replace(task, prompt_name=name).window_problem()):
+def _room_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]:
+    """Yield a violation if the prompt leaves too little room in a window."""
+    prompted = replace(task, prompt_name=prompt_name_of(request, task))
+    if problem := prompted.window_problem():
         yield Violation("windows", problem)

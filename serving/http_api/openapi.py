@@ -26,6 +26,7 @@ _CONVERTER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _INTEGERS = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_FIXED32: (0, 2**32 - 1),
 }
 _TYPES: Mapping[int, Mapping[str, Any]] = {
     FieldDescriptor.TYPE_STRING: {"type": "string"},

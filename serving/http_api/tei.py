@@ -23,6 +23,8 @@ from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.classify import Classify, Regress
 from serving.endpoints.embed import Embed
+from serving.endpoints.embed_sparse import EmbedSparse
+from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import answer_tokenize
 from serving.http_api.exchange import Exchange, HttpReply, Operation
@@ -34,6 +36,8 @@ from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
 from tasks.embedding import EmbeddingSettings
 from tasks.regression import Regression
+from tasks.sparse_embedding import SparseEmbeddingSettings
+from tasks.token_embedding import TokenEmbeddingSettings
 
 PREFIX = "/tei/{model}"
 _ERROR_TYPES = {
@@ -42,10 +46,11 @@ _ERROR_TYPES = {
     ErrorKind.UNAVAILABLE: "Unhealthy",
 }
 _NAMES = {"texts": "inputs"}
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
 _RERANK_NAMES = {"inputs[0].query": "query", "inputs[0].documents": "texts", "inputs": "texts"}
 
 Answer = Callable[[bytes, Call, str], Awaitable[Any]]
-"""Function from a body, the call and the name of a model to the values of the reply."""
+"""Function from a body, the call and the name of a model to the values of the reply, or to their JSON."""
 
 
 def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -113,6 +118,22 @@ class EmbedFields(Fields):
         return request.SerializeToString()
 
 
+class TextFields(Fields):
+    """Request of `POST /embed_sparse` and `/embed_all`."""
+
+    inputs: Texts
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
+    prompt_name: str | None = None
+
+    def to_protobuf(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> bytes:
+        """Return the request as a serialised message."""
+        request = request_type(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
+        if self.prompt_name is not None:
+            request.prompt_name = self.prompt_name
+        return request.SerializeToString()
+
+
 class PredictFields(Fields):
     """Request of `POST /predict`."""
 
@@ -164,12 +185,15 @@ class TeiRoutes:
         """
         self._service = service
         self._max_request_bytes = max_request_bytes
-        self._embed, self._classify, self._regress, self._rerank = Embed(), Classify(), Regress(), Rerank()
+        self._embed, self._embed_sparse, self._embed_tokens = Embed(), EmbedSparse(), EmbedTokens()
+        self._classify, self._regress, self._rerank = Classify(), Regress(), Rerank()
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
         routes: list[tuple[str, Answer, tuple[type, ...], str]] = [
             ("/embed", self._answer_embed, (EmbedFields,), "Vectors of texts"),
+            ("/embed_sparse", self._answer_embed_sparse, (TextFields,), "Sparse vectors of texts"),
+            ("/embed_all", self._answer_embed_all, (TextFields,), "Vectors of the tokens of texts"),
             ("/predict", self._answer_predict, (PredictFields,), "Labels or numbers of texts"),
             ("/rerank", self._answer_rerank, (RerankFields,), "Texts in the order in which they fit a query"),
             ("/tokenize", self._answer_tokenize, (TokenizeFields,), "Tokens of texts"),
@@ -192,7 +216,7 @@ class TeiRoutes:
     def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
         async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
             values = await answer(data, call, exchange.path_parameters.get("model", ""))
-            return HttpReply(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY))
+            return HttpReply(values if isinstance(values, bytes) else orjson.dumps(values, option=_NUMPY))
 
         return route
 
@@ -220,6 +244,16 @@ class TeiRoutes:
         fields = await self._read(data, call, EmbedFields)
         reply = pb.EmbedReply.FromString(await self._infer(self._embed, fields.to_protobuf(name), call))
         return list(np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim or 1))
+
+    async def _answer_embed_sparse(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, TextFields)
+        reply = await self._infer(self._embed_sparse, fields.to_protobuf(name, pb.EmbedSparseRequest), call)
+        return await self._service.codec_pool.run(call, len(reply), partial(_sparse_json, reply))
+
+    async def _answer_embed_all(self, data: bytes, call: Call, name: str) -> Any:
+        fields = await self._read(data, call, TextFields)
+        reply = await self._infer(self._embed_tokens, fields.to_protobuf(name, pb.EmbedTokensRequest), call)
+        return await self._service.codec_pool.run(call, len(reply), partial(_token_json, reply))
 
     async def _answer_predict(self, data: bytes, call: Call, name: str) -> Any:
         fields = await self._read(data, call, PredictFields)
@@ -311,10 +345,32 @@ class TeiRoutes:
         return Regression.name in tasks and Classification.name not in tasks
 
 
+def _sparse_json(data: bytes) -> bytes:
+    """Return the weights of a serialised EmbedSparseReply in the order of their ids, as JSON."""
+    return orjson.dumps(
+        [
+            [
+                {"index": index, "value": value}
+                for index, value in sorted(zip(result.indices, result.values, strict=True))
+            ]
+            for result in pb.EmbedSparseReply.FromString(data).results
+        ]
+    )
+
+
+def _token_json(data: bytes) -> bytes:
+    """Return the vectors of a serialised EmbedTokensReply as JSON."""
+    reply = pb.EmbedTokensReply.FromString(data)
+    vectors = [np.frombuffer(item.vectors, "<f4").reshape(-1, reply.dim) for item in reply.results]
+    return orjson.dumps(vectors, option=_NUMPY)
+
+
 def _model_type(settings: Any) -> dict[str, Any]:
     """Return what a model is for, as TEI writes it; `reranker` for one that gives numbers."""
     if isinstance(settings, EmbeddingSettings):
         return {"embedding": {"pooling": "+".join(settings.poolings)}}
+    if isinstance(settings, SparseEmbeddingSettings | TokenEmbeddingSettings):
+        return {"embedding": {"pooling": "splade" if isinstance(settings, SparseEmbeddingSettings) else "none"}}
     if labels := getattr(settings, "labels", ()):
         numbers = {label: number for number, label in enumerate(labels)}
         return {"classifier": {"id2label": {str(n): label for label, n in numbers.items()}, "label2id": numbers}}

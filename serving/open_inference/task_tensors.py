@@ -6,24 +6,29 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from serving.core.models import Model
 from serving.endpoints.classify import check_num_labels
+from serving.endpoints.embed_sparse import check_num_weights
+from serving.endpoints.embed_tokens import check_num_vectors
 from serving.endpoints.fill_mask import DEFAULT_TOP_K, check_num_tokens
 from serving.open_inference.options import Options
 from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field, quoted
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
-from tasks.embedding import PROMPT_NAMES, Embedding
+from tasks.embedding import Embedding
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
+from tasks.prompts import PROMPT_NAMES
 from tasks.regression import Regression, RegressionExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
+from tasks.sparse_embedding import SparseEmbedding, SparseVector
 from tasks.tagging import Entity, Tagging, TaggingExample, TaggingPrediction
+from tasks.token_embedding import TokenEmbedding, TokenVectors
 
 Row = Mapping[str, Any]
 """Texts of one example by input: a tuple for `choices`, None for an input that was not sent."""
@@ -31,6 +36,8 @@ Row = Mapping[str, Any]
 TEXT = TensorSpec("text", BYTES, (-1,))
 TEXT_PAIR = TensorSpec("text_pair", BYTES, (-1,), optional=True)
 
+PromptedT = TypeVar("PromptedT", Embedding, SparseEmbedding, TokenEmbedding)
+"""Task whose models may have prompts."""
 JSON_ITEMS = 1024
 """Number of list items that are written as JSON at a time."""
 
@@ -84,7 +91,14 @@ def _stacked(values: Sequence[Any], spec: TensorSpec) -> np.ndarray:
     return array
 
 
-def _with_prompt(task: Embedding, name: str) -> Embedding:
+def _with_prompt_of(task: PromptedT, options: Options) -> PromptedT:
+    """Return a task with the prompt that a request asks for."""
+    if options.input_type is not None:
+        return _with_prompt_for(task, options)
+    return task if options.prompt_name is None else _with_prompt(task, options.prompt_name)
+
+
+def _with_prompt(task: PromptedT, name: str) -> PromptedT:
     try:
         task.settings.prompt(name)
     except ValueError as error:
@@ -92,7 +106,7 @@ def _with_prompt(task: Embedding, name: str) -> Embedding:
     return replace(task, prompt_name=name)
 
 
-def _with_prompt_for(task: Embedding, options: Options) -> Embedding:
+def _with_prompt_for(task: PromptedT, options: Options) -> PromptedT:
     kind: Any = options.input_type
     if kind not in PROMPT_NAMES:
         raise invalid_field("parameters[input_type]", f"must be {' or '.join(PROMPT_NAMES)}: {quoted(kind)}")
@@ -114,10 +128,7 @@ class EmbeddingTensors(TaskTensors):
         return str(row["text"])
 
     def task_for(self, task: Embedding, options: Options) -> AnyTask:
-        if options.input_type is not None:
-            task = _with_prompt_for(task, options)
-        elif options.prompt_name is not None:
-            task = _with_prompt(task, options.prompt_name)
+        task = _with_prompt_of(task, options)
         if options.normalize is None:
             return task
         if task.settings.normalize and not options.normalize:
@@ -306,6 +317,66 @@ def _json(items: Iterator[Any]) -> bytes:
     return b"[%s]" % b", ".join(json.dumps(part, ensure_ascii=False)[1:-1].encode() for part in parts)
 
 
+class SparseEmbeddingTensors(TaskTensors):
+    """Texts -> weights of tokens, largest first."""
+
+    task = SparseEmbedding.name
+    options = ("truncate", "top_k", "prompt_name", "input_type")
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [
+            TensorSpec("index", "INT64", (-1, -1)),
+            TensorSpec("weight", "FP32", (-1, -1)),
+            TensorSpec("num_weights", "INT64", (-1,)),
+        ]
+
+    def example(self, row: Row, task: Any) -> str:
+        return str(row["text"])
+
+    def task_for(self, task: SparseEmbedding, options: Options) -> AnyTask:
+        return replace(_with_prompt_of(task, options), top_k=options.top_k or 0)
+
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: SparseEmbedding) -> None:
+        check_num_weights(len(windows), task)
+
+    def result(self, prediction: SparseVector, example: Any, options: Options, task: SparseEmbedding) -> Sequence[Any]:
+        return [prediction.indices, prediction.values, len(prediction.indices)]
+
+
+class TokenEmbeddingTensors(TaskTensors):
+    """Texts -> vectors of tokens."""
+
+    task = TokenEmbedding.name
+    options = ("truncate", "prompt_name", "input_type")
+
+    def outputs(self, model: Model) -> list[TensorSpec]:
+        return [
+            TensorSpec("embedding", "FP32", (-1, -1, model.manifest.hidden_size)),
+            TensorSpec("num_vectors", "INT64", (-1,)),
+        ]
+
+    def example(self, row: Row, task: Any) -> str:
+        return str(row["text"])
+
+    def task_for(self, task: TokenEmbedding, options: Options) -> AnyTask:
+        return replace(_with_prompt_of(task, options), is_query=options.input_type == "query")
+
+    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: TokenEmbedding) -> None:
+        lengths = [len(window) for items in windows for window in items]
+        check_num_vectors(len(lengths) * max(lengths, default=0))  # with padding
+
+    def result(self, prediction: TokenVectors, example: Any, options: Options, task: TokenEmbedding) -> Sequence[Any]:
+        return [prediction.vectors, len(prediction.vectors)]
+
+    def arrays(self, results: Sequence[Sequence[Any]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+        vectors, num_vectors = specs
+        counts = _stacked([result[1] for result in results], num_vectors)
+        padded = np.zeros((len(results), max(counts, default=1), vectors.shape[2]), np.float32)
+        for row, (found, count) in zip(padded, results, strict=True):
+            row[:count] = found
+        return {vectors.name: padded, num_vectors.name: counts}
+
+
 TASK_TENSORS: dict[str, TaskTensors] = {
     tensors.task: tensors
     for tensors in (
@@ -316,6 +387,8 @@ TASK_TENSORS: dict[str, TaskTensors] = {
         MaskedLMTensors(),
         MultipleChoiceTensors(),
         TaggingTensors(),
+        SparseEmbeddingTensors(),
+        TokenEmbeddingTensors(),
     )
 }
 """Tensors by name of the task."""

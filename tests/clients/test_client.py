@@ -25,6 +25,8 @@ from bertline.v1 import encoder_pb2 as pb
 
 METHODS = (
     "embed",
+    "embed_sparse",
+    "embed_tokens",
     "classify",
     "regress",
     "choose",

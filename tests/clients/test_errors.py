@@ -457,6 +457,7 @@ NAN = float("nan")
         ("tag", [pb.TagResult(words=[pb.TaggedWord(score=NAN)])]),
         ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(tokens=[pb.TokenScore(score=NAN)])])]),
         ("fill_mask", [pb.FillMaskResult(masks=[pb.MaskFill(targets=[pb.TokenScore(score=NAN)])])]),
+        ("embed_sparse", [pb.SparseVector(indices=[1], values=[NAN])]),
         ("regress", [NAN]),
         ("rerank", [pb.RerankResult(documents=[pb.RankedDocument(score=NAN)])]),
     ],

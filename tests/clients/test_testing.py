@@ -31,6 +31,7 @@ from serving.core.errors import (
     UnavailableError,
 )
 from serving.grpc_api.status import status_of
+from tests.clients.wire.plain import plain
 from tests.serving.conftest import serve
 from tests.serving.models import SETTINGS, edit_manifest, write_model
 
@@ -61,7 +62,19 @@ def ask(client: Client, method: str, **options: Any) -> Any:
     return getattr(client, method)([inputs.get(method, "a text")], **options)
 
 
-METHODS = ("embed", "classify", "regress", "choose", "answer", "rerank", "tag", "fill_mask", "tokenize")
+METHODS = (
+    "embed",
+    "embed_sparse",
+    "embed_tokens",
+    "classify",
+    "regress",
+    "choose",
+    "answer",
+    "rerank",
+    "tag",
+    "fill_mask",
+    "tokenize",
+)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,7 +85,7 @@ def test_answers_are_the_same_every_time(method: str) -> None:
         with FakeServer() as server, Client(server.target) as client:
             answers += [ask(client, method), ask(client, method)]
 
-    assert all(np.array_equal(answers[0], other) for other in answers[1:])
+    assert all(plain(other) == plain(answers[0]) for other in answers[1:])
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +106,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
             name="inference", task="classification", max_seq_length=32, labels=SETTINGS["classification"]["labels"]
         )
     )
-    for task, length in {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32}.items():
+    lengths = {"multiple-choice": 16, "spans": 16, "tagging": 16, "masked-lm": 32, "sparse-embedding": 32}
+    lengths |= {"token-embedding": 16}
+    for task, length in lengths.items():
         write_model(models, task, task=task)
         about = {"settings": SETTINGS[task]}
         fakes.append(FakeModel(name=task, task=task, max_seq_length=length, manifest=about))
@@ -112,6 +127,16 @@ def targets(tmp_path_factory: pytest.TempPathFactory):
         lambda client: client.embed(["cat"], model="other"),
         lambda client: client.embed(["cat"], model="embedder", version="7"),
         lambda client: client.embed(["cat"], model="sorter"),
+        lambda client: client.embed_sparse(["cat", ""]),
+        lambda client: client.embed_sparse(["cat " * 100]),
+        lambda client: client.embed_sparse(["cat"], model="embedder"),
+        lambda client: client.embed_sparse(["cat"], prompt_name="passage"),
+        lambda client: client.embed_sparse(["cat"], prompt_name="query", input_type="query"),
+        lambda client: client.embed_tokens(["cat", ""]),
+        lambda client: client.embed_tokens(["cat " * 100]),
+        lambda client: client.embed_tokens(["cat"], prompt_name="passage"),
+        lambda client: client.rerank([("cat", ["dog", ""])], model="token-embedding"),
+        lambda client: client.rerank([("cat", ["dog"])], model="token-embedding", label="dog"),
         lambda client: client.classify(["cat"]),
         lambda client: client.classify([("cat", "")], model="sorter"),
         lambda client: client.regress([("cat", "cat")]),
@@ -232,7 +257,8 @@ def test_an_overload_is_that_of_a_real_server(server: FakeServer) -> None:
         ("choose", [("cat", "dog", ["bird", "tree near"]), ("cat " * 12, ["bird"] * 4)], {}),
         ("choose", [("cat " * 20, ["bird", "tree"])], {"truncate": True}),
         ("answer", [("cat", ["dog", "bird"])], {}),
-        ("rerank", [("cat", ["dog", "bird"]), ("dog", ["cat"])], {"top_n": 1}),
+        ("embed_sparse", ["cat " * 100, "dog"], {"truncate": True}),
+        ("rerank", [("cat", ["dog", "bird"]), ("dog", ["cat"])], {"top_n": 1, "model": "spans"}),
         ("zero_shot", ["cat", "dog " * 40], {"labels": ["a", "bird"], "truncate": True, "template": "{}"}),
         ("tag", [["cat", "dog"], "cat"], {}),
         ("fill_mask", ["[MASK] " + "cat " * 40 + "[MASK]"], {"truncate": True}),

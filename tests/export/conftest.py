@@ -122,6 +122,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, save_checkpoint: Save)
         "classification": save_checkpoint(root / "classification", "BertForSequenceClassification", **labels),
         "spans": save_checkpoint(root / "spans", "BertForQuestionAnswering", max_position_embeddings=80),
         "masked-lm": save_checkpoint(root / "masked-lm", "BertForMaskedLM"),
+        "token-embedding": save_checkpoint(root / "token-embedding"),
+        "sparse-embedding": save_checkpoint(root / "sparse-embedding", "BertForMaskedLM"),
         "regression": save_checkpoint(root / "regression", "BertForSequenceClassification", num_labels=1),
         "multiple-choice": save_checkpoint(root / "multiple-choice", "BertForMultipleChoice"),
         "tagging": save_checkpoint(root / "tagging", "BertForTokenClassification", **tags),

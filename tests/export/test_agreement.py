@@ -104,7 +104,7 @@ def test_every_task_decides_or_gives_numbers():
     """Labelled regressions and vectors decide nothing; all others do."""
     deciding = {name for name, task in TASKS.items() if "decisions" in vars(task)}
 
-    assert TASKS.keys() - deciding == {"embedding", "regression"}
+    assert TASKS.keys() - deciding == {"embedding", "sparse-embedding", "token-embedding", "regression"}
 
 
 def test_neighbours_of_an_export_are_those_of_the_graph_and_transformers(tmp_path, checkpoints):
@@ -209,4 +209,4 @@ def test_tasks_without_decisions_compare_nothing(checkpoints, exported):
     labelled = {name for name, task in tasks.items() if compares(task, scored=True)}
 
     assert unlabelled == {"embedding", "classification", "tagging", "masked-lm"}
-    assert labelled == tasks.keys() - {"regression"}
+    assert labelled == tasks.keys() - {"regression", "sparse-embedding", "token-embedding"}

@@ -40,6 +40,8 @@ from training.task_card import CARD_FILE, TaskCard
 CHOICES = ("One answer.", "Another answer.")
 EXAMPLES = {
     "embedding": ["A text to embed.", "Another text."],
+    "sparse-embedding": ["A text to embed."],
+    "token-embedding": ["A text to embed."],
     "classification": [ClassificationExample("A text.")],
     "regression": [RegressionExample("A text.")],
     "multiple-choice": [MultipleChoiceExample(question="A question?", choices=CHOICES)],
@@ -74,6 +76,8 @@ def expected(task, model):
     predictions = predict(known_task, EXAMPLES[task], ort_run(model.model_path))
     return {
         "embedding": lambda: predictions,
+        "sparse-embedding": lambda: tuple(map(known_task.tokenizer.token, predictions[0].indices[:5].tolist())),
+        "token-embedding": lambda: predictions[0].vectors.shape,
         "regression": lambda: predictions[0],
         "classification": lambda: [predictions[0].label],
         "multiple-choice": lambda: CHOICES[predictions[0].choice],
@@ -88,6 +92,8 @@ def test_onnxruntime_snippet_predicts_like_the_task(task, exported):
     """The snippet for plain ONNX Runtime gives the predictions of the task."""
     found = run(snippet(exported[task], "InferenceSession"))
 
+    if task == "token-embedding":  # of a batch with one text
+        found = found[1:]
     if task == "tagging":  # the first piece of each word
         found = [label for token, label in found if not token.startswith(("##", "[CLS]", "[SEP]"))]
     if task in ("embedding", "regression"):
@@ -151,9 +157,8 @@ def test_snippets_of_other_libraries_run(exported):
     pytest.importorskip("sentence_transformers")
 
     vectors = run(snippet(exported["embedding"], "sentence_transformers"))
-    logits = {
-        task: run(snippet(exported[task], "optimum")) for task in EXAMPLES.keys() - {"embedding", "multiple-choice"}
-    }
+    others = EXAMPLES.keys() - {"embedding", "sparse-embedding", "token-embedding", "multiple-choice"}
+    logits = {task: run(snippet(exported[task], "optimum")) for task in others}
 
     np.testing.assert_allclose(vectors, expected("embedding", exported["embedding"]), atol=1e-4)
     np.testing.assert_allclose(logits["regression"][0, 0], expected("regression", exported["regression"]), atol=1e-4)

@@ -156,6 +156,19 @@ def test_every_task_equals_transformers(task, tmp_path):
     check_equals_transformers("roformer", task, tmp_path)
 
 
+def test_sparse_vectors(tmp_path):
+    """The graph of a RoFormer gives the weights of SPLADE for the logits of transformers."""
+    model = create("roformer", "masked-lm", tmp_path / "checkpoint")
+    directory = export(tmp_path, "sparse-embedding")
+    run = ort_run(directory.model_path)
+
+    for rows, length in SHAPES:
+        arrays = random_batch("roformer", directory.manifest.vocab_size, rows, length)
+        logits = transformers_outputs("roformer", model, "masked-lm", arrays)["logits"]
+        expected = np.log1p(np.maximum(logits, 0) * arrays["attention_mask"][..., None]).max(1)
+        np.testing.assert_allclose(run(arrays)["sparse_embedding"], expected, atol=1e-4, rtol=1e-4)
+
+
 def test_token_types_follow_transformers(tmp_path):
     """Token types are left out where the tokenizer of the family has none."""
     check_equals_transformers("big_bird", "classification", tmp_path)

@@ -106,6 +106,8 @@ def all_tasks(tmp_path_factory):
         "scorer": write_model(models, "scorer", task="regression", seed=4),
         "chooser": write_model(models, "chooser", task="multiple-choice", seed=5),
         "tagger": write_model(models, "tagger", task="tagging", seed=6),
+        "sparse": write_model(models, "sparse", task="sparse-embedding", seed=7),
+        "tokens": write_model(models, "tokens", task="token-embedding", seed=8),
     }
     return models, references
 

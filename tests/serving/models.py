@@ -33,6 +33,17 @@ SETTINGS = {
     "classification": {"max_seq_length": 32, "labels": ["no", "maybe", "entailment"]},
     "spans": {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "n_best_size": 5, "unanswerable": True},
     "masked-lm": {"max_seq_length": 32},
+    "token-embedding": {
+        "max_seq_length": 16,
+        "normalize": True,
+        "query_length": 8,
+        "query_prefix": "?",
+        "document_prefix": "##s",
+        "skiplist_words": ["."],
+        "do_query_expansion": True,
+        "prompts": {"query": "the old "},
+    },
+    "sparse-embedding": {"max_seq_length": 32, "prompts": {"query": "the old "}},
     "regression": {"max_seq_length": 32},
     "multiple-choice": {"max_seq_length": 16},
     "tagging": {"max_seq_length": 16, "doc_stride": 6, "labels": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]},
@@ -56,7 +67,7 @@ class Weights:
     def hidden(self, features):
         """Return the hidden states of one sequence, [length, hidden]."""
         hidden = self.embedding[features.input_ids] + self.types[features.token_type_ids]
-        return hidden + hidden.mean(axis=0)
+        return hidden + hidden[: len(hidden) - getattr(features, "num_unattended", 0)].mean(axis=0)
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,8 @@ class Reference:
         hidden = self.weights.hidden(features)
         if self.task.name == "embedding":
             return {"sentence_embedding": hidden.mean(axis=0)}
+        if self.task.name == "token-embedding":
+            return {"token_embeddings": hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)}
         logits = hidden @ self.weights.head
         if self.task.name in ("classification", "regression"):
             return {"logits": logits[0]}
@@ -77,6 +90,8 @@ class Reference:
             return {"logits": logits[0, 0]}
         if self.task.name in ("masked-lm", "tagging"):
             return {"logits": logits}
+        if self.task.name == "sparse-embedding":
+            return {"sparse_embedding": np.log1p(np.maximum(logits, 0)).max(axis=0)}
         return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
 
     def predict(self, examples, truncate=True, **changes):
@@ -109,7 +124,9 @@ def write_model(
     tokenizer = build_tokenizer(VOCAB)
     tokenizer.save(str(directory / TOKENIZER_FILE))
     num_ids = changes.get("vocab_size", len(VOCAB))
-    head_size = {"classification": 3, "spans": 2, "masked-lm": num_ids, "tagging": 5}.get(task, 1)
+    head_size = {"classification": 3, "spans": 2, "masked-lm": num_ids, "sparse-embedding": num_ids, "tagging": 5}.get(
+        task, 1
+    )
     weights = Weights.random(seed, hidden_size, head_size)
     if edit:
         edit(weights)
@@ -139,7 +156,12 @@ def edit_manifest(directory, **changes):
 
 
 def _output_names(task):
-    names = {"embedding": ("sentence_embedding",), "spans": ("start_logits", "end_logits")}
+    names = {
+        "embedding": ("sentence_embedding",),
+        "sparse-embedding": ("sparse_embedding",),
+        "token-embedding": ("token_embeddings",),
+        "spans": ("start_logits", "end_logits"),
+    }
     return names.get(task, ("logits",))
 
 
@@ -192,6 +214,20 @@ def make_graph(task, weights, passes):
         constants["head"] = weights.head
         nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"]))
         outputs = {"logits": ["batch", "length", weights.head.shape[1]]}
+    elif task == "token-embedding":
+        nodes.append(helper.make_node("LpNormalization", [last], ["token_embeddings"], axis=-1, p=2))
+        outputs = {"token_embeddings": ["batch", "length", hidden_size]}
+    elif task == "sparse-embedding":
+        constants |= {"head": weights.head, "one": np.array(1, np.float32)}
+        nodes += [
+            helper.make_node("MatMul", [last, "head"], ["logits"]),
+            helper.make_node("Relu", ["logits"], ["positive"]),
+            helper.make_node("Mul", ["positive", "mask3"], ["attended_logits"]),
+            helper.make_node("ReduceMax", ["attended_logits"], ["largest"], axes=[1], keepdims=0),
+            helper.make_node("Add", ["largest", "one"], ["more"]),
+            helper.make_node("Log", ["more"], ["sparse_embedding"]),
+        ]
+        outputs = {"sparse_embedding": ["batch", weights.head.shape[1]]}
     elif task == "spans":
         constants |= {"start": weights.head[:, 0], "end": weights.head[:, 1]}
         nodes += [helper.make_node("MatMul", [last, name], [f"{name}_logits"]) for name in ("start", "end")]

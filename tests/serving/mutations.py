@@ -69,6 +69,8 @@ def _infer(rng):
             ("reader", ["question", "context"]),
             ("filler", ["text"]),
             ("tagger", ["text"]),
+            ("sparse", ["text"]),
+            ("tokens", ["text"]),
             ("embedder", ["input_ids", "attention_mask"]),
         ]
     )
@@ -87,6 +89,22 @@ def sound(rng, method):
         "Embed": lambda: pb.EmbedRequest(
             model=_model(rng, "embedder"), texts=_texts(rng), truncate=truncate, windows=rng.random() < 0.3
         ),
+        "EmbedSparse": lambda: pb.EmbedSparseRequest(
+            model=_model(rng, "sparse"),
+            texts=_texts(rng),
+            truncate=truncate,
+            top_k=top_k,
+            return_tokens=rng.random() < 0.5,
+            input_type=rng.choice([0, 0, 1, 2, 7]),
+        ),
+        "EmbedTokens": lambda: pb.EmbedTokensRequest(
+            model=_model(rng, "tokens"),
+            texts=_texts(rng),
+            truncate=truncate,
+            input_type=rng.choice([0, 1, 2, 7]),
+            format=rng.choice([0, 0, 1, 2, 9]),
+            return_offsets=rng.random() < 0.5,
+        ),
         "Classify": lambda: pb.ClassifyRequest(
             model=_model(rng, "classifier"), inputs=_pairs(rng), truncate=truncate, top_k=top_k
         ),
@@ -103,7 +121,7 @@ def sound(rng, method):
             top_k=top_k,
         ),
         "Rerank": lambda: pb.RerankRequest(
-            model=_model(rng, rng.choice(["scorer", "reader", "classifier"])),
+            model=_model(rng, rng.choice(["scorer", "reader", "classifier", "tokens"])),
             inputs=[pb.RerankInput(query="who", documents=[item, text(rng, 40)]) for item in _texts(rng)],
             truncate=truncate,
             top_n=top_k,

@@ -38,6 +38,19 @@ VALUES = {
         },
     ),
     "masked-lm": st.fixed_dictionaries({}, optional={"max_seq_length": LENGTHS}),
+    "token-embedding": st.fixed_dictionaries(
+        {},
+        optional={
+            "query_length": st.just(0) | st.integers(8, 512),
+            "layers": st.just(["dense identity"]),
+            "query_prefix": st.text(),
+            "skiplist_words": st.lists(st.text()),
+            "do_query_expansion": st.booleans(),
+        },
+    ),
+    "sparse-embedding": st.fixed_dictionaries(
+        {}, optional={"pooling": st.just("sum"), "activation": st.just("log1p_relu"), "top_k": st.integers(1, 5000)}
+    ),
     "regression": st.fixed_dictionaries(
         {}, optional={"max_seq_length": LENGTHS, "activation": st.just("sigmoid"), "label_mean": st.floats(-9, 9)}
     ),
@@ -70,7 +83,11 @@ WRONG = [
     ("sentiment", {}, r"unknown task: `sentiment` \(one of: embedding, classification, spans, masked-lm, regr"),
     (["spans"], {}, "unknown task"),
     ("embedding", [], r"settings of task `embedding` must be an object: `\[\]`"),
-    ("embedding", {"poling": "cls"}, r"unknown key `settings.poling` \(known: max_seq_length, pooling, normalize, "),
+    (
+        "embedding",
+        {"poling": "cls"},
+        r"unknown key `settings.poling` \(known: max_seq_length, prompts, default_prompt_name, pooling, ",
+    ),
     ("embedding", {"max_seq_length": "128"}, '`settings.max_seq_length` must be a whole number: `"128"`'),
     ("embedding", {"max_seq_length": 128.0}, r"`settings.max_seq_length` must be a whole number: `128\.0`"),
     ("embedding", {"max_seq_length": True}, "`settings.max_seq_length` must be a whole number: `true`"),

@@ -1,15 +1,18 @@
-"""Sentence embeddings: the last hidden states, pooled, and the layers of sentence-transformers after pooling."""
+"""Vectors of texts: hidden states, pooled, with the layers of sentence-transformers; and sparse ones of a masked LM."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tasks.base import TaskSettings
 from tasks.embedding import EmbeddingSettings, Pooling, activation_of
+from tasks.sparse_embedding import SPARSE_VECTOR, SparseEmbeddingSettings
+from tasks.token_embedding import TOKEN_VECTORS, TokenEmbeddingSettings
 
 DENSE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -50,12 +53,22 @@ def embed(hidden_BLD: Tensor, attention_mask_BL: Tensor, settings: EmbeddingSett
         dense: linear layers by their place in `settings.layers`.
     """
     x_BD = torch.cat([pool(hidden_BLD, attention_mask_BL, item) for item in settings.poolings], dim=-1)
-    for index, layer in enumerate(settings.layers):
+    return _apply_layers(x_BD, settings.layers, dense)
+
+
+def _apply_layers(x: Tensor, layers: Sequence[str], dense: nn.ModuleDict) -> Tensor:
+    """Return the last axis of `x` after layers.
+
+    Args:
+        layers: as `EmbeddingSettings.layers`.
+        dense: linear layers by their place in `layers`.
+    """
+    for index, layer in enumerate(layers):
         if activation := activation_of(layer):
-            x_BD = DENSE_ACTIVATIONS[activation](dense[str(index)](x_BD))
+            x = DENSE_ACTIVATIONS[activation](dense[str(index)](x))
         else:
-            x_BD = F.normalize(x_BD, dim=-1)
-    return x_BD
+            x = F.normalize(x, dim=-1)
+    return x
 
 
 class SentenceEmbedder(nn.Module):
@@ -76,3 +89,69 @@ class SentenceEmbedder(nn.Module):
         hidden_BLD = self.model.bert(input_ids, attention_mask, token_type_ids)
         x_BD = embed(hidden_BLD, attention_mask, self.settings, self.model.dense)
         return {"sentence_embedding": F.normalize(x_BD, dim=-1) if self.settings.normalize else x_BD}
+
+
+class SparseEmbedder(nn.Module):
+    """A masked LM with the output `sparse_embedding` [B, V].
+
+    Source: `SpladePooling` of sentence-transformers.
+    """
+
+    def __init__(self, model: nn.Module, settings: SparseEmbeddingSettings) -> None:
+        """Wrap a network.
+
+        Args:
+            model: network with the output `logits` [B, L, V].
+            settings: pooling and activation.
+        """
+        super().__init__()
+        self.model = model
+        self.settings = settings
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        logits_BLV = self.model(input_ids, attention_mask, token_type_ids)["logits"].float()
+        weights_BLV = torch.log1p(F.relu(logits_BLV)) * attention_mask[..., None]
+        if self.settings.activation == "log1p_relu":
+            weights_BLV = torch.log1p(weights_BLV)
+        return {SPARSE_VECTOR: weights_BLV.amax(1) if self.settings.pooling == "max" else weights_BLV.sum(1)}
+
+
+class TokenEmbedder(nn.Module):
+    """An encoder with the output `token_embeddings` [B, L, D].
+
+    Source: `ColBERT` of PyLate.
+    """
+
+    def __init__(self, model: nn.Module, settings: TokenEmbeddingSettings) -> None:
+        """Wrap a network.
+
+        Args:
+            model: as for SentenceEmbedder.
+            settings: layers over each token.
+        """
+        super().__init__()
+        self.model: Any = model
+        self.settings = settings
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        x_BLD = self.model.bert(input_ids, attention_mask, token_type_ids).float()
+        x_BLD = _apply_layers(x_BLD, self.settings.layers, self.model.dense)
+        return {TOKEN_VECTORS: F.normalize(x_BLD, dim=-1) if self.settings.normalize else x_BLD}
+
+
+_EMBEDDERS: dict[type[TaskSettings], Callable[..., nn.Module]] = {
+    EmbeddingSettings: SentenceEmbedder,
+    SparseEmbeddingSettings: SparseEmbedder,
+    TokenEmbeddingSettings: TokenEmbedder,
+}
+
+
+def with_task_outputs(model: nn.Module, settings: TaskSettings) -> nn.Module:
+    """Return a network that gives the outputs of a task: itself, or with what turns them into vectors.
+
+    Args:
+        model: network of the task, or of its `network`.
+        settings: settings of the task.
+    """
+    embedder = _EMBEDDERS.get(type(settings))
+    return embedder(model, settings) if embedder else model

@@ -48,6 +48,21 @@ USAGES = {
         python="print([item.token for item in client.fill_mask({examples}, model={model})[0][0].tokens])",
         examples=f'["The {MASK} is old."]',
     ),
+    "sparse-embedding": Usage(
+        sentence="An encoder that turns texts into weights of the tokens of its vocabulary",
+        pipeline_tag="feature-extraction",
+        auto_class="AutoModelForMaskedLM",
+        command='embed-sparse {model} --tokens "A text to embed."',
+        python="print(client.embed_sparse({examples}, model={model}, top_k=5, return_tokens=True)[0].tokens)",
+        examples='["A text to embed."]',
+    ),
+    "token-embedding": Usage(
+        sentence="An encoder that turns each token of a text into a vector",
+        pipeline_tag="feature-extraction",
+        command='embed-tokens {model} "A text to embed."',
+        python="print(client.embed_tokens({examples}, model={model})[0].vectors.shape)",
+        examples='["A text to embed."]',
+    ),
     "classification": Usage(
         sentence="An encoder that labels a text or a pair of texts",
         pipeline_tag="text-classification",

@@ -14,6 +14,8 @@ from bertline._calls import (
     choose_call,
     classify_call,
     embed_call,
+    embed_sparse_call,
+    embed_tokens_call,
     fill_mask_call,
     regress_call,
     tag_call,
@@ -88,10 +90,14 @@ _EMBED = partial(
     input_type=None,
     format="float32",
 )
+_EMBED_SPARSE = partial(embed_sparse_call, top_k=None, return_tokens=False, prompt_name=None, input_type=None)
+_EMBED_TOKENS = partial(embed_tokens_call, input_type=None, prompt_name=None, format="float32", return_offsets=False)
 _INPUT_MAKERS = {
     maker.operation.task: maker
     for maker in (
         _InputMaker(OPERATIONS["embed"], _EMBED),
+        _InputMaker(OPERATIONS["embed_sparse"], _EMBED_SPARSE),
+        _InputMaker(OPERATIONS["embed_tokens"], _EMBED_TOKENS),
         _InputMaker(OPERATIONS["classify"], partial(classify_call, top_k=None)),
         _InputMaker(OPERATIONS["regress"], regress_call),
         _InputMaker(OPERATIONS["choose"], choose_call, _with_choices),

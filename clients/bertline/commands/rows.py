@@ -39,6 +39,17 @@ class Dtype(StrEnum):
     binary = "binary"
 
 
+PromptName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Put this prompt of the model before each text; '' for none. Default: the model's default prompt.",
+    ),
+]
+InputTypeOption = Annotated[
+    InputTypeName | None,
+    typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
+]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Give files with --input.", show_default=False)]
 Question = Annotated[str | None, typer.Argument(help="Question. Give files with --input.", show_default=False)]
 
@@ -64,17 +75,8 @@ def embed(
             "--windows", help="Split long texts into windows, each with the prompt, and average their vectors."
         ),
     ] = False,
-    prompt_name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Put this prompt of the model before each text; '' for none. Default: the model's default prompt.",
-        ),
-    ] = None,
-    input_type: Annotated[
-        InputTypeName | None,
-        typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
-    ] = None,
+    prompt_name: PromptName = None,
+    input_type: InputTypeOption = None,
     dtype: Annotated[
         Dtype,
         typer.Option(
@@ -94,6 +96,39 @@ def embed(
         **({"format": dtype.value} if dtype in (Dtype.int8, Dtype.binary) else {}),
     }
     job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype is Dtype.binary else dtype.value)
+
+
+def embed_sparse(
+    job: JobOptions,
+    texts: Texts = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=MAX_COUNT, help="Maximum number of weights for each text. Default: the model's."
+        ),
+    ] = None,
+    return_tokens: Annotated[
+        bool, typer.Option("--tokens", help="Also return the tokens, not only their ids.")
+    ] = False,
+    prompt_name: PromptName = None,
+    input_type: InputTypeOption = None,
+) -> None:
+    """Embed texts as weights of tokens of the vocabulary (SPLADE). Rows need `text`."""
+    options = {
+        "top_k": top_k,
+        "return_tokens": return_tokens,
+        "prompt_name": prompt_name,
+        "input_type": input_type and input_type.value,
+    }
+    job.run(OPERATIONS["embed_sparse"], _rows(texts), options)
+
+
+def embed_tokens(
+    job: JobOptions, texts: Texts = None, input_type: InputTypeOption = None, prompt_name: PromptName = None
+) -> None:
+    """Embed texts as a vector for each token (ColBERT). Rows need `text`."""
+    options = {"input_type": input_type and input_type.value, "prompt_name": prompt_name}
+    job.run(OPERATIONS["embed_tokens"], _rows(texts), options)
 
 
 def classify(

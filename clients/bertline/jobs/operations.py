@@ -18,9 +18,11 @@ from bertline.results import (
     Model,
     Ranking,
     Span,
+    SparseVector,
     TaggedWord,
     Tagging,
     TokenScore,
+    TokenVectors,
 )
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
@@ -162,6 +164,15 @@ def _vector(vector: np.ndarray) -> dict[str, Any]:
     return {"vector": [float(number) for number in vector.astype(str).tolist()]}
 
 
+def _sparse_vector(result: SparseVector) -> dict[str, Any]:
+    tokens = {"tokens": list(result.tokens)} if result.tokens else {}
+    return {"indices": result.indices.tolist(), "values": [_short(value) for value in result.values], **tokens}
+
+
+def _token_vectors(result: TokenVectors) -> dict[str, Any]:
+    return {"vectors": [_vector(vector)[VECTOR] for vector in result.vectors]}
+
+
 VECTOR = "vector"
 _LABELS = [{"label": str, "score": float}]
 _SPANS = [{"start": int, "end": int, "text": str, "score": float, "context": int}]
@@ -173,6 +184,24 @@ OPERATIONS = {
     operation.method: operation
     for operation in (
         Operation("embed", "embedding", _TEXT, {}, lambda columns: columns["text"], _vector),
+        Operation(
+            "embed_sparse",
+            "sparse-embedding",
+            _TEXT,
+            {},
+            lambda columns: columns["text"],
+            _sparse_vector,
+            {"indices": [int], "values": [float], "tokens": [str]},
+        ),
+        Operation(
+            "embed_tokens",
+            "token-embedding",
+            _TEXT,
+            {},
+            lambda columns: columns["text"],
+            _token_vectors,
+            {"vectors": [[float]]},
+        ),
         Operation(
             "classify",
             "classification",

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from bertline.testing._models import TASKS, FakeModel
+from bertline.testing._models import TASKS, VOCABULARY_SIZE, FakeModel
 from bertline.v1 import encoder_pb2 as pb
 
 TIMINGS = pb.Timings(tokenize_s=2**-10, queue_s=2**-9, inference_s=2**-8)  # exact as floats
 _TOKEN = re.compile(r"\[MASK\]|\w+|[^\w\s]")
-_VOCABULARY_SIZE = 30_000
 
 
 def vector(text: str, dim: int = 8) -> np.ndarray:
@@ -34,7 +33,7 @@ def _probabilities(texts: Sequence[str]) -> np.ndarray:
     return weights / weights.sum()
 
 
-def prompt_of(model: FakeModel, request: pb.EmbedRequest) -> str:
+def prompt_of(model: FakeModel, request: Any) -> str:
     """Return the prompt that a request names, or the default prompt of the model's manifest.
 
     Raises:
@@ -42,12 +41,17 @@ def prompt_of(model: FakeModel, request: pb.EmbedRequest) -> str:
     """
     settings = model.manifest.get("settings", {})
     prompts, name = settings.get("prompts", {}), settings.get("default_prompt_name")
-    if request.input_type:
+    if request.HasField("prompt_name"):
+        name = request.prompt_name
+    elif request.input_type:
         known = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
         name = next((item for item in known if item in prompts), "")
-    elif request.HasField("prompt_name"):
-        name = request.prompt_name
     return str(prompts[name]) if name else ""
+
+
+def token_id(token: str) -> int:
+    """Return the id of a token."""
+    return int(_uniform(token, 1)[0] * VOCABULARY_SIZE)
 
 
 def tokens(text: str) -> list[re.Match[str]]:
@@ -70,6 +74,34 @@ def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
         reply.vectors = np.rint(vectors * 127).astype("i1").tobytes()
     else:
         reply.vectors = vectors.astype("<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4").tobytes()
+    return reply
+
+
+def embed_sparse(model: FakeModel, request: pb.EmbedSparseRequest) -> pb.EmbedSparseReply:
+    """Return a weight for each different token of a text and its prompt, derived from the token."""
+    prompt, reply = prompt_of(model, request), pb.EmbedSparseReply(dim=VOCABULARY_SIZE)
+    for text in request.texts:
+        found = {token_id(match[0]): match[0] for match in tokens(prompt + text)}
+        weights = {number: np.float32(_uniform(f"weight of {token}", 1)[0] + 0.5) for number, token in found.items()}
+        kept = sorted(weights, key=lambda number: (-weights[number], number))[: request.top_k or None]
+        names = [found[number] for number in kept] if request.return_tokens else []
+        reply.results.add(indices=kept, values=[weights[number] for number in kept], tokens=names)
+    return reply
+
+
+def embed_tokens(model: FakeModel, request: pb.EmbedTokensRequest) -> pb.EmbedTokensReply:
+    """Return the `vector` of [CLS], [SEP] and each token of text and prompt, without a document's punctuation."""
+    prompt, is_query = prompt_of(model, request), request.input_type == pb.INPUT_TYPE_QUERY
+    reply = pb.EmbedTokensReply(dim=model.dim if request.texts else 0, format=request.format)
+    kind = "<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4"
+    for text in request.texts:
+        found = [token for token in tokens(prompt + text) if is_query or token[0][0].isalnum() or token[0] == "[MASK]"]
+        names = ["[CLS]", *(token[0] for token in found), "[SEP]"]
+        result = reply.results.add(vectors=np.array([vector(name, model.dim) for name in names]).astype(kind).tobytes())
+        if request.return_offsets:
+            places = [(0, 0), *(token.span() for token in found), (0, 0)]
+            result.starts.extend(max(0, start - len(prompt)) for start, _ in places)
+            result.ends.extend(max(0, end - len(prompt)) for _, end in places)
     return reply
 
 
@@ -176,8 +208,8 @@ def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply
         masks = []
         fitting = tokens(text)[: model.max_seq_length - 2]
         for place in range(sum(token[0] == "[MASK]" for token in fitting)):
-            first = int(_uniform(f"{text} {place}", 1)[0] * _VOCABULARY_SIZE)
-            names = [f"word{(first + rank) % _VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
+            first = int(_uniform(f"{text} {place}", 1)[0] * VOCABULARY_SIZE)
+            names = [f"word{(first + rank) % VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
             targets = [pb.TokenScore(token=name, score=_uniform(f"{text} {name}", 1)[0]) for name in request.targets]
             found = [pb.TokenScore(token=name, score=0.5 ** (rank + 1)) for rank, name in enumerate(names)]
             masks.append(pb.MaskFill(tokens=found, targets=targets))
@@ -200,7 +232,7 @@ def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
 
 
 def _add_token(result: Any, token: str, start: int = 0, end: int = 0, *, type_id: int, special: bool = True) -> None:
-    result.ids.append(int(_uniform(token, 1)[0] * _VOCABULARY_SIZE))
+    result.ids.append(token_id(token))
     result.tokens.append(token)
     result.starts.append(start)
     result.ends.append(end)
@@ -210,6 +242,8 @@ def _add_token(result: Any, token: str, start: int = 0, end: int = 0, *, type_id
 
 ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
     "Embed": embed,
+    "EmbedSparse": embed_sparse,
+    "EmbedTokens": embed_tokens,
     "Classify": classify,
     "Regress": regress,
     "Choose": choose,

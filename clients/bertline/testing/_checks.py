@@ -11,6 +11,8 @@ from bertline.testing._faults import Refusal
 from bertline.testing._models import FakeModel
 from bertline.v1 import encoder_pb2 as pb
 
+_OF_TEXTS = ("Embed", "EmbedSparse", "EmbedTokens", "FillMask", "ZeroShot")
+"""RPCs whose inputs are single texts."""
 _ANY_LENGTH = ("Answer", "Rerank", "Tag", "Tokenize")
 """RPCs that accept texts of any length."""
 
@@ -75,6 +77,12 @@ def _invalid_fields(method: str, request: Any, model: FakeModel) -> Iterator[tup
         yield from _invalid_labels(request)
     elif method == "Embed":
         yield from _invalid_options(request, model)
+    elif method == "EmbedSparse":
+        yield from _invalid_prompt(request, model)
+    elif method == "EmbedTokens":
+        yield from _invalid_prompt(request, model, exclusive=False)
+        if request.format not in (pb.VECTOR_FORMAT_UNSPECIFIED, pb.VECTOR_FORMAT_FLOAT16):
+            yield "format", f"unsupported: {request.format}"
 
 
 def _invalid_labels(request: Any) -> Iterator[tuple[str, str]]:
@@ -105,21 +113,29 @@ def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]
         yield "dimensions", f"{request.dimensions} requested, this model has {model.dim}"
     if request.format not in pb.VectorFormat.values():
         yield "format", f"unknown: {request.format}"
-    if request.input_type not in pb.InputType.values():
-        yield "input_type", f"unknown: {request.input_type}"
     if request.format == pb.VECTOR_FORMAT_INT8 and not model.manifest.get("small_vectors", True):
         yield "format", f"{model} has no scales for int8"
-    if request.input_type and request.HasField("prompt_name"):
-        yield "input_type", "set together with `prompt_name`"
     if request.window_stride and not request.windows:
         yield "window_stride", "needs `windows`"
-    try:
+    wrong_prompt = list(_invalid_prompt(request, model))
+    yield from wrong_prompt
+    if request.windows and not wrong_prompt:
         length, room = len(tokens(prompt_of(model, request))), model.max_seq_length - 2
-        if request.windows and 2 * length > room:
+        if 2 * length > room:
             yield (
                 "windows",
                 f"the prompt has `{length}` tokens, more than half of a window of {room}; set `prompt_name` to ''",
             )
+
+
+def _invalid_prompt(request: Any, model: FakeModel, *, exclusive: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the prompt of a request; it may not have both fields if `exclusive`."""
+    if request.input_type not in pb.InputType.values():
+        yield "input_type", f"unknown: {request.input_type}"
+    if exclusive and request.input_type and request.HasField("prompt_name"):
+        yield "input_type", "set together with `prompt_name`"
+    try:
+        prompt_of(model, request)
     except KeyError:
         known = ", ".join(model.manifest.get("settings", {}).get("prompts", {})) or "none"
         yield "prompt_name", f"unknown prompt: `{request.prompt_name}` (prompts of this model: {known})"
@@ -127,7 +143,7 @@ def _invalid_options(request: Any, model: FakeModel) -> Iterator[tuple[str, str]
 
 def _inputs(method: str, request: Any) -> list[tuple[str, Any]]:
     """Return each input after its path in the request."""
-    name = "texts" if method in ("Embed", "FillMask", "ZeroShot") else "inputs"
+    name = "texts" if method in _OF_TEXTS else "inputs"
     return [(f"{name}[{index}]", item) for index, item in enumerate(getattr(request, name))]
 
 

@@ -15,6 +15,8 @@ from bertline.v1 import encoder_pb2 as pb
 
 TASKS = {
     "Embed": "embedding",
+    "EmbedSparse": "sparse-embedding",
+    "EmbedTokens": "token-embedding",
     "Classify": "classification",
     "Regress": "regression",
     "Choose": "multiple-choice",
@@ -23,6 +25,8 @@ TASKS = {
     "FillMask": "masked-lm",
 }
 """Task that each RPC needs. Any model answers the other RPCs, except Rerank and ZeroShot."""
+VOCABULARY_SIZE = 30_000
+"""Number of tokens of every model."""
 RERANK, ZERO_SHOT = "Rerank", "ZeroShot"
 _NAMES = {RERANK: "rerank", ZERO_SHOT: "zero-shot"}
 """Names of RPCs whose models have other tasks."""
@@ -79,6 +83,8 @@ class FakeModel:
 
     @property
     def _settings(self) -> dict[str, Any]:
+        if self.task == "token-embedding":
+            return {"settings": {"normalize": True}}
         return {"settings": {"problem_type": "multi_label_classification"}} if self.multi_label else {}
 
     @property
@@ -87,6 +93,13 @@ class FakeModel:
         if self.task not in ("", "embedding"):
             return {}
         return {"small_vectors": {"scales": [1 / 127] * self.dim, "lengths": [1.0] * self.dim, "losses": {}}}
+
+    @property
+    def _info_dim(self) -> int:
+        """Dimension of the vectors in ListModels."""
+        if self.task == "sparse-embedding":
+            return VOCABULARY_SIZE
+        return self.dim if self.task in ("", "embedding", "token-embedding") else 0
 
     @property
     def info(self) -> pb.ModelInfo:
@@ -99,7 +112,7 @@ class FakeModel:
             task=self.task or "embedding",
             precision="fp32",
             max_seq_length=self.max_seq_length,
-            dim=self.dim if self.task in ("", "embedding") else 0,
+            dim=self._info_dim,
             labels=self.labels_for(self.task),
             digest="00" * 32,
             manifest_json=json.dumps(self._settings | self._small_vectors | self.manifest),

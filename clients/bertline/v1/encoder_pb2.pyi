@@ -138,6 +138,96 @@ class EmbedReply(_message.Message):
     format: VectorFormat
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., num_windows: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., format: _Optional[_Union[VectorFormat, str]] = ...) -> None: ...
 
+class EmbedSparseRequest(_message.Message):
+    __slots__ = ("model", "texts", "truncate", "top_k", "return_tokens", "prompt_name", "input_type")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    truncate: bool
+    top_k: int
+    return_tokens: bool
+    prompt_name: str
+    input_type: InputType
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., top_k: _Optional[int] = ..., return_tokens: _Optional[bool] = ..., prompt_name: _Optional[str] = ..., input_type: _Optional[_Union[InputType, str]] = ...) -> None: ...
+
+class SparseVector(_message.Message):
+    __slots__ = ("indices", "values", "tokens")
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    tokens: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, indices: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[float]] = ..., tokens: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EmbedSparseReply(_message.Message):
+    __slots__ = ("model", "results", "dim", "num_tokens", "num_truncated", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[SparseVector]
+    dim: int
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[SparseVector, _Mapping]]] = ..., dim: _Optional[int] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class EmbedTokensRequest(_message.Message):
+    __slots__ = ("model", "texts", "truncate", "input_type", "prompt_name", "format", "return_offsets")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    INPUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RETURN_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    truncate: bool
+    input_type: InputType
+    prompt_name: str
+    format: VectorFormat
+    return_offsets: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., texts: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., input_type: _Optional[_Union[InputType, str]] = ..., prompt_name: _Optional[str] = ..., format: _Optional[_Union[VectorFormat, str]] = ..., return_offsets: _Optional[bool] = ...) -> None: ...
+
+class TokenVectors(_message.Message):
+    __slots__ = ("vectors", "starts", "ends")
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    vectors: bytes
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, vectors: _Optional[bytes] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EmbedTokensReply(_message.Message):
+    __slots__ = ("model", "results", "dim", "format", "num_tokens", "num_truncated", "timings")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    results: _containers.RepeatedCompositeFieldContainer[TokenVectors]
+    dim: int
+    format: VectorFormat
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    num_truncated: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., results: _Optional[_Iterable[_Union[TokenVectors, _Mapping]]] = ..., dim: _Optional[int] = ..., format: _Optional[_Union[VectorFormat, str]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., num_truncated: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "inputs", "truncate", "top_k")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,16 @@ class EncoderStub:
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedReply.FromString,
                 _registered_method=True)
+        self.EmbedSparse = channel.unary_unary(
+                '/bertline.v1.Encoder/EmbedSparse',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedSparseRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedSparseReply.FromString,
+                _registered_method=True)
+        self.EmbedTokens = channel.unary_unary(
+                '/bertline.v1.Encoder/EmbedTokens',
+                request_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedTokensRequest.SerializeToString,
+                response_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedTokensReply.FromString,
+                _registered_method=True)
         self.Classify = channel.unary_unary(
                 '/bertline.v1.Encoder/Classify',
                 request_serializer=bertline_dot_v1_dot_encoder__pb2.ClassifyRequest.SerializeToString,
@@ -106,6 +116,21 @@ class EncoderServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EmbedSparse(self, request, context):
+        """Return a sparse vector for each text: weights of tokens of the vocabulary. For models of task `sparse-embedding`
+        (SPLADE).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EmbedTokens(self, request, context):
+        """Return a vector for each token of each text. For models of task `token-embedding` (ColBERT).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Classify(self, request, context):
         """Return labels with probabilities for each text or pair of texts. For models of task `classification`.
         """
@@ -150,7 +175,8 @@ class EncoderServicer:
 
     def Rerank(self, request, context):
         """Return documents in the order in which they fit a query. For models of task `regression` or `classification` that
-        were trained on pairs of query and document, and of task `spans` trained on unanswerable questions.
+        were trained on pairs of query and document, of task `spans` trained on unanswerable questions, and of task
+        `token-embedding`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,6 +218,16 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedRequest.FromString,
                     response_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedReply.SerializeToString,
+            ),
+            'EmbedSparse': grpc.unary_unary_rpc_method_handler(
+                    servicer.EmbedSparse,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedSparseRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedSparseReply.SerializeToString,
+            ),
+            'EmbedTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.EmbedTokens,
+                    request_deserializer=bertline_dot_v1_dot_encoder__pb2.EmbedTokensRequest.FromString,
+                    response_serializer=bertline_dot_v1_dot_encoder__pb2.EmbedTokensReply.SerializeToString,
             ),
             'Classify': grpc.unary_unary_rpc_method_handler(
                     servicer.Classify,
@@ -276,6 +312,60 @@ class Encoder:
             '/bertline.v1.Encoder/Embed',
             bertline_dot_v1_dot_encoder__pb2.EmbedRequest.SerializeToString,
             bertline_dot_v1_dot_encoder__pb2.EmbedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedSparse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/EmbedSparse',
+            bertline_dot_v1_dot_encoder__pb2.EmbedSparseRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.EmbedSparseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bertline.v1.Encoder/EmbedTokens',
+            bertline_dot_v1_dot_encoder__pb2.EmbedTokensRequest.SerializeToString,
+            bertline_dot_v1_dot_encoder__pb2.EmbedTokensReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,7 @@ import numpy as np
 def plain(value: Any) -> Any:
     """Convert dataclasses to objects, and tuples and arrays to lists."""
     if isinstance(value, np.ndarray):
-        return [[round(float(number), 6) for number in row] for row in value]
+        return np.round(value.astype(float), 6).tolist() if value.dtype.kind == "f" else value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, list | tuple):

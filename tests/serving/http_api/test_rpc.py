@@ -12,6 +12,8 @@ from tests.serving.http_api.requests import post, send
 TEXTS = ["the cat sees the old dog", "a bird"]
 REQUESTS = {
     "Embed": pb.EmbedRequest(texts=TEXTS),
+    "EmbedSparse": pb.EmbedSparseRequest(texts=TEXTS, top_k=5, return_tokens=True),
+    "EmbedTokens": pb.EmbedTokensRequest(texts=TEXTS, input_type="INPUT_TYPE_DOCUMENT", return_offsets=True),
     "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=text, text_pair="a dog") for text in TEXTS]),
     "Regress": pb.RegressRequest(inputs=[pb.TextInput(text=text) for text in TEXTS]),
     "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(question="the cat", choices=["the dog", "a bird"])]),

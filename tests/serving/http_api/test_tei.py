@@ -35,6 +35,45 @@ def test_embed(web, references):
     np.testing.assert_allclose(named.json(), unit, rtol=1e-4, atol=1e-5)
 
 
+def test_embed_sparse(web, references):
+    """Weights of each text are in the order of their ids, with the names of TEI."""
+    expected = [
+        [
+            {"index": index, "value": value}
+            for index, value in sorted(zip(item.indices.tolist(), item.values, strict=True))
+        ]
+        for item in references["sparse"].predict(TEXTS)
+    ]
+
+    several, one, prompted = (
+        post(web, path, body).json()
+        for path, body in (
+            ("/embed_sparse", {"inputs": TEXTS}),
+            ("/tei/sparse/embed_sparse", {"inputs": TEXTS[0], "truncate": True}),
+            ("/embed_sparse", {"inputs": TEXTS, "prompt_name": "query"}),
+        )
+    )
+
+    def rows(found):
+        return [[(item["index"], pytest.approx(item["value"], rel=1e-4)) for item in text] for text in found]
+
+    assert rows(several) == rows(expected)
+    assert rows(one) == rows(expected[:1])
+    assert prompted != several
+
+
+def test_embed_all(web, references):
+    """Each text has a list of the vectors of its tokens."""
+    expected = [item.vectors for item in references["tokens"].predict(TEXTS)]
+
+    several = post(web, "/embed_all", {"inputs": TEXTS}).json()
+    one = post(web, "/tei/tokens/embed_all", {"inputs": TEXTS[0]}).json()
+
+    assert list(map(len, several)) == list(map(len, expected))
+    for found, vectors in zip([*several, *one], [*expected, expected[0]], strict=True):
+        np.testing.assert_allclose(found, vectors, rtol=1e-4, atol=1e-5)
+
+
 def test_predict(web):
     """A text or a pair gives its labels, a list of lists a list of them; models of numbers have one label."""
     items = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[1])]
@@ -84,6 +123,8 @@ def test_info(web):
     assert found["model_id"] == "embedder"
     assert found["model_type"] == {"embedding": {"pooling": "mean"}}
     assert found["max_input_length"] > 0
+    kinds = {name: send(web, "GET", f"/tei/{name}/info").json()["model_type"] for name in ("sparse", "tokens")}
+    assert kinds == {"sparse": {"embedding": {"pooling": "splade"}}, "tokens": {"embedding": {"pooling": "none"}}}
     labels = other["model_type"]["classifier"]
     assert {str(number): label for label, number in labels["label2id"].items()} == labels["id2label"]
 
@@ -118,6 +159,11 @@ def test_the_only_model_answers(tmp_path):
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "Validation", "dimensions"),
         ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 400, "Validation", "truncation_direction"),
         ("/embed", {"inputs": "the " * 1000}, 400, "Validation", "inputs[0]"),
+        ("/embed_sparse", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
+        ("/embed_sparse", {"inputs": "a", "normalize": True}, 400, "Validation", "normalize: unknown field"),
+        ("/tei/filler/embed_sparse", {"inputs": "a"}, 400, "Validation", "does not support the task"),
+        ("/embed_all", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
+        ("/tei/embedder/embed_all", {"inputs": "a"}, 400, "Validation", "does not support the task `token-embedding`"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 400, "Validation", "inputs: must be"),
         ("/predict", {"inputs": "a", "raw_scores": True}, 400, "Validation", "raw_scores"),
         ("/tei/none/embed", {"inputs": "a"}, 404, "Backend", "`none` does not exist"),

@@ -155,6 +155,42 @@ def test_masked_lm(server):
     np.testing.assert_allclose(found["score"], [[item.score for item in mask.tokens] for mask in masks], rtol=1e-6)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"top_k": 3}, {"prompt_name": "query"}, {"input_type": "query"}])
+def test_sparse_embedding(server, parameters):
+    """Weights equal those of EmbedSparse; shorter rows are padded with 0."""
+    fields = {
+        name: value.replace("query", "INPUT_TYPE_QUERY") if name == "input_type" else value
+        for name, value in parameters.items()
+    }
+    reply = server.stub.EmbedSparse(bertline.EmbedSparseRequest(texts=TEXTS, **fields))
+
+    found = infer(server, "sparse", text=TEXTS, parameters=parameters)
+
+    assert found["num_weights"].tolist() == [len(item.indices) for item in reply.results]
+    for row, item in enumerate(reply.results):
+        count = len(item.indices)
+        assert found["index"][row, :count].tolist() == list(item.indices)
+        np.testing.assert_allclose(found["weight"][row, :count], item.values, rtol=1e-6)
+        assert not found["weight"][row, count:].any()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"input_type": "query", "truncate": True}, {"prompt_name": ""}])
+def test_token_embedding(server, parameters):
+    """Vectors equal those of EmbedTokens; shorter texts are padded with 0."""
+    texts = ["the cat sees the dog .", "river"]
+    fields = parameters | ({"input_type": "INPUT_TYPE_QUERY"} if "input_type" in parameters else {})
+    reply = server.stub.EmbedTokens(bertline.EmbedTokensRequest(texts=texts, **fields))
+
+    found = infer(server, "tokens", text=texts, parameters=parameters)
+
+    counts = [len(item.vectors) // 32 for item in reply.results]
+    assert found["num_vectors"].tolist() == counts
+    assert found["embedding"].shape == (2, max(counts), 8)
+    for row, item, count in zip(found["embedding"], reply.results, counts, strict=True):
+        np.testing.assert_allclose(row[:count].ravel(), np.frombuffer(item.vectors, "<f4"), rtol=1e-6)
+        assert not row[count:].any()
+
+
 def test_padding_of_a_vocabulary_is_no_token(tmp_path):
     """FillMask and ModelInfer return the same top_k tokens, and never ids that the tokenizer lacks."""
     write_model(tmp_path, "padded", task="masked-lm", vocab_size=10 * len(VOCAB))
@@ -287,7 +323,8 @@ def test_server_metadata_and_repository_index(server):
     assert call(server, "ServerLive").live
     assert call(server, "ServerReady").ready
     assert [(item.name, item.version, item.state) for item in index.models] == [
-        (name, "1", "READY") for name in ("chooser", "classifier", "embedder", "filler", "reader", "scorer", "tagger")
+        (name, "1", "READY")
+        for name in ("chooser", "classifier", "embedder", "filler", "reader", "scorer", "sparse", "tagger", "tokens")
     ]
 
 
