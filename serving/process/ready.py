@@ -31,7 +31,7 @@ class Ready:
 
     def __str__(self) -> str:
         count = len(self.models)
-        http = f", HTTP and a page to try them on {self.http_url}/" if self.http_url else ""
+        http = f", HTTP API and playground on {self.http_url}/" if self.http_url else ""
         return f"serving {count} model{'s' * (count != 1)} on {self.target}{http}, metrics on {self.metrics_url}"
 
 

@@ -159,4 +159,4 @@ def test_the_page_waits_for_the_models(all_tasks):
 
 def test_the_ready_line_names_the_page(web):
     """The line of a server that is ready has the address of the page."""
-    assert f"http://127.0.0.1:{port_of(web)}/," in str(web.server.ready())
+    assert f", HTTP API and playground on http://127.0.0.1:{port_of(web)}/," in str(web.server.ready())
