@@ -8,8 +8,18 @@ const INTERVAL_MS = 2000;
 const NUM_POINTS = 60;
 const SAMPLE = /^(\w+)(?:\{(.*)\})? (\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
-/** Requests of this page for itself, and health checks. */
-const OWN_ROUTES = ["/", "/metrics", "/health", "/playground/{file}", "/playground/server"];
+/** Routes and RPCs that are not counted: those that only this page calls, and health checks. */
+const OWN_ROUTES = [
+  "GET /",
+  "GET /playground/{file}",
+  "GET /playground/server",
+  "GET /metrics",
+  "GET /health",
+  "GET /v2/health/live",
+  "GET /v2/health/ready",
+  "GET /v2/models/{name}/ready",
+  "GET /v2/models/{name}/versions/{version}/ready",
+];
 const OWN_METHODS = ["ServerLive", "ServerReady", "ModelReady"];
 
 const rate = (key) => (now, before) => ((now[key] - before[key]) * 1000) / (now.time - before.time);
@@ -34,10 +44,11 @@ export function watchLoad() {
     if (!byId("load").open || document.hidden) return;
     try {
       const now = { ...totals(await (await get("metrics")).text()), time: performance.now() };
-      if (before) addPoints(points, now, before);
+      if (before && !isRestarted(now, before)) addPoints(points, now, before);
       before = now;
       show(points);
     } catch (error) {
+      before = null;
       byId("gauges").replaceChildren(element("p", { class: "notice" }, reasonOf(error)));
     }
     timer = setTimeout(poll, INTERVAL_MS);
@@ -51,6 +62,10 @@ function reasonOf({ status, message }) {
     ? "This port has no /metrics: the server shows its metrics at another address (--metrics-host)."
     : `The metrics cannot be read. ${message}`;
 }
+
+/** True if a counter has fallen: the server was started again, and rates since the earlier sample mean nothing. */
+export const isRestarted = (now, before) =>
+  ["handled", "rows", "tokens"].some((key) => now[key] < before[key]) || now.wait.count < before.wait.count;
 
 function addPoints(points, now, before) {
   GAUGES.forEach(({ read }, index) => points[index].push(read(now, before)));
@@ -75,7 +90,8 @@ function addSample(found, name, text, value) {
   else if (name === "bertline_queue_seconds_count") found.wait.count += value;
   else if (/^(http|grpc)_server_/.test(name)) {
     const labels = Object.fromEntries([...text.matchAll(LABEL)].map(([, key, content]) => [key, content]));
-    if (OWN_ROUTES.includes(labels.http_route) || OWN_METHODS.includes(labels.grpc_method)) return;
+    const route = `${labels.http_method} ${labels.http_route}`;
+    if (OWN_ROUTES.includes(route) || OWN_METHODS.includes(labels.grpc_method)) return;
     if (name.endsWith("_handled_total")) found.handled += value;
     if (name.endsWith("_handling_seconds_bucket")) {
       const bound = Number(labels.le.replace("+Inf", "Infinity"));

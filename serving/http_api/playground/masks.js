@@ -3,18 +3,20 @@
 import { element } from "./dom.js";
 import { percent } from "./numbers.js";
 import { choices, passage } from "./views.js";
-
-const SPACE = /^[Ġ▁]/;
-const PIECE = /^##/;
+import { continues, wordOf } from "./vocabulary.js";
 
 /** Show the likeliest tokens at each mask. */
-export function masks(result, text, mask) {
-  const parts = text.split(mask);
+export function masks(result, text, model) {
+  const parts = text.split(model.mask);
   const chosen = result.masks.map((item) => item.tokens[0].token);
   const filled = passage("Text with the chosen words", []);
-  const show = () => filled.replaceChildren(...fill(parts, chosen, mask));
+  const show = () => filled.replaceChildren(...fill(parts, chosen, model));
   const lists = result.masks.map(({ tokens }, number) => {
-    const items = tokens.map(({ token, score }) => ({ text: plain(token), value: percent(score), fraction: score }));
+    const items = tokens.map(({ token, score }) => ({
+      text: wordOf(token, model) || token,
+      value: percent(score),
+      fraction: score,
+    }));
     return choices(`Mask ${number + 1}`, items, (index) => {
       chosen[number] = tokens[index].token;
       show();
@@ -23,15 +25,12 @@ export function masks(result, text, mask) {
   return [filled, ...lists.flatMap((list, number) => [element("h3", {}, `Mask ${number + 1}`), list])];
 }
 
-/** Return a token without the marks that its vocabulary uses for spaces and continued words. */
-const plain = (token) => token.replace(SPACE, "").replace(PIECE, "");
-
 /** Return the parts of a text with a token between each two; masks in a part that was cut off stay. */
-function fill(parts, chosen, mask) {
+function fill(parts, chosen, model) {
   return parts.flatMap((part, number) => {
     if (number === parts.length - 1) return [part];
-    if (number >= chosen.length) return [part, mask];
-    const before = PIECE.test(chosen[number]) ? part.trimEnd() : part;
-    return [before, element("mark", { class: "answer" }, plain(chosen[number]))];
+    if (number >= chosen.length) return [part, model.mask];
+    const before = continues(chosen[number], model) ? part.trimEnd() : part;
+    return [before, element("mark", { class: "answer" }, wordOf(chosen[number], model))];
   });
 }

@@ -28,7 +28,7 @@ export async function loadModels() {
 
 /** Return a description of a model in one line. */
 export function about(model) {
-  const size = model.dim ? `${model.dim} numbers per vector` : "";
+  const size = model.dim ? `${model.dim} dimensions` : "";
   const labels = model.task === "classification" ? labelsOf(model) : "";
   return [model.task, model.precision, `reads ${model.length} tokens`, size, labels].filter(Boolean).join(" · ");
 }
@@ -46,10 +46,3 @@ export function ranks({ task, settings }) {
 /** True if a model chooses among labels that a request names: it knows what entailment is. */
 export const choosesAmongLabels = ({ task, labels }) =>
   task === "classification" && labels.some((label) => label.toLowerCase().startsWith("entail"));
-
-/** Return the mask token of a model: the first one that is a token of its own. */
-export async function maskToken(model) {
-  const names = ["[MASK]", "<mask>"];
-  const { reply } = await call("Tokenize", { model: model.reference, inputs: names.map((text) => ({ text })) });
-  return names.find((name, index) => reply.results[index].tokens.includes(name)) ?? names[0];
-}

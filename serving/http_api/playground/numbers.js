@@ -23,4 +23,5 @@ export function duration(seconds) {
 }
 
 /** Write a number of things: `1 token`, `12 tokens`. */
-export const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
+export const counted = (number, thing, things = `${thing}s`) =>
+  `${number.toLocaleString("en")} ${number === 1 ? thing : things}`;

@@ -8,6 +8,7 @@ import { counted, percent, score } from "./numbers.js";
 import { answers, entities } from "./spans.js";
 import { heatMap, mostSimilar, nearest, ranking, vectorsOf } from "./vectors.js";
 import { bars, labelBars } from "./views.js";
+import { wordOf } from "./vocabulary.js";
 
 const TOP_K = 5;
 const isTask = (task) => (model) => model.task === task;
@@ -15,11 +16,15 @@ const line = (name, label, options) => ({ kind: "line", name, label, ...options 
 const text = (name, label, options) => ({ kind: "text", name, label, ...options });
 const lines = (name, label, options) => ({ kind: "lines", name, label, ...options });
 const SECOND_TEXT = line("pair", "Second text, for models of pairs", { optional: true, isFolded: true });
-const TRUNCATE = { kind: "check", name: "truncate", label: "Cut what is too long for the model", isFolded: true };
+const TRUNCATE = { kind: "check", name: "truncate", label: "Truncate long texts", isFolded: true };
 const pair = (values) => ({ text: values.text, ...(values.pair ? { text_pair: values.pair } : {}) });
 const asInputs = (texts) => texts.map((item) => ({ text: item }));
 const queryAndDocuments = [line("query", "Query"), lines("documents", "Texts to search, one per line")];
-const rankCall = ({ query, documents }) => ({ rpc: "Rerank", body: { inputs: [{ query, documents }] } });
+const rankCall = ({ query, documents }) => ({
+  rpc: "Rerank",
+  body: { inputs: [{ query, documents }] },
+  cuts: "the query",
+});
 const secondText = (context, question, choice) => {
   if (context) return question ? `${question} ${choice}` : choice;
   return question ? choice : undefined;
@@ -28,7 +33,8 @@ const best = (documents, found) => `Best: ${documents[found[0].document]}, ${sco
 
 /**
  * Operations, in the order of the page. `fits` says which models can do it, `calls` makes requests of the values of the
- * fields (`body` without model), `texts` are the inputs whose tokens are shown, `show` returns a sentence and elements.
+ * fields (`body` without model; `cuts` is the only part that may be truncated, if there is one), `texts` are the inputs
+ * whose tokens are shown, `show` returns a sentence and elements.
  */
 const OPERATIONS = [
   {
@@ -42,7 +48,7 @@ const OPERATIONS = [
   },
   {
     id: "own-labels",
-    title: "Own labels",
+    title: "Your labels",
     fits: choosesAmongLabels,
     fields: [
       text("text", "Text"),
@@ -54,7 +60,7 @@ const OPERATIONS = [
       { rpc: "ZeroShot", body: { texts: [input], labels, template, multi_label: several } },
     ],
     texts: ({ text: input, labels, template }) =>
-      labels.map((label) => ({ text: input, text_pair: template.replaceAll("{}", label) })),
+      labels.map((label) => ({ text: input, text_pair: template.replaceAll("{}", () => label) })),
     show: ([{ results }]) => [saidLabels(results[0]), labelBars(results[0].labels)],
   },
   {
@@ -65,7 +71,7 @@ const OPERATIONS = [
     calls: (values) => [{ rpc: "Tag", body: { inputs: [{ text: values.text }] } }],
     texts: (values) => asInputs([values.text]),
     show: ([{ results }], values, model) => [
-      counted(results[0].entities.length, "mark"),
+      counted(results[0].entities.length, "entity", "entities"),
       ...entities(results[0], values.text, model.labels),
     ],
   },
@@ -75,14 +81,14 @@ const OPERATIONS = [
     fits: isTask("spans"),
     fields: [line("question", "Question"), text("context", "Context, of any length", { rows: 12 })],
     calls: ({ question, context }) => [
-      { rpc: "Answer", body: { inputs: [{ question, contexts: [context] }], top_k: TOP_K } },
+      { rpc: "Answer", body: { inputs: [{ question, contexts: [context] }], top_k: TOP_K }, cuts: "the question" },
     ],
     texts: ({ question, context }) => [{ text: question, text_pair: context }],
     show: ([{ results }], { context }) => [saidAnswer(results[0]), ...answers(results[0], context)],
   },
   {
     id: "number",
-    title: "Number",
+    title: "Regression",
     fits: isTask("regression"),
     fields: [text("text", "Text"), { ...SECOND_TEXT, isFolded: false }],
     calls: (values) => [{ rpc: "Regress", body: { inputs: [pair(values)] } }],
@@ -103,7 +109,7 @@ const OPERATIONS = [
   },
   {
     id: "choose",
-    title: "Choose",
+    title: "Multiple choice",
     fits: isTask("multiple-choice"),
     fields: [
       text("context", "Context", { optional: true }),
@@ -122,13 +128,13 @@ const OPERATIONS = [
     id: "words",
     title: "Masked words",
     fits: isTask("masked-lm"),
-    needsMask: true,
+    needsVocabulary: true,
     fields: [text("text", "Text")],
     calls: (values) => [{ rpc: "FillMask", body: { texts: [values.text], top_k: TOP_K } }],
     texts: (values) => asInputs([values.text]),
     show: ([{ results }], values, model) => [
-      results[0].masks.map(({ tokens }) => tokens[0].token).join(", "),
-      ...masks(results[0], values.text, model.mask),
+      results[0].masks.map(({ tokens }) => wordOf(tokens[0].token, model)).join(", "),
+      ...masks(results[0], values.text, model),
     ],
   },
   {
@@ -146,7 +152,7 @@ const OPERATIONS = [
     fits: isTask("embedding"),
     fields: [...queryAndDocuments, { kind: "ranker", name: "ranker", label: "Then rank with" }],
     calls: ({ ranker, ...values }) => [
-      { rpc: "Embed", body: { texts: [values.query], input_type: "INPUT_TYPE_QUERY" } },
+      { rpc: "Embed", body: { texts: [values.query], input_type: "INPUT_TYPE_QUERY" }, cuts: "the query" },
       { rpc: "Embed", body: { texts: values.documents, input_type: "INPUT_TYPE_DOCUMENT" } },
       ...(ranker ? [{ model: ranker, ...rankCall(values) }] : []),
     ],

@@ -28,12 +28,12 @@ export function entities(result, text, labels) {
   return [passage("Text with its entities", marked(text, result.entities, mark)), rows.length ? bars(rows) : none];
 }
 
-/** Show the answer in its context, and the others to choose from. "No answer" stands where its score puts it. */
+/** Show the answer in its context, and the others to choose from. "No answer" is among them, by its score. */
 export function answers(result, context) {
   const candidates = result.spans.map((span) => ({ ...span, shown: span.text }));
   if (result.no_answer_score > 0 || !result.has_answer)
     candidates.push({ score: result.no_answer_score, shown: "No answer", start: 0, end: 0 });
-  if (!result.has_answer) candidates.unshift(candidates.pop());
+  candidates.sort((a, b) => b.score - a.score);
   const text = passage("Context with the answer", [context]);
   const items = candidates.map(({ shown, score, start, end }) => ({
     text: shown,
@@ -42,7 +42,8 @@ export function answers(result, context) {
     fraction: score,
   }));
   const show = (number) => markIn(text, context, candidates[number]);
-  return [choices("Answers, best first; choose one to see it in the context", items, show), text];
+  const answer = candidates.findIndex(({ end }) => end > 0 === result.has_answer); // a threshold decides, not the score
+  return [choices("Answers, best first; choose one to see it in the context", items, show, answer), text];
 }
 
 function markIn(target, text, { start, end }) {

@@ -49,12 +49,13 @@ function cell(value) {
   return made;
 }
 
-/** Return the most similar pair of texts as a sentence. */
+/** Return the most similar pair of the texts that the heat map shows, as a sentence. */
 export function mostSimilar(vectors) {
+  const shown = vectors.slice(0, MAX_TEXTS);
   let best = { value: -Infinity };
-  vectors.forEach((vector, row) => {
+  shown.forEach((vector, row) => {
     for (let other = 0; other < row; other += 1) {
-      const value = cosine(vector, vectors[other]);
+      const value = cosine(vector, shown[other]);
       if (value > best.value) best = { value, row, other };
     }
   });
@@ -73,7 +74,7 @@ export function ranking(documents, found, before) {
   return bars(
     found.map((item) => ({
       text: documents[item.document],
-      note: `line ${item.document + 1}${places ? `, place ${places.indexOf(item.document) + 1} by vectors` : ""}`,
+      note: `text ${item.document + 1}${places ? `, place ${places.indexOf(item.document) + 1} by vectors` : ""}`,
       value: score(item.score),
       fraction: isFraction ? item.score : undefined,
     })),

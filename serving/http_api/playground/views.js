@@ -35,8 +35,8 @@ export const labelBars = (labels) =>
 export const passage = (name, parts) =>
   element("div", { class: "passage", dir: "auto", tabindex: "0", role: "region", "aria-label": name }, ...parts);
 
-/** Make rows of which one is chosen at a time. `choose` is called with the number of a row, at first with 0. */
-export function choices(name, items, choose) {
+/** Make rows of which one is chosen at a time. `choose` is called with the number of a row, at first with `chosen`. */
+export function choices(name, items, choose, chosen = 0) {
   const rows = bars(items);
   rows.setAttribute("aria-label", name);
   const select = (number) => {
@@ -51,12 +51,13 @@ export function choices(name, items, choose) {
     button.append(...row.firstChild.childNodes);
     row.firstChild.replaceWith(button);
   });
-  if (items.length) select(0);
+  if (items.length) select(chosen);
   return rows;
 }
 
+const MAX_NAMED = 5;
 const STAGES = [
-  ["tokenize_s", "Tokenise"],
+  ["tokenize_s", "Tokenize"],
   ["queue_s", "Queue"],
   ["inference_s", "Inference"],
 ];
@@ -65,7 +66,7 @@ const STAGES = [
 export function timings(calls) {
   const total = (read) => calls.reduce((sum, item) => sum + read(item), 0);
   const stages = STAGES.map(([key, name]) => [name, total(({ reply }) => reply.timings?.[key] ?? 0)]);
-  const all = [...stages, ["Until the reply", total(({ seconds }) => seconds)]];
+  const all = [...stages, ["Total", total(({ seconds }) => seconds)]];
   const pairs = all.map(([name, seconds]) =>
     element("div", {}, element("dt", {}, name), element("dd", {}, duration(seconds))),
   );
@@ -73,10 +74,22 @@ export function timings(calls) {
   return [element("dl", { class: "timings" }, ...pairs), ...several];
 }
 
-/** Return a warning if tokens were cut, as a list of elements. */
-export function cutWarning(calls) {
-  const numbers = calls.flatMap(({ reply }) => reply.num_truncated ?? []);
-  const cut = numbers.reduce((sum, number) => sum + number, 0);
-  if (!cut) return [];
-  return [element("p", { class: "notice" }, `${counted(cut, "token")} too many: the model did not read the end.`)];
+/** Return a warning for each call whose texts were cut. `asked` has what may be cut, if that is not every text. */
+export const cutWarnings = (calls, asked) =>
+  calls.flatMap(({ reply }, index) => {
+    const numbers = reply.num_truncated ?? [];
+    const cut = numbers.reduce((sum, number) => sum + number, 0);
+    if (!cut) return [];
+    const part = asked[index].cuts ?? (numbers.length > 1 ? placesOf(numbers) : "");
+    const which = `${counted(cut, "token")}${part && ` of ${part}`}`;
+    const said = cut === 1 ? "was cut; the model did not read it" : "were cut; the model did not read them";
+    return [element("p", { class: "notice" }, `${which} ${said}.`)];
+  });
+
+/** Return the places of the numbers that are not 0: `texts 1 and 3`. */
+function placesOf(numbers) {
+  const places = numbers.flatMap((number, index) => (number ? [`${index + 1}`] : []));
+  const more = places.length > MAX_NAMED ? [`${places.length - MAX_NAMED} more`] : [];
+  const named = new Intl.ListFormat("en").format([...places.slice(0, MAX_NAMED), ...more]);
+  return `text${places.length > 1 ? "s" : ""} ${named}`;
 }

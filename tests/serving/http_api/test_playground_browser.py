@@ -1,18 +1,28 @@
 """The page to try the models in, used in Chromium as people do: choose, type, read."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import RobertaProcessing
 
 from bertline.v1 import encoder_pb2 as pb
 from tasks import settings_from_dict
+from tasks.files import sha256
+from tasks.model_directory import MODEL_FILE
+from tasks.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
-from tests.serving.http_api.requests import port_of
-from tests.serving.models import SETTINGS, write_model
+from tests.serving.http_api.requests import port_of, send
+from tests.serving.models import SETTINGS, VOCAB, edit_manifest, write_model
+from tests.toy_tokenizers import ROBERTA_TOKENS
 
 ROOT = Path(__file__).parents[3]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -83,6 +93,27 @@ def small(small_models):
         yield running
 
 
+def write_byte_model(models, likeliest):
+    """Write a masked language model with a byte-level vocabulary that always predicts one token."""
+    merges = [(likeliest[:end], likeliest[end]) for end in range(1, len(likeliest))]
+    pieces = [*dict.fromkeys([*likeliest, "\u00c3", "\u0141", *map("".join, merges)])]
+    tokens = [*ROBERTA_TOKENS, *pieces]
+    tokens += [f"unused{number}" for number in range(len(VOCAB) - len(tokens))]
+    backend = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges, unk_token="<unk>"))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.add_special_tokens([*ROBERTA_TOKENS[:-1], AddedToken("<mask>", lstrip=True, special=True)])
+    backend.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0))
+
+    def edit(weights):
+        weights.embedding[:], weights.types[:], weights.head[:] = 1, 0, 0
+        weights.head[:, tokens.index(likeliest)] = 1
+
+    write_model(models, "bytes", task="masked-lm", edit=edit)
+    directory = models / "bytes" / "1"
+    backend.save(str(directory / TOKENIZER_FILE))
+    edit_manifest(directory, files={name: sha256(directory / name) for name in (TOKENIZER_FILE, MODEL_FILE)})
+
+
 class Page:
     """Page in a window of its own, and what the browser complained about."""
 
@@ -117,6 +148,10 @@ class Page:
             self.page.click("#run")
         self.wait()
 
+    def answer(self, route, values):
+        """Answer calls of a route in place of the server, until it is given another answer."""
+        self.page.route(f"**/v1/{route}", lambda route: route.fulfill(json=values))
+
     def texts(self, selector):
         return self.page.locator(selector).all_text_contents()
 
@@ -144,7 +179,7 @@ def visit(browser):
     yield visit
     for page in opened:
         page.context.close()
-    assert [text for page in opened for text in page.complaints if "status of 40" not in text] == []
+    assert [text for page in opened for text in page.complaints if "status of 4" not in text] == []
 
 
 def test_every_operation_shows_a_result(visit, small):
@@ -240,13 +275,27 @@ def test_no_answer_is_shown(visit, small):
     page = visit(small, "#model=reader&do=answer")
     page.wait()
     page.run(question="who sees", context="the cat sees the old dog near the river")
-    names = page.texts(".bars button bdi")
+    names, scores = page.texts(".bars button bdi"), page.texts(".bars .value")
     page.page.click(".bars button:has-text('No answer')")
 
     assert "No answer" in names
     assert len(names) > 1
     assert page.marks() == []
     assert page.page.locator(".bars small").count() == len(names) - 1
+    assert sorted(scores, key=lambda text: -float(text.rstrip("%"))) == scores
+
+
+def test_no_answer_wins_by_a_threshold(visit, small):
+    """All answers stand in the order of their scores, and the one that the model decided for is chosen."""
+    page = visit(small)
+    spans = [{"text": "cat", "score": 0.6, "start": 4, "end": 7}, {"text": "dog", "score": 0.1, "start": 21, "end": 24}]
+    page.answer("answer", {"results": [{"spans": spans, "has_answer": False, "no_answer_score": 0.3}]})
+    page.open("reader", "answer")
+
+    assert page.texts(".bars button bdi") == ["cat", "No answer", "dog"]
+    assert page.texts(".bars button[aria-pressed=true] bdi") == ["No answer"]
+    assert page.texts("#status") == ["No answer, 30.0%"]
+    assert page.marks() == []
 
 
 def test_masked_words_can_be_chosen(visit, small):
@@ -261,6 +310,31 @@ def test_masked_words_can_be_chosen(visit, small):
     assert page.page.locator("#result ol").count() == 2
     assert page.marks()[1] == chosen
     assert page.texts(".passage")[0].split()[0] == "the"
+
+
+def test_masked_words_of_bytes_are_text(visit, tmp_path):
+    """Tokens of a byte-level vocabulary are shown as the text that they stand for, without the space before it."""
+    write_byte_model(tmp_path, likeliest="\u0120caf\u00c3\u00a9")
+    with serve(tmp_path, http_port=0) as running:
+        page = visit(running)
+        page.wait()
+        page.run(text="a <mask> a")
+
+        assert page.texts("#status") == ["caf\u00e9"]
+        assert page.texts(".bars bdi")[0] == "caf\u00e9"
+        assert page.texts(".passage") == ["a caf\u00e9 a"]
+
+
+def test_masked_words_are_read_without_marks(visit, small):
+    """The sentence for screen readers has words, and no marks of the vocabulary."""
+    page = visit(small)
+    masks = [{"tokens": [{"token": token, "score": 0.5}]} for token in ("##s", "\u2581old")]
+    page.answer("fill-mask", {"results": [{"masks": masks}]})
+    page.open("filler", "words")
+    page.run(text="the cat [MASK] and the [MASK] dog")
+
+    assert page.texts("#status") == ["s, old"]
+    assert page.texts(".passage") == ["the cats and the old dog"]
 
 
 def test_similarity_is_a_table(visit, shipped):
@@ -278,11 +352,24 @@ def test_similarity_is_a_table(visit, shipped):
     assert page.texts("#status")[0].startswith("Most similar: 1 and 2")
 
 
+def test_only_texts_of_the_table_are_compared(visit, small):
+    """The most similar pair is one that the table shows, however many lines there are."""
+    page = visit(small, "#model=embedder&do=similarity")
+    page.wait()
+    words = ["the", "cat", "dog", "bird", "river", "tree", "who", "what", "sees", "likes", "near", "under", "runs"]
+    lines = [f"{first} {second}" for first in words[:2] for second in words if first != second]
+    page.run(texts="\n".join([*lines, "old", "old", "old"]))
+
+    assert page.page.locator(".heat tbody tr").count() == len(lines) == 24
+    assert max(map(int, re.findall(r"\d+(?= |,)", page.texts("#status")[0]))) <= len(lines)
+
+
 def test_search_ranks_lines(visit, shipped):
     """Lines come in the order of their vectors, and a ranking model changes it when it is chosen."""
     page = visit(shipped, "#model=embed&do=search")
     page.wait()
-    page.run(query="Who makes music?", documents="The train is late.\nA band plays songs.\nOnions are sliced.")
+    page.run(query="Who makes music?", documents="The train is late.\n\nA band plays songs.\nOnions are sliced.")
+    assert page.texts(".bars small")[0] == "text 2"
     by_vectors = page.texts(".bars bdi")
     page.page.select_option("#field-ranker", "answer")
     page.run()
@@ -294,7 +381,7 @@ def test_search_ranks_lines(visit, shipped):
 
 
 def test_text_is_never_html(visit, shipped, tmp_path):
-    """What looks like HTML stays text, in inputs, results, tokens, code, errors and in what a model says."""
+    """Text that looks like HTML stays text, in inputs, results, tokens, code, errors and in what a model says."""
     page = visit(shipped)
     names = {"tag": "text", "answer": "context", "sentiment": "text", "embed": "texts"}
     for model, field in names.items():
@@ -330,7 +417,14 @@ def test_errors_are_told(visit, small):
     page.page.check("#field-truncate")
     page.run()
     assert error.is_hidden()
-    assert "tokens too many" in page.texts("#result .notice")[0]
+    assert page.texts("#result .notice") == ["38 tokens were cut; the model did not read them."]
+    page.run(texts="the cat\n" + "the cat " * 50 + "\n" + "the cat " * 32)
+    assert page.texts("#result .notice") == ["40 tokens of texts 2 and 3 were cut; the model did not read them."]
+    page.open("embedder", "search")
+    page.page.click("#fields summary")
+    page.page.check("#field-truncate")
+    page.run(query="the cat " * 50, documents="the cat")
+    assert page.texts("#result .notice") == ["40 tokens of the query were cut; the model did not read them."]
 
 
 def test_tokens_are_shown(visit, small):
@@ -345,6 +439,78 @@ def test_tokens_are_shown(visit, small):
 
     assert page.texts(".tokens bdi")[:4] == ["[CLS]", "the", "cat", "##s"]
     assert page.texts(".tokens small")[0] == "2"
+
+
+def test_labels_are_put_into_the_sentence_as_they_are(visit, small):
+    """A label with characters that JavaScript gives a meaning in replacements stays as it is."""
+    page = visit(small, "#model=classifier&do=own-labels")
+    page.wait()
+    page.page.click("#tokens summary")
+    page.page.wait_for_selector(".tokens li")
+    page.page.fill("#field-labels", "$& and $$\nother")
+    with page.page.expect_request("**/v1/tokenize") as request:
+        page.page.click("#run")
+
+    assert request.value.post_data_json["inputs"][0]["text_pair"] == "This example is about $& and $$."
+
+
+def test_the_result_stays_if_tokens_or_code_fail(visit, small):
+    """A failure of what is below the result is told there, and a later run mends it."""
+    page = visit(small, "#model=classifier&do=labels")
+    page.wait()
+    for path in ("v1/tokenize", "playground/server"):
+        page.page.route(f"**/{path}", lambda route: route.fulfill(status=429, json={"message": "Too many requests."}))
+    for name in ("#tokens", "#code"):
+        page.page.click(f"{name} summary")
+    page.wait_for_text("#token-list", "Too many requests.")
+    page.wait_for_text("#copied", "Too many requests.")
+    page.run(text="the cat")
+
+    assert page.page.locator("#result .bars li").count() == 3
+    assert page.page.locator("#error").is_hidden()
+    page.page.unroute_all()
+    page.run(text="the dog")
+    page.wait_for_text("#token-list", "dog")
+    page.wait_for_text("#snippet", "the dog")
+    assert page.texts("#copied") == [""]
+
+
+def test_the_list_of_models_is_loaded_again(visit, small):
+    """The list follows the server when it gets the focus or the page is visible again; the chosen model stays."""
+    page = visit(small, "#model=classifier&do=labels")
+    page.wait()
+    page.page.fill("#field-text", "the cat")
+    models = json.loads(send(small, "POST", "/v1/list-models", {}).data)["models"]
+    actions = {
+        "tagger": lambda: page.page.focus("#model"),
+        "classifier": lambda: page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))"),
+    }
+    for gone, chosen in (("tagger", "classifier"), ("classifier", "chooser")):
+        models = [info for info in models if info["model"]["name"] != gone]
+        page.answer("list-models", {"models": models})
+        actions[gone]()
+        page.page.wait_for_selector(f"#model:not(:has(option[value={gone}]))")
+        page.wait()
+
+        assert page.page.input_value("#model") == chosen
+        assert page.texts("#error") == [""]
+        if chosen == "classifier":
+            assert page.page.input_value("#field-text") == "the cat"
+
+
+def test_a_model_of_an_unknown_task(visit, small):
+    """A model that the page has no operation for shows one line, and no form."""
+    models = json.loads(send(small, "POST", "/v1/list-models", {}).data)["models"]
+    models[0]["task"] = "new-task"
+    page = visit(small)
+    page.answer("list-models", {"models": models})
+    page.open(models[0]["model"]["name"], "labels")
+
+    assert page.texts("#result") == ["This page cannot run models of task new-task. Call them over gRPC or HTTP."]
+    assert page.page.locator("#input").is_hidden()
+    assert page.page.locator("#error").is_hidden()
+    page.page.select_option("#model", models[1]["model"]["name"])
+    page.page.wait_for_selector("#input:not([hidden])")
 
 
 def test_code_of_the_request_runs(visit, shipped):
@@ -408,6 +574,35 @@ def test_the_load_is_live(visit, small):
 
     assert len(page.texts("#gauges dd")) == 7
     assert page.texts("#gauges dd")[3].endswith(" ms")
+
+
+def test_health_checks_are_no_load(visit, small):
+    """Calls of TEI's route at the address of the page count, and health checks do not."""
+    page = visit(small)
+    page.wait()
+    read = """async () => {
+      const { totals } = await import("/playground/load.js");
+      return totals(await (await fetch("/metrics")).text()).handled;
+    }"""
+    before = page.page.evaluate(read)
+    send(small, "POST", "/", {"inputs": "the cat"})
+    for path in ("/", "/health", "/v2/health/live", "/v2/health/ready", "/v2/models/filler/ready"):
+        send(small, "GET", path)
+
+    assert page.page.evaluate(read) == before + 1
+
+
+def test_rates_survive_a_restart(visit, small):
+    """When counters fall, the earlier sample is dropped, so that no rate is negative."""
+    page = visit(small)
+    counters = iter([100, 3, *range(5, 100, 2)])
+    metrics = "**/metrics", lambda route: route.fulfill(body=f"bertline_batch_rows_sum {next(counters)}\n")
+    page.page.route(*metrics)
+    page.wait()
+    page.page.click("#load summary")
+    page.page.wait_for_selector("#gauges div:has-text('Sequences') dd:text-matches('[0-9]')")
+
+    assert 0 < float(page.texts("#gauges div:has-text('Sequences') dd")[0]) <= 1
 
 
 def test_quantiles(visit, small):
