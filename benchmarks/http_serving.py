@@ -61,6 +61,8 @@ class HttpSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.infinity is not None and self.measurement != "embeddings":
+            raise ValueError("--infinity is measured with `embeddings` only")
 
 
 def embeddings(settings: HttpSettings) -> None:

@@ -17,6 +17,8 @@ from typing import Annotated
 import tyro
 
 from benchmarks.engine import Engine
+from tasks.embedding import Embedding
+from tasks.model_directory import read_model_directory
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 from training.text.documents import read_lines
@@ -39,8 +41,8 @@ class StudentSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if len(self.models) < 2:
-            raise ValueError("give at least two model directories")
+        if len({path.resolve() for path in self.models}) < max(2, len(self.models)):
+            raise ValueError("give at least two different model directories")
 
 
 @command
@@ -50,6 +52,9 @@ def main() -> None:
     texts = [line for line in read_lines(settings.texts) if line.strip()][: settings.num_texts]
     if not texts:
         raise ValueError(f"`{settings.texts}` has no text")
+    for path in settings.models:
+        if (task := read_model_directory(path).manifest.task) != Embedding.name:
+            raise ValueError(f"`{path}` is a model of task `{task}`, not `{Embedding.name}`")
     engines = {path: Engine(path) for path in settings.models}
     speeds: dict[Path, list[float]] = {path: [] for path in engines}
     for _ in range(settings.rounds):

@@ -126,6 +126,8 @@ class AcceptabilityArguments:
 def main() -> None:
     """Command line."""
     arguments = parse(AcceptabilityArguments, "mini.acceptability", __doc__)
+    if arguments.out.resolve() == arguments.sentences.resolve():
+        raise ValueError(f"`{arguments.out}` has the sentences; give another file to write")
     texts = with_changed(read_lines(arguments.sentences))
     if not texts:
         raise ValueError(f"no plain sentence of {SHORTEST} to {LONGEST} words in `{arguments.sentences}`")

@@ -37,7 +37,7 @@ def build(file: Path, database: Path) -> int:
     unfinished = database.with_name(f".{database.name}.tmp")
     unfinished.unlink(missing_ok=True)
     with file.open(encoding="utf-8") as lines:
-        texts = [(" ".join(line.split()),) for line in lines if line.strip()]
+        texts = [(text,) for text in dict.fromkeys(" ".join(line.split()) for line in lines if line.strip())]
     if not texts:
         raise ValueError(f"`{file}` has no text")
     with closing(sqlite3.connect(unfinished)) as index, index:

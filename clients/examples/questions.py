@@ -21,9 +21,12 @@ def read_questions(file: Path) -> list[Question]:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-                rows.append({"query": str(row["query"]), "text": " ".join(str(row["text"]).split())})
-            except (ValueError, KeyError, TypeError):
-                raise ValueError(f"`{file}`, line {number}: expected an object with `query` and `text`") from None
+                query, text = row["query"], row["text"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                query = text = None
+            if not (isinstance(query, str) and query.strip() and isinstance(text, str)):
+                raise ValueError(f"`{file}`, line {number}: expected an object with the texts `query` and `text`")
+            rows.append({"query": query, "text": " ".join(text.split())})
     if not rows:
         raise ValueError(f"`{file}` has no questions")
     return rows

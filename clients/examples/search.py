@@ -38,11 +38,17 @@ class Index:
     """Index folder: vectors in `vectors.faiss`, texts and the name of the model in `index.json`."""
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        self.texts: list[str] = about["texts"]
-        self.model: dict[str, str] = about["model"]
-        """Arguments `model` and `version` for the client. Queries need the model that made the index."""
-        self._vectors = faiss.read_index(str(folder / "vectors.faiss"))
+        text = (folder / "index.json").read_text(encoding="utf-8")
+        try:
+            about = json.loads(text)
+            self.texts: list[str] = about["texts"]
+            self.model: dict[str, str] = {key: about["model"][key] for key in ("model", "version")}
+            """Arguments for the client. Queries need the model that made the index."""
+            self._vectors = faiss.read_index(str(folder / "vectors.faiss"))
+            if self._vectors.ntotal != len(self.texts):
+                raise ValueError("other numbers of texts and vectors")
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(f"the index `{folder}` is damaged; make it again: {error!r:.100}") from error
 
     def search(self, vector: np.ndarray, top_k: int) -> list[tuple[float, str]]:
         """Return the nearest texts, each with its cosine similarity.
@@ -71,7 +77,7 @@ def build(client: Client, file: Path, folder: Path, name: str = "") -> int:
     vectors = faiss.IndexHNSWFlat(info.dim, 32, faiss.METRIC_INNER_PRODUCT)
     texts: list[str] = []
     with file.open(encoding="utf-8") as lines:
-        numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
+        numbered = ((number, " ".join(line.split())) for number, line in enumerate(lines, start=1) if line.strip())
         while part := list(islice(numbered, LINES)):
             vectors.add(embed(client, part, model))
             texts += [text for _, text in part]

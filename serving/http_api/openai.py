@@ -105,15 +105,26 @@ class EmbeddingsRequest(Fields):
 
 
 def _check_special_tokens(row: Sequence[Any], number: int, model: Model) -> None:
-    """Refuse token ids of another tokenizer, whose vectors would be wrong: some clients send OpenAI's by default."""
-    first, last = (ids.tolist() for ids in (model.task.tokenizer.single.ids[0], model.task.tokenizer.single.ids[-1]))
+    """Refuse token ids of another tokenizer, whose vectors would be wrong: some clients send OpenAI's by default.
+
+    Ids that are right by chance are not noticed.
+    """
+    tokenizer = model.task.tokenizer
+    first, last = (ids.tolist() for ids in (tokenizer.single.ids[0], tokenizer.single.ids[-1]))
+    inside = row[len(first) : len(row) - len(last)]
     if list(row[: len(first)]) != first or list(row[len(row) - len(last) :]) != last:
-        raise invalid_field(
-            f"input[{number}]",
-            f"not token ids of this model: they begin with `{row[0]}` and end with `{row[-1]}`, its own with `{first}` "
-            f"and `{last}` (POST /v1/tokenize gives them); send texts, in LangChain with "
-            "check_embedding_ctx_length=False",
-        )
+        problem = f"they begin with `{row[0]}` and end with `{row[-1]}`, its own with `{first}` and `{last}`"
+    elif not inside:
+        raise invalid_field(f"input[{number}]", "the tokens of an empty text; send at least one of a text")
+    elif strange := {tokenizer.pad_id, *first, *last}.intersection(inside):
+        problem = f"special token `{min(strange)}` is inside"
+    else:
+        return
+    raise invalid_field(
+        f"input[{number}]",
+        f"not token ids of this model: {problem} (POST /v1/tokenize gives them); send texts, in LangChain with "
+        "check_embedding_ctx_length=False",
+    )
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:

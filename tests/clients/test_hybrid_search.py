@@ -21,7 +21,7 @@ LINES = ["Owls sleep in hollow trees.", "The river is wide.", "Owls hunt at nigh
 @pytest.fixture
 def example(server: FakeServer, tmp_path: Path) -> Any:
     """Return a function that runs the example in a folder with `notes.txt`."""
-    (tmp_path / "notes.txt").write_text("\n\n".join(LINES) + "\n", encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("\n\n".join([*LINES, f" {LINES[1]} "]) + "\n", encoding="utf-8")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -72,3 +72,17 @@ def test_mistakes(example: Any, arguments: tuple[str, ...], message: str) -> Non
     assert result.returncode == 1
     assert result.stderr.startswith(f"hybrid_search: {message}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "row", ['{"query": "a", "text": null}', '{"query": 5, "text": "a"}', '{"query": " ", "text": "a"}', "[" * 100_000]
+)
+def test_bad_questions(example: Any, tmp_path: Path, row: str) -> None:
+    """Questions must be texts, with the text that answers them."""
+    (tmp_path / "questions.jsonl").write_text(f"{row}\n", encoding="utf-8")
+    example("index", "notes.txt", "notes.db")
+
+    result = example("evaluate", "notes.db", "questions.jsonl")
+
+    line = "`questions.jsonl`, line 1: expected an object with the texts `query` and `text`"
+    assert (result.returncode, result.stderr) == (1, f"hybrid_search: {line}\n")

@@ -75,6 +75,10 @@ def test_command(tmp_path, monkeypatch, capfd):
     assert len(lines) == 2
     assert with_changed(["The old cats sleep."]) == lines
 
+    result = call(main, [str(source), str(source)], monkeypatch, capfd)
+    assert result.returncode == 1
+    assert "give another file to write" in result.stderr
+
     source.write_text("Too short.\n")
     result = call(main, [str(source), str(tmp_path / "none.txt")], monkeypatch, capfd)
     assert result.returncode == 1

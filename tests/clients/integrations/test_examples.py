@@ -66,7 +66,9 @@ def test_the_index_is_searched_by_another_process(search, index, served):
 
 def test_evaluation(search, index, served, tmp_path):
     """The evaluation counts where the line that answers stands among the reference model's."""
-    rows = [{"query": query, "text": LINES[2]} for query in ("the owl in a tree", "a wide river")]
+    rows = [
+        {"query": query, "text": f" {LINES[2]}".replace(" ", "  ")} for query in ("the owl in a tree", "a wide river")
+    ]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     ranks = [[text for _, text in nearest(served.plain, row["query"])].index(LINES[2]) + 1 for row in rows]
 
@@ -111,6 +113,26 @@ def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
     assert result.returncode == 1
     assert re.fullmatch(rf"search: .*{message}.*\n", result.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("index.json", b"{}"),
+        ("index.json", b"[]"),
+        ("index.json", b'{"model": {"model": "plain", "version": "1"}, "texts": ["a"]}'),
+        ("vectors.faiss", b"garbage"),
+    ],
+)
+def test_damaged_index(search, index, tmp_path, name, content):
+    """A damaged index is refused in one line."""
+    damaged = shutil.copytree(index, tmp_path / "damaged")
+    (damaged / name).write_bytes(content)
+
+    result = search("query", damaged, "owl")
+
+    assert result.returncode == 1
+    assert re.fullmatch(r"search: the index `.*damaged` is damaged; make it again: .*\n", result.stderr)
 
 
 def test_a_line_that_cannot_be_used(search, tmp_path):
