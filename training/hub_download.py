@@ -339,14 +339,23 @@ def _translate(error: Exception, name: str, revision: str) -> Exception:
             "HF_HOME to a folder on another disk"
         )
     if isinstance(error, requests.RequestException):
-        reason = " ".join(str(error).split())
         if isinstance(error, requests.ConnectionError | requests.Timeout):
-            return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({reason[:200]})")
+            return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({_reason(error)})")
         if isinstance(error, requests.exceptions.ChunkedEncodingError):
-            return ValueError(f"the download of `{name}` broke off ({reason[:200]}); run the command again to go on")
+            return ValueError(f"the download of `{name}` broke off ({_reason(error)}); run the command again to go on")
     if isinstance(error, OSError) and error.errno and error.filename:
         return error
     return ValueError(f"cannot download `{name}` from {hub}: {' '.join(str(error).split())[:300]}")
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Return the innermost reason of a broken connection, such as `Connection refused`."""
+    inner: BaseException = error
+    while reason := inner.__cause__ or inner.__context__:
+        inner = reason
+    text = (isinstance(inner, OSError) and inner.strerror) or str(inner) or type(inner).__name__
+    proxy = "proxy: " if isinstance(error, requests.exceptions.ProxyError) else ""
+    return f"{proxy}{' '.join(text.split())[:200]}"
 
 
 def _refusal(error: errors.HfHubHTTPError, name: str, revision: str) -> str:

@@ -190,7 +190,7 @@ def test_truncated_downloads_are_noticed(hub, tmp_path, tiny):
     """After several broken connections, one line; nothing looks whole, and the next command goes on."""
     hub.cuts = [100] * 3
 
-    assert f"the download of `{NAME}` broke off" in refusal()
+    assert f"the download of `{NAME}` broke off (IncompleteRead(" in refusal()
     assert "model.safetensors" not in leftovers(tmp_path)
     path = resolve_checkpoint(NAME)
     assert (path / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
@@ -264,7 +264,15 @@ def test_no_network(hub, monkeypatch, capfd):
 
     assert f"its copy in the cache is taken, commit {path.name[:12]}" in capfd.readouterr().err
     line = refusal("org/absent")
-    assert line.startswith("`org/absent` is no directory here, and http://127.0.0.1:9 cannot be reached (")
+    assert line == "`org/absent` is no directory here, and http://127.0.0.1:9 cannot be reached (Connection refused)"
+
+
+def test_no_proxy(hub, monkeypatch):
+    """A proxy that cannot be reached is named as the reason."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    assert refusal().endswith("http://hub.invalid cannot be reached (proxy: Connection refused)")
 
 
 def test_the_hub_is_down(hub):
