@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +63,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder to write")
     parser.add_argument("--runtime", choices=RUNTIMES, default="cpu", help="ONNX Runtime's package")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # removes the temporary folders
+    with tempfile.TemporaryDirectory() as folder, unfinished(arguments.out) as made:
         for stage in (stage_clients(Path(folder)), stage_server(Path(folder), RUNTIMES[arguments.runtime])):
             for kind in ("build_sdist", "build_wheel"):
-                build(stage, kind, arguments.out.resolve())
+                build(stage, kind, Path(made))
+        for path in sorted(Path(made).iterdir()):
+            with writing(target := arguments.out / path.name):
+                path.replace(target)
+
+
+def unfinished(out: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder inside a folder, which is made if it does not exist."""
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out.resolve())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """End the process with one line if a path cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        sys.exit(f"error: cannot write `{path}`: {error.strerror}")
 
 
 def stage_clients(folder: Path) -> Path:

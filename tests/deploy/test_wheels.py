@@ -3,8 +3,10 @@
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -23,6 +25,18 @@ from tests.serving.models import write_model
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SERVE = [sys.executable, "-P", "-m", "bertline.cli", "serve"]
 SOURCES = ("serving", "tasks", "export", "training")
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt)
+runpy.run_module({package!r}, {{}}, "__main__")
+"""
+"""Program that gets SIGINT when a package imports a module."""
 VERSION = PROJECT["project"]["version"]
 INSTALLING = [
     ROOT / name
@@ -128,6 +142,38 @@ def test_requirements_are_those_of_the_groups(built):
     for extra in ("http", "tracing", "export"):
         assert requirements(required, extra) - requirements(required) == group(extra) - group("serving")
     assert runtime <= group("export")  # which its extra leaves out
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("/proc/x", "No such file or directory"),
+        ("file", "File exists"),
+        ("file/x", "Not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, out, reason):
+    """A wrong --out is named with the reason, before anything is built."""
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, ROOT / wheels.BUILD, "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr == f"error: cannot write `{out}`: {reason}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing(tmp_path, number):
+    """A signal ends the build without a word, and no file of it stays."""
+    command = [sys.executable, ROOT / wheels.BUILD, "--out", tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        while process.poll() is None and not list(tmp_path.glob(".unfinished-*/*.whl")):
+            time.sleep(0.01)
+        process.send_signal(number)
+        output, _ = process.communicate()
+
+    assert (process.returncode, output) == (128 + number, b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("runtime", ["gpu", "openvino"])
@@ -268,6 +314,36 @@ def test_an_exported_repository_starts_without_the_hub(installed, without_torch,
 
     with server_process([*without_torch, "org/tiny@main", *LOCAL_FLAGS, "--precision=fp32"]) as (_, ready):
         assert ready["models"] == ["tiny"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(installed, monkeypatch):
+    """A cache for exported repositories that cannot be written is refused before a download."""
+    (installed / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(installed / "file"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = subprocess.run([*SERVE, "org/name"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: cannot write `{installed}/file/bertline/hub`: Not a directory; set XDG_CACHE_HOME to another folder\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "arguments"),
+    [
+        ("bertline", "typer", ["serve", "models"]),
+        ("bertline_server", "serving.settings", ["models"]),
+        ("bertline_server", "export.__main__", ["org/name"]),
+    ],
+)
+def test_an_interrupt_of_the_start_is_quiet(installed, monkeypatch, package, name, arguments):
+    """Ctrl-C while libraries are imported ends the process without a word."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(installed / "cache"))
+    command = [sys.executable, "-c", INTERRUPTED.format(package=package, name=name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.slow

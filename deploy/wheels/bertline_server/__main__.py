@@ -6,6 +6,7 @@ bertline-server intfloat/e5-small-v2 --precision int8    # needs the extra `expo
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def main() -> int:
     Returns:
         Exit code of the server, or 2 if the repository cannot be exported.
     """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process quietly during the imports, which are slow
     use_sources()
     try:
         arguments = hub.export_first(sys.argv[1:])

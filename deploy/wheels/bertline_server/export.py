@@ -5,6 +5,7 @@ python -m bertline_server.export intfloat/e5-small-v2 models/e5/1 --precision in
 
 from __future__ import annotations
 
+import signal
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -29,9 +30,11 @@ def check_extra(purpose: str) -> None:
 
 def run(arguments: list[str]) -> None:
     """Export in this process. A mistake ends it with one line and an exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process quietly during the imports, which are slow
     from export.__main__ import run_command  # after use_sources; loads PyTorch
     from training.command import command
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments
     command(partial(run_command, "bertline_server.export"))()
 

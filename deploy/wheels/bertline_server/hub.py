@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from bertline_server import export
@@ -26,7 +27,8 @@ def export_first(arguments: list[str]) -> list[str]:
         not return: the server replaces this process, which is then free of PyTorch.
 
     Raises:
-        ValueError: if a flag is wrong, or the extra is missing for a repository that was not exported before.
+        ValueError: if a flag is wrong, or for a repository that was not exported before, the extra is missing or the
+            cache cannot be written.
     """
     from training.hub import parse_hub_name  # after use_sources
 
@@ -42,6 +44,7 @@ def export_first(arguments: list[str]) -> list[str]:
 
         read_settings(served)  # before an export that takes minutes
         export.check_extra(f"`{name}` is no directory here; to export the repository of this name, the server")
+        _check_cache()
         export.run([name, str(model), "--precision", precision])
         _replace_process(served)
     return served
@@ -63,6 +66,18 @@ def _precision(flags: list[str]) -> tuple[str, list[str]]:
 def _cache() -> Path:
     """Return the directory of exported repositories: ~/.cache/bertline/hub, or below XDG_CACHE_HOME."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertline" / "hub"
+
+
+def _check_cache() -> None:
+    """Create the directory of exported repositories; raise a ValueError if it cannot be written."""
+    try:
+        _cache().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=_cache()):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"cannot write `{_cache()}`: {error.strerror}; set XDG_CACHE_HOME to another folder"
+        ) from error
 
 
 def _replace_process(arguments: list[str]) -> None:
