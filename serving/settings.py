@@ -14,6 +14,7 @@ from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
 from serving.core.budget import default_budget
+from serving.core.errors import lower_first
 from tasks.machine import available_cpus
 from tasks.manifest import MAX_BATCH_TOKENS
 
@@ -232,7 +233,4 @@ def _problem(error: object) -> str:
     if not error["loc"]:
         return str(error["ctx"]["error"])
     name = str(error["loc"][0])
-    return (
-        f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): "
-        f"{error['msg'][0].lower()}{error['msg'][1:]}: `{error['input']}`"
-    )
+    return f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): {lower_first(error['msg'])}: `{error['input']}`"

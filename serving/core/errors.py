@@ -257,8 +257,13 @@ REFUSAL_REASONS: dict[type[Exception], str] = {
 def error_line(error: Exception) -> str:
     """Return an error of the user as one line. For a file that cannot be read, it names the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"cannot read `{error.filename}`: {error.strerror.lower()}"
+        return f"cannot read `{error.filename}`: {lower_first(error.strerror)}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def lower_first(text: str) -> str:
+    """Return a sentence as it stands behind a colon: its first letter in lower case, unless an acronym begins it."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def shorten(message: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from serving.core.errors import lower_first
 from serving.grpc_api.receiving import WINDOW_BYTES
 from serving.grpc_api.tls import Certificates
 from serving.process.descriptors import max_connections, open_file_limit
@@ -131,7 +132,7 @@ def check_free(host: str, port: int) -> None:
     except UnicodeError:
         raise OSError(f"cannot listen on `{host}`: not a valid host name; choose another host") from None
     except OSError as error:
-        address, reason = f"{url_host(host)}:{port}", (error.strerror or str(error)).lower()
+        address, reason = f"{url_host(host)}:{port}", lower_first(error.strerror or str(error))
         raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None
 
 

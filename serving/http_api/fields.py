@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import InvalidRequestError, Violation, shorten
+from serving.core.errors import InvalidRequestError, Violation, lower_first, shorten
 from serving.http_api.json_body import parse_object
 
 
@@ -139,4 +139,4 @@ def model_reference(name: str) -> pb.ModelRef:
 def _reason(item: Any) -> str:
     known = {"missing": "missing", "extra_forbidden": "unknown field"}
     message = str(item["msg"]).removeprefix("Value error, ")
-    return known.get(item["type"], f"{message[:1].lower()}{message[1:]}")
+    return known.get(item["type"], lower_first(message))

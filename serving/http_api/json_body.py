@@ -6,7 +6,7 @@ from typing import Any
 
 import jiter
 
-from serving.core.errors import InvalidRequestError
+from serving.core.errors import InvalidRequestError, lower_first
 
 
 def parse_json(data: bytes) -> Any:
@@ -20,8 +20,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
-        reason = str(error)
-        raise InvalidRequestError(f"the body is not JSON: {reason[:1].lower()}{reason[1:]}") from None
+        raise InvalidRequestError(f"the body is not JSON: {lower_first(str(error))}") from None
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

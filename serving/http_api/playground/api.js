@@ -1,5 +1,8 @@
 // Calls of the server's routes. The token lives in this module only, until the page is closed.
 
+const FOREIGN = "The reply is not from this server; is there a proxy?";
+const BROKEN = "The connection ended before the whole reply was there.";
+
 let token = "";
 
 /** Error of the server, or of the network with status 0. */
@@ -26,8 +29,33 @@ export async function call(rpc, body, signal) {
   const started = performance.now();
   const text = JSON.stringify(body);
   const sent = { method: "POST", headers: { "content-type": "application/json" }, body: text, signal };
-  const reply = await (await get(pathOf(rpc), sent)).json();
+  const reply = await getJson(pathOf(rpc), sent);
   return { reply, seconds: (performance.now() - started) / 1000 };
+}
+
+/** Return what `read` makes of a reply; throw ApiError if the reply is not what this server sends. */
+export function reading(read) {
+  try {
+    return read();
+  } catch (error) {
+    throw Object.assign(new ApiError(0, FOREIGN), { cause: error });
+  }
+}
+
+/** Fetch JSON as `get` does. */
+export async function getJson(path, options) {
+  const text = await textOf(await get(path, options));
+  return reading(() => JSON.parse(text));
+}
+
+/** Return the text of a reply; throw ApiError if it ends too early. */
+export async function textOf(found) {
+  try {
+    return await found.text();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, BROKEN);
+  }
 }
 
 /** Fetch a path with the token; throw ApiError if that fails. */

@@ -2,7 +2,7 @@
 
 import { hasToken, setToken } from "./api.js";
 import { byId, element, radios, showText } from "./dom.js";
-import { requestValues, showFields, typedValues } from "./form.js";
+import { problemOf, requestValues, showFields, typedValues } from "./form.js";
 import { watchLoad } from "./load.js";
 import { about, loadModels } from "./models.js";
 import { exampleOf, operationsOf } from "./operations.js";
@@ -78,8 +78,10 @@ async function chooseOperation(operation) {
 /** Run the operation on what is typed. */
 async function submit() {
   const { operation, model, models } = state;
-  const typed = typedValues(operation);
-  await run(operation, requestValues(operation, typed, models), model);
+  const values = requestValues(operation, typedValues(operation), models);
+  const problem = problemOf(operation, values);
+  if (problem) throw new Error(problem);
+  await run(operation, values, model);
 }
 
 /** Do something, and show its error. */

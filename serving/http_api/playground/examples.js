@@ -31,6 +31,7 @@ export const EXAMPLES = {
     choices: "It broke.\nIt flew away.\nIt began to sing.",
   },
   words: { text: "The capital of France is [MASK]." },
+  weights: { text: "Wrap the loaf in a linen cloth and keep it in a wooden box." },
   similarity: {
     texts:
       "A man plays the guitar.\nSomeone is making music.\nA woman slices an onion.\nShe is cooking dinner.\n" +

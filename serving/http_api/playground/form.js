@@ -3,6 +3,7 @@
 import { byId, element } from "./dom.js";
 import { ranks } from "./models.js";
 
+const HALF_OF_PAIR = /\p{Surrogate}/u;
 const LINES_ROWS = 7;
 const TEXT_ROWS = 4;
 
@@ -68,3 +69,17 @@ export const requestValues = ({ fields }, typed, models) =>
       return [name, typed[name]];
     }),
   );
+
+/** Return why a request cannot be made of the values, as a sentence; empty if it can. */
+export function problemOf({ fields }, values) {
+  for (const { name, label, kind } of fields) {
+    const texts = [values[name]].flat();
+    if (kind === "lines" && !texts.length) return `All lines of "${label}" are blank; type some text.`;
+    const number = texts.findIndex((item) => HALF_OF_PAIR.test(item));
+    if (number < 0) continue;
+    const line = kind === "lines" ? ` of text ${number + 1}` : "";
+    const place = [...texts[number]].findIndex((character) => HALF_OF_PAIR.test(character)) + 1;
+    return `Character ${place}${line} in "${label}" is half of a surrogate pair, which is no character; remove it.`;
+  }
+  return "";
+}

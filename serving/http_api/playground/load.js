@@ -1,6 +1,6 @@
 // Live view of the server's load, from /metrics.
 
-import { get } from "./api.js";
+import { get, reading, textOf } from "./api.js";
 import { byId, element } from "./dom.js";
 import { count, duration } from "./numbers.js";
 
@@ -43,7 +43,8 @@ export function watchLoad() {
     clearTimeout(timer);
     if (!byId("load").open || document.hidden) return;
     try {
-      const now = { ...totals(await (await get("metrics")).text()), time: performance.now() };
+      const text = await textOf(await get("metrics"));
+      const now = { ...reading(() => totals(text)), time: performance.now() };
       if (before && !isRestarted(now, before)) addPoints(points, now, before);
       before = now;
       show(points);
@@ -72,8 +73,9 @@ function addPoints(points, now, before) {
   points.filter((series) => series.length > NUM_POINTS).forEach((series) => series.shift());
 }
 
-/** Add up the samples of a Prometheus page. */
+/** Add up the samples of a Prometheus page; throw an error if it is another page. */
 export function totals(page) {
+  if (!page.includes("bertline_")) throw new Error("no metric of the server");
   const found = { handled: 0, rows: 0, tokens: 0, queued: 0, buckets: new Map(), wait: { sum: 0, count: 0 } };
   for (const line of page.split("\n")) {
     const [, name, labels = "", text] = line.match(SAMPLE) ?? [];

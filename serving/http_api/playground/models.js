@@ -1,13 +1,17 @@
 // The loaded models, and what each can do.
 
-import { call } from "./api.js";
+import { call, reading } from "./api.js";
 
 const LOADED = ["MODEL_STATE_READY", "MODEL_STATE_STALE"];
 
 /** Return the loaded models. `reference` names one in a request, with its version only if there are several. */
 export async function loadModels() {
   const { reply } = await call("ListModels", {});
-  const loaded = reply.models.filter((info) => LOADED.includes(info.state));
+  return reading(() => modelsOf(reply));
+}
+
+function modelsOf({ models }) {
+  const loaded = models.filter((info) => LOADED.includes(info.state));
   return loaded.map((info) => {
     const { name, version } = info.model;
     const manifest = JSON.parse(info.manifest_json);
@@ -40,7 +44,8 @@ function labelsOf({ labels }) {
 
 /** True if a model ranks documents without being told which label means that one fits. */
 export function ranks({ task, settings }) {
-  return task === "regression" || (task === "spans" && (settings.unanswerable || settings.null_is_trained));
+  if (task === "spans") return settings.unanswerable || settings.null_is_trained;
+  return task === "regression" || (task === "token-embedding" && settings.normalize);
 }
 
 /** True if a model chooses among labels that a request names: it knows what entailment is. */

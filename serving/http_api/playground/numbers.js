@@ -25,3 +25,7 @@ export function duration(seconds) {
 /** Write a number of things: `1 token`, `12 tokens`. */
 export const counted = (number, thing, things = `${thing}s`) =>
   `${number.toLocaleString("en")} ${number === 1 ? thing : things}`;
+
+/** Say how many of a number of things are shown; nothing if all are. */
+export const onlyFirst = (shown, number) =>
+  number > shown ? [`Only the first ${shown.toLocaleString("en")} of ${number.toLocaleString("en")} are shown.`] : [];

@@ -6,7 +6,7 @@ import { masks } from "./masks.js";
 import { choosesAmongLabels, ranks } from "./models.js";
 import { counted, percent, score } from "./numbers.js";
 import { answers, entities } from "./spans.js";
-import { heatMap, mostSimilar, nearest, ranking, vectorsOf } from "./vectors.js";
+import { heatMap, mostSimilar, nearest, ranking, vectorsOf, weights } from "./vectors.js";
 import { bars, labelBars } from "./views.js";
 import { wordOf } from "./vocabulary.js";
 
@@ -101,7 +101,10 @@ const OPERATIONS = [
     fits: ranks,
     fields: queryAndDocuments,
     calls: (values) => [rankCall(values)],
-    texts: ({ query, documents }) => documents.map((item) => ({ text: query, text_pair: item })),
+    texts: ({ query, documents }, { task }) =>
+      task === "token-embedding"
+        ? asInputs([query, ...documents])
+        : documents.map((item) => ({ text: query, text_pair: item })),
     show: ([{ results }], { documents }) => [
       best(documents, results[0].documents),
       ranking(documents, results[0].documents),
@@ -136,6 +139,15 @@ const OPERATIONS = [
       results[0].masks.map(({ tokens }) => wordOf(tokens[0].token, model)).join(", "),
       ...masks(results[0], values.text, model),
     ],
+  },
+  {
+    id: "weights",
+    title: "Weights of tokens",
+    fits: isTask("sparse-embedding"),
+    fields: [text("text", "Text")],
+    calls: (values) => [{ rpc: "EmbedSparse", body: { texts: [values.text], return_tokens: true } }],
+    texts: (values) => asInputs([values.text]),
+    show: ([{ results }]) => [counted(results[0].tokens.length, "token"), weights(results[0])],
   },
   {
     id: "similarity",

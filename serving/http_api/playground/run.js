@@ -1,6 +1,6 @@
 // One run of an operation: its requests, their replies, and what of them is shown.
 
-import { call, get, hasToken } from "./api.js";
+import { call, getJson, hasToken, reading } from "./api.js";
 import { byId, element, radios } from "./dom.js";
 import { LANGUAGES, snippet } from "./snippets.js";
 import { tokensOf } from "./tokens.js";
@@ -27,10 +27,10 @@ export async function run(operation, values, model) {
       rpc,
       body: { model: other ?? model.reference, ...body, ...cut },
     }));
-    last = { requests, model, inputs: operation.texts(values) };
+    last = { requests, model, inputs: operation.texts(values, model) };
     const calls = await Promise.all(requests.map(({ rpc, body }) => call(rpc, body, signal)));
     if (signal.aborted) return;
-    const [said, ...shown] = operation.show(calls.map(({ reply }) => reply), values, model);
+    const [said, ...shown] = reading(() => operation.show(calls.map(({ reply }) => reply), values, model));
     byId("status").textContent = said;
     byId("result").replaceChildren(...cutWarnings(calls, asked), ...shown);
     byId("timings").replaceChildren(...timings(calls));
@@ -72,7 +72,7 @@ async function showCode() {
     byId("copied").textContent = said;
   };
   try {
-    server ??= await (await get("playground/server", { signal: running.signal })).json();
+    server ??= await getJson("playground/server", { signal: running.signal });
     show(snippet(language, requests, server, hasToken()), "");
   } catch (error) {
     if (error.name !== "AbortError") show("", error.message);

@@ -35,6 +35,7 @@ function grpcurl({ rpc, body }, target, tls, withToken) {
 /** Arguments of the client's methods by position, from the fields of a request. The others are named alike. */
 const POSITIONAL = {
   Embed: ({ texts }) => [list(texts)],
+  EmbedSparse: ({ texts }) => [list(texts)],
   FillMask: ({ texts }) => [list(texts)],
   ZeroShot: ({ texts, labels }) => [list(texts), list(labels)],
   Classify: ({ inputs }) => [list(inputs, textOrPair)],

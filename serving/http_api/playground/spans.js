@@ -3,7 +3,7 @@
 import { marked, slicer } from "./code_points.js";
 import { element } from "./dom.js";
 import { percent } from "./numbers.js";
-import { bars, choices, passage } from "./views.js";
+import { bars, choices, MAX_ROWS, passage } from "./views.js";
 
 const NUM_HUES = 6;
 const ENTITY_LABEL = /^[BIES]-/;
@@ -25,7 +25,8 @@ export function entities(result, text, labels) {
     fraction: score,
   }));
   const none = element("p", {}, "No entity was found.");
-  return [passage("Text with its entities", marked(text, result.entities, mark)), rows.length ? bars(rows) : none];
+  const parts = marked(text, result.entities.slice(0, MAX_ROWS), mark);
+  return [passage("Text with its entities", parts), rows.length ? bars(rows) : none];
 }
 
 /** Show the answer in its context, and the others to choose from. "No answer" is among them, by its score. */

@@ -1,7 +1,7 @@
 // Vectors of texts: a heat map of similarities, and search.
 
 import { element } from "./dom.js";
-import { score } from "./numbers.js";
+import { onlyFirst, score } from "./numbers.js";
 import { bars } from "./views.js";
 
 const MAX_TEXTS = 24;
@@ -38,7 +38,7 @@ export function heatMap(texts, vectors) {
     element("thead", {}, element("tr", {}, corner, ...head.slice(0, MAX_TEXTS))),
     element("tbody", {}, ...rows),
   );
-  const more = texts.length > MAX_TEXTS ? [element("p", {}, `Only the first ${MAX_TEXTS} texts are shown.`)] : [];
+  const more = onlyFirst(MAX_TEXTS, texts.length).map((said) => element("p", { class: "hint" }, said));
   const name = { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Similarity of the texts" };
   return [caption, element("div", name, table), ...more];
 }
@@ -68,15 +68,25 @@ export const nearest = (query, vectors) =>
 
 /** Show ranked documents. With `before`, the order of a search, each says where it was in it. */
 export function ranking(documents, found, before) {
-  const places = before?.map(({ document }) => document);
+  const places = before && new Map(before.map(({ document }, index) => [document, index + 1]));
   const scores = found.map((item) => item.score);
   const isFraction = scores.every((value) => value >= -1 && value <= 1);
   return bars(
     found.map((item) => ({
       text: documents[item.document],
-      note: `text ${item.document + 1}${places ? `, place ${places.indexOf(item.document) + 1} by vectors` : ""}`,
+      note: `text ${item.document + 1}${places ? `, place ${places.get(item.document)} by vectors` : ""}`,
       value: score(item.score),
       fraction: isFraction ? item.score : undefined,
     })),
   );
+}
+
+/** Show the tokens of a sparse vector, the largest weights first. */
+export function weights({ tokens, values }) {
+  const rows = tokens.map((token, index) => ({
+    text: token,
+    value: score(values[index]),
+    fraction: values[index] / values[0],
+  }));
+  return rows.length ? bars(rows) : element("p", {}, "No token has a weight.");
 }

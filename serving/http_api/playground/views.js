@@ -1,14 +1,17 @@
 // Views of results that several operations share.
 
 import { bar, element } from "./dom.js";
-import { counted, duration, percent } from "./numbers.js";
+import { counted, duration, onlyFirst, percent } from "./numbers.js";
+
+/** Maximum number of rows of a list, and of marks in a text: a page with many thousands of them freezes. */
+export const MAX_ROWS = 300;
 
 /**
  * Make a list of rows with a text, a value and a bar.
  * Items: `text`, `value` as shown, `fraction` from 0 to 1 if there is a bar, `note`, and `isChosen` for those that won.
  */
 export function bars(items) {
-  const rows = items.map(({ text, value, fraction, note, isChosen }) =>
+  const rows = items.slice(0, MAX_ROWS).map(({ text, value, fraction, note, isChosen }) =>
     element(
       "li",
       { class: isChosen ? "chosen" : undefined },
@@ -17,7 +20,8 @@ export function bars(items) {
       ...(fraction === undefined ? [] : [bar(fraction)]),
     ),
   );
-  return element("ol", { class: "bars" }, ...rows);
+  const rest = onlyFirst(rows.length, items.length).map((said) => element("li", { class: "hint" }, said));
+  return element("ol", { class: "bars" }, ...rows, ...rest);
 }
 
 /** Make rows of labels with probabilities. */

@@ -1,6 +1,6 @@
 // How the tokens of a model are written: its mask token, and the words that tokens stand for.
 
-import { call } from "./api.js";
+import { call, reading } from "./api.js";
 
 const SPACE = "▁"; // of SentencePiece
 const PIECE = "##"; // of WordPiece
@@ -12,8 +12,10 @@ const PROBE_BYTE = "Ã"; // how byte-level vocabularies write the first byte of 
 export async function vocabularyOf({ reference }) {
   const inputs = [...MASKS, PROBE].map((text) => ({ text }));
   const { reply } = await call("Tokenize", { model: reference, inputs });
-  const mask = MASKS.find((name, index) => reply.results[index].tokens.includes(name)) ?? MASKS[0];
-  return { mask, isByteLevel: reply.results.at(-1).tokens.some((token) => token.includes(PROBE_BYTE)) };
+  return reading(() => {
+    const mask = MASKS.find((name, index) => reply.results[index].tokens.includes(name)) ?? MASKS[0];
+    return { mask, isByteLevel: reply.results.at(-1).tokens.some((token) => token.includes(PROBE_BYTE)) };
+  });
 }
 
 /** True if a token continues the word before it. */

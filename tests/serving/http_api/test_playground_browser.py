@@ -37,6 +37,8 @@ NAMES = {
     "multiple-choice": "chooser",
     "masked-lm": "filler",
     "embedding": "embedder",
+    "sparse-embedding": "sparse",
+    "token-embedding": "matcher",
 }
 SCHEMES = ["light", "dark"]
 MAX_FIRST_VIEW_S = 1.0
@@ -54,7 +56,12 @@ OPERATIONS = [
     ("filler", "words"),
     ("embedder", "similarity"),
     ("embedder", "search"),
+    ("sparse", "weights"),
+    ("matcher", "rank"),
 ]
+MAX_ROWS = 300
+FOREIGN = "The reply is not from this server; is there a proxy?"
+HTML = "<!doctype html><title>Log in</title>"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)]
 
@@ -81,7 +88,8 @@ def small_models(tmp_path_factory):
     """Directory with a tiny model of each task, which reads the page's examples whole."""
     models = tmp_path_factory.mktemp("models")
     for task, name in NAMES.items():
-        settings = settings_from_dict(task, SETTINGS[task] | {"max_seq_length": 64})
+        longer = {"max_seq_length": 64} | ({"query_length": 32} if task == "token-embedding" else {})
+        settings = settings_from_dict(task, SETTINGS[task] | longer)
         write_model(models, name, task=task, settings=settings)
     return models
 
@@ -350,6 +358,143 @@ def test_similarity_is_a_table(visit, shipped):
     assert cells[1] == cells[3]
     assert float(cells[1]) > float(cells[2])
     assert page.texts("#status")[0].startswith("Most similar: 1 and 2")
+
+
+def test_long_results_are_cut(visit, small):
+    """Of many thousand entities the first are marked and listed, and the page says how many there are."""
+    count = 30_000
+    page = visit(small)
+    places = ({"start": 4 * number, "end": 4 * number + 3} for number in range(count))
+    page.answer("tag", {"results": [{"entities": [{"text": "cat", "label": "PER", "score": 0.5} | x for x in places]}]})
+    page.open("tagger", "entities")
+    page.run(text="cat " * count)
+
+    assert len(page.marks()) == MAX_ROWS
+    assert page.page.locator(".bars .value").count() == MAX_ROWS
+    assert page.texts(".bars li.hint") == ["Only the first 300 of 30,000 are shown."]
+    assert page.texts("#status") == ["30,000 entities"]
+
+
+def test_many_masks_and_lines_are_cut(visit, small):
+    """Lists for the first masks are shown, and rows of the first documents; the page says how many there are."""
+    page = visit(small)
+    page.answer("fill-mask", {"results": [{"masks": [{"tokens": [{"token": "cat", "score": 0.5}]}] * 400}]})
+    page.open("filler", "words")
+    page.run(text="[MASK] " * 400)
+    assert page.page.locator("#result ol").count() == 60
+    assert page.texts("#result p.hint") == ["Only the first 60 of 400 are shown."]
+
+    page.answer("rerank", {"results": [{"documents": [{"document": place, "score": 0.5} for place in range(500)]}]})
+    page.open("scorer", "rank")
+    page.run(documents="the cat\n" * 500)
+    assert page.page.locator(".bars .value").count() == MAX_ROWS
+    assert page.texts(".bars li.hint") == ["Only the first 300 of 500 are shown."]
+
+
+@pytest.mark.parametrize(
+    ("model", "operation", "field"),
+    [
+        ("embedder", "search", "documents"),
+        ("embedder", "similarity", "texts"),
+        ("classifier", "own-labels", "labels"),
+        ("chooser", "choose", "choices"),
+    ],
+)
+def test_blank_lines_are_told(visit, small, model, operation, field):
+    """Lines that are all blank give one line that says so, and no request."""
+    page = visit(small, f"#model={model}&do={operation}")
+    page.wait()
+    page.page.on("request", lambda request: page.complaints.append(request.url))
+    page.page.fill(f"#field-{field}", " \n\t\n")
+    page.page.click("#run")
+    page.wait_for_text("#error", "blank")
+
+    label = page.texts(f"label[for=field-{field}]")[0]
+    assert page.texts("#error") == [f'All lines of "{label}" are blank; type some text.']
+    assert page.texts("#result") == [""]
+
+
+def test_half_of_a_surrogate_pair_is_told(visit, small):
+    """Half of a pair of surrogates is told with its place before a request; whole pairs are characters."""
+    page = visit(small, "#model=embedder&do=similarity")
+    page.wait()
+    page.page.evaluate("document.getElementById('field-texts').value = '\U0001f44d\\nthe \U0001f44d\\ud83d cat'")
+    page.page.click("#run")
+    page.wait_for_text("#error", "surrogate")
+
+    place = 'Character 6 of text 2 in "Sentences, one per line"'
+    assert page.texts("#error") == [f"{place} is half of a surrogate pair, which is no character; remove it."]
+    page.open("classifier", "labels")
+    page.page.evaluate("document.getElementById('field-text').value = '\\udc4d'")
+    page.page.click("#run")
+    page.wait_for_text("#error", "Character 1 in")
+
+
+@pytest.mark.parametrize("body", [HTML, '{"results": [{"labels": [{"label": "ye', "{}", "null", '{"results": []}'])
+@pytest.mark.parametrize("route", ["classify", "list-models", "tokenize"])
+def test_replies_of_others_are_told(visit, small, route, body):
+    """Where a proxy answers with a page, half a reply or other JSON, one line says so."""
+    page = visit(small)
+    page.wait()
+    page.page.route(f"**/v1/{route}", lambda route: route.fulfill(body=body))
+    page.open({"tokenize": "filler"}.get(route, "classifier"), "")
+
+    assert page.texts("#error") == [FOREIGN]
+    assert page.texts("#result") == [""]
+
+
+def test_replies_of_others_below_the_result_are_told(visit, small):
+    """Tokens, code and load say so too when a proxy answers in place of the server."""
+    page = visit(small, "#model=classifier&do=labels")
+    page.wait()
+    for path in ("v1/tokenize", "playground/server", "metrics"):
+        page.page.route(f"**/{path}", lambda route: route.fulfill(body=HTML))
+    for name, target in (("#tokens", "#token-list"), ("#code", "#copied"), ("#load", "#gauges")):
+        page.page.click(f"{name} summary")
+        page.wait_for_text(target, FOREIGN)
+
+    assert page.page.locator("#result .bars li").count() == 3
+
+
+def test_a_broken_connection_is_told(visit, small):
+    """Where the connection ends within a reply, one line says so."""
+    page = visit(small)
+    page.wait()
+    found = page.page.evaluate(
+        """async () => {
+          const { textOf } = await import("/playground/api.js");
+          return textOf({ text: () => Promise.reject(new TypeError("network error")) }).catch((error) => error.message);
+        }"""
+    )
+
+    assert found == "The connection ended before the whole reply was there."
+
+
+def test_weights_of_tokens(visit, small):
+    """A sparse vector is shown as its tokens, the largest weight first, with bars in proportion to it."""
+    page = visit(small, "#model=sparse&do=weights")
+    page.wait()
+    page.run(text="the cat")
+    inputs = {"model": {"name": "sparse"}, "texts": ["the cat"], "return_tokens": True}
+    [expected] = send(small, "POST", "/v1/embed-sparse", inputs).json()["results"]
+
+    assert page.texts(".bars bdi") == expected["tokens"]
+    assert [float(value) for value in page.texts(".bars .value")] == pytest.approx(expected["values"], abs=1e-3)
+    assert page.texts("#status") == [f"{len(expected['tokens'])} tokens"]
+    page.answer("embed-sparse", {"results": [{"indices": [], "values": [], "tokens": []}]})
+    page.run(text="the dog")
+    assert page.texts("#result") == ["No token has a weight."]
+
+
+def test_vectors_of_tokens_rank_the_search(visit, small):
+    """A model of vectors of tokens is among those that a search may be ranked with."""
+    page = visit(small, "#model=embedder&do=search")
+    page.wait()
+
+    assert page.texts("#field-ranker option") == ["nothing", "matcher", "reader", "scorer"]
+    page.page.select_option("#field-ranker", "matcher")
+    page.run()
+    assert all("by vectors" in note for note in page.texts(".bars small"))
 
 
 def test_only_texts_of_the_table_are_compared(visit, small):

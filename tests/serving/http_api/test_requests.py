@@ -60,8 +60,8 @@ def test_request_id(web):
     ("data", "message"),
     [
         (b"", "the body is empty"),
-        (b"{", "not JSON"),
-        (b'{"texts": ["a"], "texts": ["b"]}', 'duplicate key "texts"'),
+        (b"{", "not JSON: EOF while parsing an object"),
+        (b'{"texts": ["a"], "texts": ["b"]}', 'not JSON: detected duplicate key "texts"'),
         (b'{"texts": [NaN]}', "not JSON"),
         (b'{"texts": ["\\ud800"]}', "not JSON"),
         (b'{"texts": ["\xff"]}', "not JSON"),
