@@ -92,5 +92,5 @@ def test_no_cluster_is_one_line(address, message):
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_the_extra_is_named():
     """The error names the extra to install if Ray is missing."""
-    with pytest.raises(RayFailed, match=r"pip install 'bertline\[ray\]'"):
+    with pytest.raises(RayFailed, match=r"pip install './clients\[ray\]'"):
         map_partitions([1], print, address="local", num_workers=1, progress=print)

@@ -242,8 +242,8 @@ def test_the_snippet_has_the_mask_of_the_tokenizer():
 
 
 def test_every_task_has_a_snippet():
-    """Every task has an example whose snippet runs."""
-    assert {name for name, _ in EXAMPLES} == TASKS.keys()
+    """Every task that is trained, with a network of its own, has an example whose snippet runs."""
+    assert {name for name, _ in EXAMPLES} == {name for name, task in TASKS.items() if not task.network}
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
