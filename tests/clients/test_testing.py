@@ -31,6 +31,7 @@ from serving.core.errors import (
     UnavailableError,
 )
 from serving.grpc_api.status import status_of
+from tests.clients.test_client import METHODS as ALL_METHODS
 from tests.clients.wire.plain import plain
 from tests.serving.conftest import serve
 from tests.serving.models import SETTINGS, edit_manifest, write_model
@@ -62,19 +63,7 @@ def ask(client: Client, method: str, **options: Any) -> Any:
     return getattr(client, method)([inputs.get(method, "a text")], **options)
 
 
-METHODS = (
-    "embed",
-    "embed_sparse",
-    "embed_tokens",
-    "classify",
-    "regress",
-    "choose",
-    "answer",
-    "rerank",
-    "tag",
-    "fill_mask",
-    "tokenize",
-)
+METHODS = [method for method in ALL_METHODS if method not in ("zero_shot", "models", "model", "health")]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -361,7 +361,7 @@ def test_similarity_is_a_table(visit, shipped):
 
 
 def test_long_results_are_cut(visit, small):
-    """Of many thousand entities the first are marked and listed, and the page says how many there are."""
+    """The page marks and lists the first of many thousand entities, and says how many there are."""
     count = 30_000
     page = visit(small)
     places = ({"start": 4 * number, "end": 4 * number + 3} for number in range(count))
