@@ -33,6 +33,8 @@ from training.model.flops import flops_per_token, measured_peak
 from training.objectives.masked_lm import MaskedLM
 
 Step = Callable[[], None]
+Wrap = Callable[[torch.nn.Module], torch.nn.Module]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +56,28 @@ class TrainingStepSettings:
         check_numbers(self)
 
 
-def ours(settings: TrainingStepSettings, dropout: float) -> Step:
-    """Return a step of Bertline's training loop."""
+def ours(
+    settings: TrainingStepSettings,
+    dropout: float,
+    *,
+    device: torch.device = CPU,
+    wrap: Wrap = lambda network: network,
+    attention_mask: torch.Tensor | None = None,
+) -> Step:
+    """Return a step of Bertline's training loop.
+
+    Args:
+        wrap: compiles the network, say.
+        attention_mask: of the batch; None for sequences without padding.
+    """
     cpu.keep_memory()
-    model = create_model("masked-lm", _config(settings), dropout=dropout).train()
+    model = create_model("masked-lm", config_of(settings), dropout=dropout).train().to(device)
+    network = wrap(model)
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
-    input_ids, token_type_ids, labels, next_labels = _batch(settings)
+    input_ids, token_type_ids, labels, next_labels = _batch(settings, device)
     positions = labels.flatten().ne(-100).nonzero().flatten()
-    inputs: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": None}
+    mask = None if attention_mask is None else attention_mask.to(device)
+    inputs: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": mask}
     batch = Batch(
         inputs | {"masked_positions_N": positions},
         {"mlm": labels.flatten()[positions], "nsp": next_labels},
@@ -70,33 +86,40 @@ def ours(settings: TrainingStepSettings, dropout: float) -> Step:
     )
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            losses = MaskedLM().losses(model, batch)
+        with torch.autocast(device.type, torch.bfloat16):
+            losses = MaskedLM().losses(network, batch)
         torch.stack([value / batch.counts[name] for name, value in losses.items()]).sum().backward()
         _update(model, optimizer)
 
     return step
 
 
-def transformers(settings: TrainingStepSettings, dropout: float) -> Step:
-    """Return a step of transformers' BertForPreTraining."""
+def transformers(
+    settings: TrainingStepSettings,
+    dropout: float,
+    *,
+    device: torch.device = CPU,
+    wrap: Wrap = lambda network: network,
+) -> Step:
+    """Return a step of transformers' BertForPreTraining; arguments as those of `ours`."""
     import transformers
 
     config = transformers.BertConfig(
-        **{name: getattr(_config(settings), name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
+        **{name: getattr(config_of(settings), name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
         num_attention_heads=settings.num_attention_heads,
         intermediate_size=4 * settings.hidden_size,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
-    model = transformers.BertForPreTraining(config).train()
+    model = transformers.BertForPreTraining(config).train().to(device)
+    network = wrap(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    input_ids, token_type_ids, labels, next_labels = _batch(settings)
+    input_ids, token_type_ids, labels, next_labels = _batch(settings, device)
     inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "labels": labels}
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(**inputs, next_sentence_label=next_labels).loss
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = network(**inputs, next_sentence_label=next_labels).loss
         loss.backward()
         _update(model, optimizer)
 
@@ -115,7 +138,8 @@ def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _config(settings: TrainingStepSettings) -> EncoderConfig:
+def config_of(settings: TrainingStepSettings) -> EncoderConfig:
+    """Return the shape of the network."""
     return EncoderConfig(
         vocab_size=settings.vocab_size,
         hidden_size=settings.hidden_size,
@@ -125,7 +149,7 @@ def _config(settings: TrainingStepSettings) -> EncoderConfig:
     )
 
 
-def _batch(settings: TrainingStepSettings) -> tuple[torch.Tensor, ...]:
+def _batch(settings: TrainingStepSettings, device: torch.device) -> tuple[torch.Tensor, ...]:
     """Return random tokens, 15% of each sequence masked."""
     generator = torch.Generator().manual_seed(0)
     shape = (settings.batch_size, settings.length)
@@ -133,7 +157,8 @@ def _batch(settings: TrainingStepSettings) -> tuple[torch.Tensor, ...]:
     token_type_ids = (torch.arange(settings.length) >= settings.length // 2).long().expand(shape).contiguous()
     chosen = torch.rand(shape, generator=generator).argsort(-1) < round(0.15 * settings.length)
     labels = input_ids.masked_fill(~chosen, -100)
-    return input_ids, token_type_ids, labels, torch.randint(2, shape[:1], generator=generator)
+    next_labels = torch.randint(2, shape[:1], generator=generator)
+    return tuple(tensor.to(device) for tensor in (input_ids, token_type_ids, labels, next_labels))
 
 
 @contextmanager
@@ -186,7 +211,7 @@ def compare(settings: TrainingStepSettings, dropout: float) -> None:
             peaks.append(measured_peak(torch.device("cpu"), torch.bfloat16))
     peak = statistics.median(peaks)
     per_token = flops_per_token(
-        _config(settings), length=settings.length, predicted=round(0.15 * settings.length) / settings.length
+        config_of(settings), length=settings.length, predicted=round(0.15 * settings.length) / settings.length
     )
     print(f"dropout {dropout}; bf16 matmuls: {peak / 1e9:,.0f} GFLOP/s; {per_token / 1e6:.1f} MFLOP per token")
     bases = [statistics.median(times[name]) for name in ("transformers", "transformers_keeping_memory")]

@@ -13,9 +13,9 @@ from tasks.manifest import Execution
 from tests.commands import call
 from tests.serving.models import WORDS, write_model
 
-COMMANDS = [
-    path.stem for path in Path(benchmarks.__file__).parent.glob("*.py") if "def main(" in path.read_text("utf-8")
-]
+FOLDER = Path(benchmarks.__file__).parent
+COMMANDS = [path.stem for path in FOLDER.glob("*.py") if "def main(" in path.read_text("utf-8")]
+COMMANDS += [path.parent.name for path in FOLDER.glob("*/__main__.py")]
 
 
 @pytest.fixture
@@ -25,9 +25,15 @@ def texts(tmp_path):
     return path
 
 
+def main_of(name):
+    """Return the function that a command runs."""
+    module = f"benchmarks.{name}" + ".__main__" * (FOLDER / name).is_dir()
+    return import_module(module).main
+
+
 def mistake(name, words, monkeypatch, capfd):
     """Return the only line that a command prints."""
-    ended = call(import_module(f"benchmarks.{name}").main, words.split(), monkeypatch, capfd)
+    ended = call(main_of(name), words.split(), monkeypatch, capfd)
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(r"error: .*\n", ended.stderr)
@@ -37,7 +43,7 @@ def mistake(name, words, monkeypatch, capfd):
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_usage_names_the_module(name, monkeypatch, capfd):
     """`--help` of every benchmark names the module, not a path."""
-    ended = call(import_module(f"benchmarks.{name}").main, ["--help"], monkeypatch, capfd)
+    ended = call(main_of(name), ["--help"], monkeypatch, capfd)
 
     assert ended.returncode == 0
     assert ended.stdout.startswith(f"usage: python -m benchmarks.{name} ")

@@ -1,0 +1,67 @@
+"""Tables of a benchmark of several parts, as JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.files import atomic_write
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table of measurements."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    """Cells by name of the column. All rows have the columns of the first, in its order."""
+    note: str = ""
+
+
+@dataclass
+class Part:
+    """Results of one part."""
+
+    tables: list[Table] = field(default_factory=list)
+    seconds: float = 0.0
+    error: str = ""
+    """One line; empty if the part came to its end."""
+
+
+def write_report(directory: Path, machine: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+    """Write `gpu.json` and `gpu.md`, atomically; called again after each part."""
+    found = {"machine": dict(machine), "parts": {name: asdict(part) for name, part in parts.items()}}
+    directory.mkdir(parents=True, exist_ok=True)
+    atomic_write(directory / "gpu.json", (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(directory / "gpu.md", to_markdown(machine, parts).encode())
+
+
+def to_markdown(machine: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
+    """Return the report for people."""
+    lines = [", ".join(f"{name} {value}" for name, value in machine.items())]
+    for name, part in parts.items():
+        lines.append(f"\n## {name} ({part.seconds:.0f} s)")
+        for table in part.tables:
+            lines += ["", table.title, "", *_rows(table), *(["", table.note] if table.note else [])]
+        if part.error:
+            lines += ["", f"Failed: {part.error}"]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(table: Table) -> list[str]:
+    columns = list(table.rows[0]) if table.rows else []
+    numbers = [all(isinstance(row[name], int | float) for row in table.rows) for name in columns]
+    ruler = ["---:" if is_number else "---" for is_number in numbers]
+    cells = [[_cell(row[name]) for name in columns] for row in table.rows]
+    return [f"| {' | '.join(row)} |" for row in (columns, ruler, *cells)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,73 @@
+"""Settings of the benchmark, and what a run measures with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import torch
+import tyro
+
+from training.bounds import COUNT, POSITIVE, check_numbers
+
+PartName = Literal["graphs", "memory", "server", "steps", "pretraining", "resume"]
+SHAPES = {"MiniLM (L6 H384)": (6, 384, 12), "BERT-base (L12 H768)": (12, 768, 12)}
+BATCH_TOKENS = 32_768
+"""Tokens of a batch in training."""
+DRY_SHAPES = {"tiny (L2 H32)": (2, 32, 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSettings:
+    """Measure graphs, memory, server and pretraining on a GPU."""
+
+    parts: Annotated[tuple[PartName, ...], tyro.conf.Positional] = get_args(PartName)
+    """Parts to run, in this order."""
+    out: Path = Path("build/gpu")
+    """Directory for `gpu.json` and `gpu.md`."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """cpu: a dry run with tiny networks, whose figures mean nothing."""
+    seconds: Annotated[float, POSITIVE] = 4.0
+    """Seconds of each load of the server; of random lengths, five times as long."""
+    rounds: Annotated[int, COUNT] = 7
+    """Rounds in which graphs and steps are timed in turns."""
+    lengths: tuple[Literal[128, 512], ...] = (128, 512)
+    """Lengths of sequences in steps and pretraining."""
+    num_steps: Annotated[int, COUNT] = 100
+    """Steps of each pretraining."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("PyTorch finds no GPU; give --device cpu for a dry run")
+
+    @property
+    def is_dry(self) -> bool:
+        """True without a GPU."""
+        return self.device == "cpu"
+
+    @property
+    def batches(self) -> dict[int, int]:
+        """Length of the sequences to train on -> sequences in a batch."""
+        return {32: 4} if self.is_dry else {length: BATCH_TOKENS // length for length in self.lengths}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int, int]]:
+        """Layers, hidden size and heads of the networks, by name; the largest is the last."""
+        return DRY_SHAPES if self.is_dry else SHAPES
+
+    @property
+    def largest(self) -> tuple[str, tuple[int, int, int]]:
+        """Name and shape of the largest network."""
+        return list(self.shapes.items())[-1]
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary, BERT's on a GPU."""
+        return 1_000 if self.is_dry else 30_522
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Device in PyTorch."""
+        return torch.device(self.device)
