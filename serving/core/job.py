@@ -32,6 +32,11 @@ class BatchModel(Hashable, Protocol):
     def measured_batches(self) -> Sequence[tuple[int, float]]:
         """(tokens, core seconds) of the batches measured at load time; at least one."""
 
+    @property
+    def run_tokens(self) -> float:
+        """Number of tokens that take as long as what every run takes besides its tokens: few on a CPU, many on a
+        GPU."""
+
     def new_run(self) -> AbortableRun:
         """Return a run for one call of `compute`."""
 

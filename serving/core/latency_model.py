@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -47,13 +48,25 @@ class LinearFit:
 
     def seconds(self, num_tokens: float) -> float:
         """Return the estimated seconds of a batch of `num_tokens`."""
+        run_s, slope = self._line()
+        return run_s + slope * num_tokens
+
+    @property
+    def run_tokens(self) -> float:
+        """Number of tokens that take as long as what every run takes besides its tokens; infinite if tokens take no
+        time."""
+        run_s, slope = self._line()
+        return run_s / slope if slope else math.inf
+
+    def _line(self) -> tuple[float, float]:
+        """Return seconds per run and seconds per token."""
         weight, tokens, seconds, squares, products = map(sum, zip(self._initial, self._observed, strict=True))
         spread = weight * squares - tokens * tokens
         slope = max(0.0, (weight * products - tokens * seconds) / spread) if spread > 0 else 0.0
         run_s = (seconds - slope * tokens) / weight
         if run_s < 0:  # long sequences cost more per token: use a line through the origin
             run_s, slope = 0.0, products / squares
-        return float(run_s + slope * num_tokens)
+        return float(run_s), float(slope)
 
 
 def _moments(point: tuple[int, float]) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.core.latency_model import LinearFit
 from serving.core.session import Arrays, Session, SessionRun
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
@@ -50,6 +51,11 @@ class Model:
     def num_threads(self) -> int:
         """Number of cores that a batch uses."""
         return self.execution.num_threads
+
+    @cached_property
+    def run_tokens(self) -> float:
+        """Number of tokens that take as long as what every run takes besides its tokens."""
+        return LinearFit(self.measured_batches).run_tokens
 
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"

@@ -10,8 +10,8 @@ from serving.core.fair_order import FairOrder, WaitEstimate
 from serving.core.job import BatchModel, Entry, Job, Origin
 
 MAX_PADDING = 0.2
-"""Maximum fraction of padding in a batch. A row alone costs about a tenth more than in a full batch (measured), so a
-row that adds more padding than that is cheaper alone."""
+"""Maximum fraction of padding in a batch, unless all its padding takes less time than one more run would. A row alone
+costs about a tenth more than in a full batch (measured), so a row that adds more padding than that is cheaper alone."""
 
 
 class Queue:
@@ -90,7 +90,8 @@ class Queue:
 
     def _neighbours(self, first: Entry) -> Iterator[Entry]:
         """Yield the entries that fit into a batch with the first one, nearest in length first."""
-        max_tokens, buckets = first.model.max_batch_tokens, self._by_length[first.model]
+        max_tokens, run_tokens = first.model.max_batch_tokens, first.model.run_tokens
+        buckets = self._by_length[first.model]
         longest = tokens = len(first.sequence)
         rows = 1
         for length in nearest(sorted(buckets), longest):
@@ -98,7 +99,7 @@ class Queue:
                 if entry is first:
                     continue
                 padded = (rows + 1) * max(longest, length)
-                if padded > max_tokens or padded - tokens - length > MAX_PADDING * padded:
+                if padded > max_tokens or padded - tokens - length > max(MAX_PADDING * padded, run_tokens):
                     break
                 longest, rows, tokens = max(longest, length), rows + 1, tokens + length
                 yield entry

@@ -23,6 +23,10 @@ class SimulatedModel:
     def measured_batches(self):
         return [(tokens, self.seconds(tokens)) for tokens in (6, 2 * self.max_batch_tokens)]
 
+    @property
+    def run_tokens(self):
+        return SECONDS_PER_RUN / SECONDS_PER_TOKEN
+
     def seconds(self, padded_tokens):
         """Return the core seconds of a batch."""
         return (SECONDS_PER_RUN + padded_tokens * SECONDS_PER_TOKEN) / self.speed

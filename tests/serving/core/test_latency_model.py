@@ -51,6 +51,19 @@ def test_sequences_that_are_longer_than_the_cap_are_full_batches():
     assert latency.seconds_per_token(model) == pytest.approx(0.006 / 50, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (((6, 0.0016), (64, 0.0074)), 10),
+        (((6, 0.001), (1024, 0.001)), float("inf")),  # a GPU: small and large batches take the same time
+        (((6, 0.0001), (1024, 0.1)), 0),  # long sequences cost more per token
+    ],
+)
+def test_fixed_time_of_a_run_in_tokens(points, expected):
+    """The fixed time of a run is that of so many tokens."""
+    assert LinearFit(points).run_tokens == pytest.approx(expected)
+
+
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 10)), min_size=1, max_size=40), st.integers(1, 600))
 def test_estimates_are_positive_and_increasing(seen, wanted):
     """After any observations, a batch takes time, and a longer one at least as much."""

@@ -7,8 +7,8 @@ from serving.core.queue import MAX_PADDING, Queue, nearest
 
 
 class Model:
-    def __init__(self, max_batch_tokens):
-        self.max_batch_tokens = max_batch_tokens
+    def __init__(self, max_batch_tokens, run_tokens=0):
+        self.max_batch_tokens, self.run_tokens = max_batch_tokens, run_tokens
         self.num_threads = 1
 
 
@@ -30,11 +30,12 @@ def lengths(batch):
 
 @given(
     caps=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    run_tokens=st.integers(0, 100),
     waiting=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100)), max_size=60),
 )
-def test_batches(caps, waiting):
+def test_batches(caps, run_tokens, waiting):
     """Each batch has one model and stays within token cap and padding limit, and each entry occurs once."""
-    models = [Model(cap) for cap in caps]
+    models = [Model(cap, run_tokens) for cap in caps]
     queue = Queue()
     entries = fill(queue, *((models[number], length) for number, length in waiting))
     taken = []
@@ -46,7 +47,7 @@ def test_batches(caps, waiting):
         assert batch[0] is first
         assert {entry.model for entry in batch} == {first.model}
         assert len(batch) == 1 or padded <= first.model.max_batch_tokens
-        assert padded - sum(lengths(batch)) <= MAX_PADDING * padded
+        assert padded - sum(lengths(batch)) <= max(MAX_PADDING * padded, run_tokens)
     assert sorted(map(id, taken)) == sorted(map(id, entries))
     assert len(queue) == sum(queue.tokens.values()) == 0
 
@@ -64,6 +65,17 @@ def test_batch_of_neighbours(cap, waiting, expected):
     """The first entry is batched with the entries nearest in length, within token cap and padding limit."""
     queue = Queue()
     fill(queue, *((model, length) for model in [Model(cap)] for length in waiting))
+
+    assert lengths(queue.pop_batch()) == expected
+
+
+@pytest.mark.parametrize(
+    ("run_tokens", "expected"), [(0, [10]), (29, [10]), (30, [10, 40]), (59, [10, 40]), (80, [10, 40, 60])]
+)
+def test_padding_is_cheaper_than_another_run(run_tokens, expected):
+    """A batch may have as much padding as another run would cost, in tokens."""
+    queue = Queue()
+    fill(queue, *((model, length) for model in [Model(1000, run_tokens)] for length in (10, 40, 60)))
 
     assert lengths(queue.pop_batch()) == expected
 

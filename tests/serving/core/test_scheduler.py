@@ -28,6 +28,7 @@ class Echo:
 
     max_batch_tokens = 40
     num_threads = 1
+    run_tokens = 0
     seconds_per_token = 1e-6
     """Speed in the measured batches."""
 

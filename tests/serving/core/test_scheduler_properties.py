@@ -26,6 +26,7 @@ class EchoModel:
     """Model that returns and counts its inputs, and fails once after `break_`."""
 
     measured_batches = ((64, 1e-5), (6, 1e-6))
+    run_tokens = 0
 
     def __init__(self, max_batch_tokens, num_threads):
         self.max_batch_tokens, self.num_threads = max_batch_tokens, num_threads
