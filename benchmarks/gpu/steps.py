@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -80,14 +80,15 @@ class _WithCudnn(torch.nn.Module):
             return self.network(**inputs)
 
 
-def _compare(connection: Connection, length: int, rows: int, settings: GpuSettings) -> None:
-    shape, device = _shape(length, rows, settings), settings.torch_device
+def _variants(shape: TrainingStepSettings, settings: GpuSettings) -> dict[str, Callable[[], Step]]:
+    """Return functions that create a step, by name."""
+    device = settings.torch_device
     wrap: dict[str, Any] = {} if settings.is_dry else {"wrap": _compile}
     own, theirs = (partial(each, shape, 0.1, device=device) for each in (ours, transformers))
     no_dropout = partial(ours, shape, 0.0, device=device)
-    mask = torch.ones(rows, length, dtype=torch.long)
-    mask[::10, length // 2 :] = 0
-    creators = {
+    mask = torch.ones(shape.batch_size, shape.length, dtype=torch.long)
+    mask[::10, shape.length // 2 :] = 0
+    creators: dict[str, Callable[[], Step]] = {
         "ours": own,
         "ours, compiled": partial(own, **wrap),
         "ours, compiled, cuDNN's attention": partial(own, wrap=_compile_with_cudnn),
@@ -98,7 +99,13 @@ def _compare(connection: Connection, length: int, rows: int, settings: GpuSettin
         "transformers, compiled": partial(theirs, **wrap),
     }
     if settings.is_dry:
-        creators = {name: create for name, create in creators.items() if "compiled" not in name}
+        return {name: create for name, create in creators.items() if "compiled" not in name}
+    return creators
+
+
+def _compare(connection: Connection, length: int, rows: int, settings: GpuSettings) -> None:
+    shape = _shape(length, rows, settings)
+    creators = _variants(shape, settings)
     title = f"{settings.largest[0]}, a step of {rows} x {length} tokens"
     times, compiled_step, failures = _times(creators, settings)
     connection.send(Table(title, list(_rows(times, shape, settings)), " ".join([_note(settings), *failures])))
@@ -120,7 +127,7 @@ def _compare_nccl(connection: Connection, length: int, rows: int, settings: GpuS
         return DistributedDataParallel(network if settings.is_dry else _compile(network))
 
     alone: dict[str, Any] = {} if settings.is_dry else {"wrap": _compile}
-    creators = {
+    creators: dict[str, Callable[[], Step]] = {
         "one process": partial(ours, shape, 0.1, device=device, **alone),
         "the same in DDP": partial(ours, shape, 0.1, device=device, wrap=in_ddp),
     }
