@@ -214,7 +214,7 @@ class Scheduler:
                 job.entries.clear()  # breaks the reference cycle of job and entries: no garbage collector needed
                 raise
             self._queue.add(job)
-            self._changed.notify(len(job.entries))
+            self._wake_worker()
         # Weak reference: otherwise future and job form a cycle that keeps arrays until the garbage collector runs.
         reference = weakref.ref(job)
         job.future.add_done_callback(lambda _: self._remove_ended(reference()))
@@ -411,13 +411,23 @@ class Scheduler:
         """Wait for a batch and reserve its cores; return an empty list when the scheduler closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_room())
-            return [] if self._closed else self._take()
+            if self._closed:
+                return []
+            batch = self._take()
+            self._wake_worker()
+            return batch
 
     def _take(self) -> list[Entry]:
         """Pop the next batch and reserve its cores; enough must be free."""
         batch = self._queue.pop_batch()
         self._busy += self._cores(batch[0].model)
         return batch
+
+    def _wake_worker(self) -> None:
+        """Wake one worker if it can take a batch; it wakes the next one. Others would only take the interpreter lock
+        from the threads that work, which matters where a batch uses many cores or a GPU."""
+        if self._has_room():
+            self._changed.notify()
 
     def _live(self, batch: list[Entry]) -> list[Entry]:
         """Return the entries of jobs that have not ended; fail expired jobs."""
@@ -432,6 +442,8 @@ class Scheduler:
 
     def _has_room(self) -> bool:
         """Return whether enough cores are free for the next entry."""
+        if self._busy >= self._num_cores:
+            return False
         first = self._queue.first()
         return first is not None and self._busy + self._cores(first.model) <= self._num_cores
 
@@ -439,9 +451,9 @@ class Scheduler:
         return min(model.num_threads, self._num_cores)
 
     def _release(self, model: BatchModel) -> None:
+        """Free the cores of a batch. Its worker looks for the next one itself."""
         with self._changed:
             self._busy -= self._cores(model)
-            self._changed.notify_all()
 
     def _remove_ended(self, job: Job | None) -> None:
         """Remove the entries of an ended job that still wait."""
@@ -450,7 +462,7 @@ class Scheduler:
                 count = self._queue.remove(job.entries)
                 job.entries.clear()
                 if count:  # one of them may have blocked the queue because it needs more cores than are free
-                    self._changed.notify_all()
+                    self._wake_worker()
             self._report_dropped(job, count)
 
     def _report_dropped(self, job: Job, count: int) -> None:

@@ -322,6 +322,43 @@ def test_cancelling_the_first_job_wakes_idle_workers(log):
     scheduler.close()
 
 
+def test_jobs_wake_no_worker_without_free_cores(model, log, monkeypatch):
+    """While a batch uses all cores, jobs that arrive wake none of the workers that wait."""
+    looked = []
+    has_room = Scheduler._has_room
+    monkeypatch.setattr(
+        Scheduler, "_has_room", lambda self: looked.append(threading.current_thread().name) or has_room(self)
+    )
+    scheduler = Scheduler(workers=8, observer=log)
+    model.num_threads = 8
+    occupy(scheduler, model)
+    wait_until(lambda: len(scheduler._changed._waiters) == 7, "a worker is not idle")
+    looked.clear()
+
+    futures = [scheduler.submit(model, [[[1]], [[2]]], total) for _ in range(20)]
+    time.sleep(0.05)
+
+    assert set(looked) == {threading.current_thread().name}
+    model.gate.set()
+    assert [future.result(10).results for future in futures] == [[1, 2]] * 20
+    scheduler.close()
+
+
+def test_free_cores_are_used_at_once(log):
+    """One worker wakes the next: jobs that arrive together start on all free cores."""
+    models = [Echo() for _ in range(4)]
+    for each in models:
+        each.gate.clear()
+    scheduler = Scheduler(workers=4, observer=log)
+    futures = [scheduler.submit(each, [[[1]]], total) for each in models]
+
+    assert all(each.entered.acquire(timeout=5) for each in models)
+    for each in models:
+        each.gate.set()
+    assert [future.result(10).results for future in futures] == [[1]] * 4
+    scheduler.close()
+
+
 def test_failing_batch(scheduler, model, caplog):
     """A failed batch fails its jobs and is logged; the worker goes on."""
     poisoned = scheduler.submit(model, [[[-1]]], total)
