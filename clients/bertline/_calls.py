@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertline._convert import Call, Request, join_lists, join_vectors, only, split, split_documents
+from bertline._convert import Call, Request, Split, join_lists, join_vectors, only, split_documents
 from bertline._inputs import (
     read_choices,
     read_count,
@@ -99,7 +99,7 @@ def embed_call(
     )
     read = partial(read_vectors, normalized=bool(normalize), format=format)
     join = partial(join_vectors, dtype=DTYPES[format])
-    return Call("Embed", split(read_texts(texts), "texts", request), read, join)
+    return Call("Embed", Split(read_texts(texts), "texts", request), read, join)
 
 
 def embed_sparse_call(
@@ -122,7 +122,7 @@ def embed_sparse_call(
         return_tokens=read_flag("return_tokens", return_tokens),
         **_prompt_fields(prompt_name, input_type),
     )
-    return Call("EmbedSparse", split(read_texts(texts), "texts", request), read_sparse_vectors, join_lists)
+    return Call("EmbedSparse", Split(read_texts(texts), "texts", request), read_sparse_vectors, join_lists)
 
 
 def embed_tokens_call(
@@ -149,7 +149,7 @@ def embed_tokens_call(
         return_offsets=has_offsets,
     )
     read = partial(read_token_vectors, format=format, has_offsets=bool(has_offsets))
-    return Call("EmbedTokens", split(read_texts(texts), "texts", request), read, join_lists)
+    return Call("EmbedTokens", Split(read_texts(texts), "texts", request), read, join_lists)
 
 
 def _prompt_fields(prompt_name: str | None, input_type: InputType | None) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def classify_call(
         pb.ClassifyRequest, model=ref, truncate=read_flag("truncate", truncate), top_k=read_count("top_k", top_k)
     )
     items = read_texts_or_pairs(inputs)
-    return Call("Classify", split(items, "inputs", request), read_classifications, join_lists)
+    return Call("Classify", Split(items, "inputs", request), read_classifications, join_lists)
 
 
 def regress_call(
@@ -179,7 +179,7 @@ def regress_call(
 ) -> Call[list[float]]:
     """See `Client.regress`."""
     request = partial(pb.RegressRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
-    return Call("Regress", split(read_texts_or_pairs(inputs), "inputs", request), read_values, join_lists)
+    return Call("Regress", Split(read_texts_or_pairs(inputs), "inputs", request), read_values, join_lists)
 
 
 def choose_call(
@@ -187,7 +187,7 @@ def choose_call(
 ) -> Call[list[Choice]]:
     """See `Client.choose`."""
     request = partial(pb.ChooseRequest, model=read_model(model, version), truncate=read_flag("truncate", truncate))
-    return Call("Choose", split(read_choices(inputs), "inputs", request), read_choice_results, join_lists)
+    return Call("Choose", Split(read_choices(inputs), "inputs", request), read_choice_results, join_lists)
 
 
 def answer_call(
@@ -198,7 +198,7 @@ def answer_call(
     request = partial(
         pb.AnswerRequest, model=ref, truncate=read_flag("truncate", truncate), top_k=read_count("top_k", top_k)
     )
-    return Call("Answer", split(read_questions(inputs), "inputs", request), read_answers, join_lists)
+    return Call("Answer", Split(read_questions(inputs), "inputs", request), read_answers, join_lists)
 
 
 def rerank_call(
@@ -236,7 +236,7 @@ def tag_call(
         truncate=read_flag("truncate", truncate),
         return_words=read_flag("return_words", return_words),
     )
-    return Call("Tag", split(read_texts_or_words(inputs), "inputs", request), read_taggings, join_lists)
+    return Call("Tag", Split(read_texts_or_words(inputs), "inputs", request), read_taggings, join_lists)
 
 
 def fill_mask_call(
@@ -250,7 +250,7 @@ def fill_mask_call(
         top_k=read_count("top_k", top_k),
         targets=[read_option("targets", target) for target in read_items(targets, "targets")],
     )
-    return Call("FillMask", split(read_texts(texts), "texts", request), read_fills, join_lists)
+    return Call("FillMask", Split(read_texts(texts), "texts", request), read_fills, join_lists)
 
 
 def zero_shot_call(
@@ -276,7 +276,7 @@ def zero_shot_call(
         top_k=read_count("top_k", top_k),
     )
     max_texts, label_bytes = max(1, MAX_PAIRS // (len(names) or 1)), request().ByteSize()
-    requests = split(read_texts(texts), "texts", request, max_texts, label_bytes)
+    requests = Split(read_texts(texts), "texts", request, max_texts, label_bytes)
     read = partial(read_zero_shot, multi_label=bool(multi_label))
     return Call("ZeroShot", requests, read, join_lists)
 
@@ -285,7 +285,7 @@ def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: 
     """See `Client.tokenize`."""
     request = partial(pb.TokenizeRequest, model=read_model(model, version))
     items = read_texts_or_pairs(inputs)
-    return Call("Tokenize", split(items, "inputs", request), read_tokenized, join_lists)
+    return Call("Tokenize", Split(items, "inputs", request), read_tokenized, join_lists)
 
 
 def models_call() -> Call[list[Model]]:

@@ -16,7 +16,7 @@ import grpc.aio
 from bertline._convert import Request
 from bertline._inputs import read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
-from bertline._status import FailedCall, client_error
+from bertline._status import FailedCall, client_error, timeout_error
 from bertline._target import check_target
 from bertline.errors import BertlineError, ServerError
 from bertline.v1.encoder_pb2_grpc import EncoderStub
@@ -132,6 +132,10 @@ class Connection:
         """Metadata of every request."""
         token = () if self.token is None else (("authorization", f"Bearer {self.token}"),)
         return token if self.priority == "interactive" else (*token, ("priority", self.priority))
+
+    def timed_out(self, timeout: float) -> BertlineError:
+        """Return the error for a call whose timeout ended before it was sent."""
+        return timeout_error(self.target, timeout)
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
         """Start the RPC of a request.

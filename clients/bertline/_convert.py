@@ -74,7 +74,7 @@ class ReplyCollector(Generic[ResultT]):
         self._num_truncated = 0
 
     def add(self, request: Request, reply: Any) -> None:
-        """Add the next reply, in the order of the requests.
+        """Read and add the next reply, in the order of the requests.
 
         Raises:
             ServerError: if the reply is invalid.
@@ -85,8 +85,23 @@ class ReplyCollector(Generic[ResultT]):
             if not (error.items and request.first):
                 raise
             raise ServerError.of([_with_offset(item, request.first) for item in error.items]) from None
+        if request.num_inputs and len(part) != request.num_inputs:
+            raise ServerError(f"the server sent {len(part)} results for {request.num_inputs} inputs")
+        self.add_part(request, part, reply)
+
+    def add_part(self, request: Request, part: Any, reply: Any) -> None:
+        """Add the results that were read from a reply.
+
+        Args:
+            request: request of the results.
+            part: one result for each input.
+            reply: the reply, or a `ReplyPart` of it.
+
+        Raises:
+            ServerError: if another model replied before.
+        """
         if request.num_inputs:
-            self._check(request, reply, len(part))
+            self._check_model(reply)
         continues = request.first_document > 0
         if self._usage is not None:
             _add_usage(self._call_usage, reply, continues=continues)
@@ -116,13 +131,27 @@ class ReplyCollector(Generic[ResultT]):
             )
         return result
 
-    def _check(self, request: Request, reply: Any, num_results: int) -> None:
-        if num_results != request.num_inputs:
-            raise ServerError(f"the server sent {num_results} results for {request.num_inputs} inputs")
+    def _check_model(self, reply: Any) -> None:
         model = f"{reply.model.name}/{reply.model.version}"
         self._first_model = self._first_model or model
         if model != self._first_model:
             raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPart:
+    """Part of a reply for some of its inputs, without their results."""
+
+    model: Any
+    num_tokens: Sequence[int]
+    num_truncated: Sequence[int]
+    timings: Any
+
+    @classmethod
+    def of(cls, reply: Any, part: slice) -> ReplyPart:
+        """Return the part of a reply, which may lack the numbers."""
+        num_tokens, num_truncated = (getattr(reply, name, ())[part] for name in ("num_tokens", "num_truncated"))
+        return cls(reply.model, num_tokens, num_truncated, getattr(reply, "timings", None))
 
 
 def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
@@ -141,31 +170,53 @@ def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
     usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
 
 
-def split(
-    items: Sequence[ItemT],
-    field: str,
-    request: Callable[..., Any],
-    max_items: int | None = None,
-    other_bytes: int = 0,
-) -> Callable[[int], Iterator[Request]]:
-    """Return a function that splits inputs into requests lazily, so that few messages exist at the same time.
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Function that splits inputs into requests lazily, so that few messages exist at the same time."""
 
-    Args:
-        items: inputs.
-        field: field of the request that holds them.
-        request: returns the message.
-        max_items: maximum number of inputs in a request, besides the one that the function is given.
-        other_bytes: bytes of each request besides its inputs.
-    """
+    items: Sequence[Any]
+    """Inputs."""
+    field: str
+    """Field of the request that holds them."""
+    request: Callable[..., Any]
+    """Returns the message."""
+    max_items: int | None = None
+    """Maximum number of inputs in a request, besides the one that the function is given."""
+    other_bytes: int = 0
+    """Bytes of each request besides its inputs."""
 
-    def requests(batch_size: int) -> Iterator[Request]:
-        first, count = 0, min(batch_size, max_items or batch_size)
-        max_bytes = max(0, MAX_REQUEST_BYTES - other_bytes)
-        for part in batches(items, _num_bytes, max_items=count, max_bytes=max_bytes):
-            yield Request(request(**{field: part}), first, len(part))
+    def __call__(self, batch_size: int) -> Iterator[Request]:
+        """Yield the requests, each with at most `batch_size` inputs."""
+        first = 0
+        for part in batches(self.items, _num_bytes, max_items=self.limit(batch_size), max_bytes=self.max_bytes):
+            yield Request(self.request(**{self.field: part}), first, len(part))
             first += len(part)
 
-    return requests
+    def limit(self, batch_size: int) -> int:
+        """Return the maximum number of inputs in a request."""
+        return min(batch_size, self.max_items or batch_size)
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum bytes of the inputs in a request."""
+        return max(0, MAX_REQUEST_BYTES - self.other_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the inputs."""
+        return sum(map(_num_bytes, self.items))
+
+    @property
+    def options(self) -> bytes:
+        """Request without inputs, as a key: calls with the same options can share a request."""
+        return bytes(self.request().SerializeToString(deterministic=True))
+
+    @staticmethod
+    def merged(splits: Sequence[Split]) -> Request:
+        """Return one request with the inputs of several calls that have the same options."""
+        items = [item for split in splits for item in split.items]
+        first = splits[0]
+        return Request(first.request(**{first.field: items}), 0, len(items))
 
 
 def split_documents(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:

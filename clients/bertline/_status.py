@@ -127,6 +127,12 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     return found
 
 
+def timeout_error(target: str, timeout: float) -> BertlineError:
+    """Return the error for a call that waited for others until its timeout, as if gRPC had ended it."""
+    error_type, template = ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED]
+    return error_type(template.format(target=target, timeout=timeout, details="Deadline Exceeded"))
+
+
 def may_be_unhealthy(error: grpc.RpcError) -> bool:
     """Return whether gRPC may have failed a call because of the server's health.
 

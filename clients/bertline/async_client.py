@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Hashable, Iterable, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
@@ -39,11 +39,12 @@ from bertline._calls import (
     tokenize_call,
     zero_shot_call,
 )
+from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one, for_each
 from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
-from bertline._inputs import read_timeout
+from bertline._inputs import read_flag, read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import ModelNotFound, Overloaded, ServerError
+from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError
 from bertline.results import (
     Answer,
     Choice,
@@ -75,6 +76,7 @@ class AsyncClient:
         token: str | None = None,
         check_health: bool | None = None,
         priority: Priority = "interactive",
+        coalesce: bool = True,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -89,6 +91,9 @@ class AsyncClient:
         self._stubs: Stubs | None = None  # opened by the first call, in its event loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._coalescer = Coalescer(num_in_flight, batch_size) if read_flag("coalesce", coalesce) else None
+        self._sending: set[asyncio.Task[None]] = set()
+        """Tasks that send shared requests; asyncio itself keeps no reference to them."""
 
     async def embed(
         self,
@@ -334,6 +339,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection. Calls that are under way fail with ServerError."""
         self._closed = True
+        for member in self._coalescer.clear() if self._coalescer else ():
+            _fail(member, ServerError(CLOSED))
         for channel in self._stubs.channels if self._stubs else ():
             await channel.close()
 
@@ -350,10 +357,72 @@ class AsyncClient:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
         replies = ReplyCollector(call, usage)
-        await self._send(call, replies, limit)
+        lane = self._coalescer.lane(call) if self._coalescer else None
+        if lane is None:
+            await self._send(call, replies, limit)
+        else:
+            await self._send_with_others(lane, call, replies, limit)
         return replies.result()
 
-    async def _send(self, call: Call[ResultT], replies: ReplyCollector[ResultT], timeout: float) -> None:
+    async def _send_with_others(
+        self, lane: Hashable, call: Call[ResultT], replies: ReplyCollector[ResultT], timeout: float
+    ) -> None:
+        """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
+        assert self._coalescer
+        loop = self._check_loop()
+        if self._coalescer.enter(lane):
+            try:
+                await self._send(call, replies, timeout)
+            finally:
+                self._send_waiting(lane)
+            return
+        member = Member(call, replies, timeout, loop.create_future())
+        self._coalescer.wait(lane, member)
+        expiry = loop.call_later(timeout, _fail, member, self._connection.timed_out(timeout))
+        try:
+            await member.waiter
+        finally:
+            expiry.cancel()
+
+    def _send_waiting(self, lane: Hashable) -> None:
+        """Send the calls that wait, in a task of their own, now that a request has ended."""
+        assert self._coalescer
+        if members := self._coalescer.leave(lane):
+            task = asyncio.get_running_loop().create_task(self._send_shared(lane, members))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
+        try:
+            if waiting := [member for member in members if not member.waiter.done()]:
+                await self._send_together(waiting)
+        finally:
+            for_each(ServerError(CLOSED), members, _fail)  # which still wait if this task was cancelled
+            self._send_waiting(lane)
+
+    async def _send_together(self, members: Sequence[Member]) -> None:
+        """Send calls as one request or, if one of them may be wrong, each alone."""
+        shared = SharedRequest(members)
+        try:
+            await self._send(shared.call, shared, shared.timeout)
+        except BertlineError as error:
+            if len(members) > 1 and concerns_one(error) and not self._closed:
+                await asyncio.gather(*map(self._send_alone, members))
+            else:
+                for_each(error, members, _fail)
+        else:
+            for member in members:
+                _succeed(member)
+
+    async def _send_alone(self, member: Member) -> None:
+        try:
+            await self._send(member.call, member.replies, max(0.0, member.left_s))
+        except BertlineError as error:
+            _fail(member, error)
+        else:
+            _succeed(member)
+
+    async def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
         """Send the requests of a call, and add their replies in order."""
         in_flight: deque[tuple[Request, Any, bool]] = deque()
         num_sent = 0
@@ -372,12 +441,18 @@ class AsyncClient:
             for _, sent, _ in in_flight:
                 sent.cancel()
 
-    def _open(self) -> Stubs:
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running event loop, which must be that of the first call."""
         loop = asyncio.get_running_loop()
-        if self._stubs is None:
-            self._stubs, self._loop = Stubs(self._connection, grpc.aio), loop
+        self._loop = self._loop or loop
         if self._loop is not loop:
             raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
+        return loop
+
+    def _open(self) -> Stubs:
+        self._check_loop()
+        if self._stubs is None:
+            self._stubs = Stubs(self._connection, grpc.aio)
         return self._stubs
 
     async def _first(
@@ -438,6 +513,16 @@ class AsyncClient:
             return health_of_error(error)
         finally:
             watch.cancel()
+
+
+def _succeed(member: Member) -> None:
+    if not member.waiter.done():
+        member.waiter.set_result(None)
+
+
+def _fail(member: Member, error: BertlineError) -> None:
+    if not member.waiter.done():
+        member.waiter.set_exception(error)
 
 
 def _is_cancelled() -> bool:

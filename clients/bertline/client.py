@@ -8,10 +8,12 @@ with Client("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from threading import Event, Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -39,11 +41,12 @@ from bertline._calls import (
     tokenize_call,
     zero_shot_call,
 )
-from bertline._connection import Connection, Health, Priority, Stubs, health_of_error, health_of_reply
+from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one, for_each
+from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
-from bertline._inputs import read_timeout
+from bertline._inputs import read_flag, read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import ModelNotFound, Overloaded
+from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError
 from bertline.results import (
     Answer,
     Choice,
@@ -78,6 +81,8 @@ class Client:
             servers of the target get the requests; without any, the call fails. None means True without `token` and
             False with one: gRPC sends no token with health checks, and only servers with `--open-health` allow that.
         priority: `bulk` for calls that can wait: a busy server computes them after the others.
+        coalesce: send small calls that come while `num_in_flight` others with the same options are under way, from
+            other threads or tasks, together as one request. Each keeps its own result, timeout and error.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -95,6 +100,7 @@ class Client:
         token: str | None = None,
         check_health: bool | None = None,
         priority: Priority = "interactive",
+        coalesce: bool = True,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -108,6 +114,9 @@ class Client:
         )
         self._stubs = Stubs(self._connection, grpc)
         self._closed = False
+        self._coalescer = Coalescer(num_in_flight, batch_size) if read_flag("coalesce", coalesce) else None
+        self._lock = Lock()
+        """Guards the coalescer and the turns."""
 
     def embed(
         self,
@@ -565,6 +574,11 @@ class Client:
     def close(self) -> None:
         """Close the connection. Calls that are under way fail with ServerError."""
         self._closed = True
+        with self._lock:
+            waiting = self._coalescer.clear() if self._coalescer else []
+        for_each(ServerError(CLOSED), waiting, _fail)
+        for member in waiting:
+            member.waiter.event.set()
         for channel in self._stubs.channels:
             channel.close()
 
@@ -581,10 +595,77 @@ class Client:
             raise ValueError("the client is closed")
         limit = self._connection.timeout if timeout is None else read_timeout(timeout)
         replies = ReplyCollector(call, usage)
-        with closing(self._replies(call, limit)) as pairs:
+        lane = self._coalescer.lane(call) if self._coalescer else None
+        if lane is None:
+            self._send(call, replies, limit)
+        else:
+            self._send_with_others(lane, call, replies, limit)
+        return replies.result()
+
+    def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
+        """Send the requests of a call, and add their replies in order."""
+        with closing(self._replies(call, timeout)) as pairs:
             for request, reply in pairs:
                 replies.add(request, reply)
-        return replies.result()
+
+    def _send_with_others(self, lane: Hashable, call: Call[Any], replies: ReplyCollector[Any], timeout: float) -> None:
+        """Send a small call at once or, if enough requests of its lane are in flight, together with others.
+
+        The first of the calls that leave together sends the request, in its own thread.
+        """
+        assert self._coalescer
+        member = Member(call, replies, timeout, turn := _Turn())
+        with self._lock:
+            if not (enters := self._coalescer.enter(lane)):
+                self._coalescer.wait(lane, member)
+        if enters:
+            try:
+                self._send(call, replies, timeout)
+            finally:
+                self._pass_turn(lane)
+            return
+        if not turn.event.wait(timeout):
+            with self._lock:  # the event may be set at this moment
+                turn.is_over = not turn.event.is_set()
+            if turn.is_over:
+                raise self._connection.timed_out(timeout)
+        if turn.members:
+            try:
+                self._send_together(turn.members)
+            finally:
+                self._pass_turn(lane)
+        if turn.goes_alone:
+            self._send(call, replies, max(0.0, member.left_s))
+        elif turn.error:
+            raise turn.error
+
+    def _pass_turn(self, lane: Hashable) -> None:
+        """Let the calls that wait leave now that a request has ended. The one with the latest deadline sends them."""
+        assert self._coalescer
+        with self._lock:
+            while members := self._coalescer.leave(lane):
+                if waiting := [member for member in members if not member.waiter.is_over]:
+                    sender = max(waiting, key=lambda member: member.deadline_s)
+                    sender.waiter.members = waiting
+                    sender.waiter.event.set()
+                    return
+
+    def _send_together(self, members: Sequence[Member]) -> None:
+        """Send calls as one request. If one of them may be wrong, or this thread is interrupted, each goes alone."""
+        try:
+            shared = SharedRequest(members)
+            self._send(shared.call, shared, shared.timeout)
+        except BertlineError as error:
+            if len(members) > 1 and concerns_one(error) and not self._closed:
+                _go_alone(members)
+            else:
+                for_each(error, members, _fail)
+        except BaseException:
+            _go_alone(members)
+            raise
+        finally:
+            for member in members:
+                member.waiter.event.set()
 
     def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
         """Send the requests of a call, and yield each with its reply, in order."""
@@ -657,3 +738,26 @@ class Client:
             return health_of_error(error)
         finally:
             watch.cancel()
+
+
+@dataclass(eq=False)
+class _Turn:
+    """What a call that waits for others learns."""
+
+    event: Event = field(default_factory=Event)
+    """Set when one of the following is known, or the call has its result."""
+    members: Sequence[Member] = ()
+    """Calls that it sends together with its own."""
+    goes_alone: bool = False
+    error: BertlineError | None = None
+    is_over: bool = False
+    """True if its timeout ended before the event was set."""
+
+
+def _fail(member: Member, error: BertlineError) -> None:
+    member.waiter.error = error
+
+
+def _go_alone(members: Sequence[Member]) -> None:
+    for member in members:
+        member.waiter.goes_alone = True

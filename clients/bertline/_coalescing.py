@@ -1,0 +1,157 @@
+"""Small calls that come while a client is busy leave together, as one request. Shared by Client and AsyncClient.
+
+Calls of the same method, model and options share a lane. While fewer requests of the lane are in flight than the client
+allows, a call leaves at once. Later calls wait, and leave together when a reply comes. Each has its own result,
+timeout and error: if the server refuses the shared request because of one input, all its calls are sent alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertline._convert import Call, ReplyCollector, ReplyPart, Request, Split
+from bertline.errors import BertlineError, InvalidInput, Overloaded, ServerError
+
+MAX_INPUTS, MAX_BYTES = 4, 2048
+"""Largest call that is sent together with others. Larger ones gain nothing, and would delay the small ones."""
+
+
+@dataclass(eq=False)
+class Member:
+    """Call that waits for others."""
+
+    call: Call[Any]
+    replies: ReplyCollector[Any]
+    timeout: float
+    """Seconds that the call may take from its start."""
+    waiter: Any
+    """What its caller waits for: a future, or an event of a thread."""
+    deadline_s: float = field(init=False)
+    """End of the timeout, by time.monotonic."""
+
+    def __post_init__(self) -> None:
+        self.deadline_s = time.monotonic() + self.timeout
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline_s - time.monotonic()
+
+
+@dataclass(eq=False)
+class _Lane:
+    num_in_flight: int = 0
+    waiting: deque[Member] = field(default_factory=deque)
+
+
+class Coalescer:
+    """Lanes of a client. Not thread-safe.
+
+    Args:
+        max_in_flight: requests of a lane that may be in flight before calls wait for each other.
+        max_inputs: largest number of inputs in a request.
+    """
+
+    def __init__(self, max_in_flight: int, max_inputs: int) -> None:
+        self._max_in_flight, self._max_inputs = max_in_flight, max_inputs
+        self._lanes: dict[Hashable, _Lane] = {}
+
+    def lane(self, call: Call[Any]) -> Hashable | None:
+        """Return the key of a call's lane; None for a call that is sent by itself."""
+        split = call.requests
+        if not isinstance(split, Split) or not 0 < len(split.items) <= min(MAX_INPUTS, self._max_inputs):
+            return None
+        return (call.method, split.options) if split.num_bytes <= MAX_BYTES else None
+
+    def enter(self, lane: Hashable) -> bool:
+        """Return whether a request of the lane may leave now, and count it as in flight."""
+        found = self._lanes.setdefault(lane, _Lane())
+        if found.num_in_flight >= self._max_in_flight:
+            return False
+        found.num_in_flight += 1
+        return True
+
+    def wait(self, lane: Hashable, member: Member) -> None:
+        """Add a call to those that wait, after `enter` has returned False."""
+        self._lanes[lane].waiting.append(member)
+
+    def leave(self, lane: Hashable) -> list[Member]:
+        """Return the calls that leave together now that a request has ended; if none waits, count it as ended."""
+        found, members, num_inputs, num_bytes = self._lanes[lane], list[Member](), 0, 0
+        while found.waiting:
+            split = found.waiting[0].call.requests
+            assert isinstance(split, Split)
+            num_inputs, num_bytes = num_inputs + len(split.items), num_bytes + split.num_bytes
+            if members and (num_inputs > split.limit(self._max_inputs) or num_bytes > split.max_bytes):
+                break
+            members.append(found.waiting.popleft())
+        if not members:
+            found.num_in_flight -= 1
+            if not found.num_in_flight:
+                del self._lanes[lane]
+        return members
+
+    def clear(self) -> list[Member]:
+        """Remove and return all calls that wait."""
+        return [member for lane in self._lanes.values() for member in _drain(lane.waiting)]
+
+
+def _drain(waiting: deque[Member]) -> list[Member]:
+    members = list(waiting)
+    waiting.clear()
+    return members
+
+
+class SharedRequest:
+    """Request of several calls. It takes the place of a call and of its collector.
+
+    Args:
+        members: calls of one lane.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
+        splits = [member.call.requests for member in members]
+        self._counts = [len(split.items) for split in splits if isinstance(split, Split)]
+        request = Split.merged([split for split in splits if isinstance(split, Split)])
+        first = members[0].call
+        self.call = Call[None](first.method, lambda _: [request], first.read, lambda _: None)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that the request may take: until the last deadline of its calls."""
+        return max(member.left_s for member in self.members)
+
+    def add(self, request: Request, reply: Any) -> None:
+        """Give each call its part of the reply.
+
+        Raises:
+            ServerError: if the reply is invalid.
+        """
+        results = self.call.read(reply)
+        if len(results) != request.num_inputs:
+            raise ServerError(f"the server sent {len(results)} results for {request.num_inputs} inputs")
+        start = 0
+        for member, count in zip(self.members, self._counts, strict=True):
+            part = slice(start, start + count)
+            own = Request(request.message, 0, count)
+            member.replies.add_part(own, results[part], ReplyPart.of(reply, part))
+            start += count
+
+
+def concerns_one(error: BertlineError) -> bool:
+    """Return whether an error of a shared request may be the fault of one of its calls, so that each is tried alone."""
+    return isinstance(error, InvalidInput | ServerError) or (isinstance(error, Overloaded) and error.is_final)
+
+
+def for_each(error: BertlineError, members: Sequence[Member], fail: Callable[[Member, BertlineError], None]) -> None:
+    """Fail each call with an error of its own, as a traceback belongs to one task or thread."""
+    for member in members:
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        fail(member, own)
