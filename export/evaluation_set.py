@@ -25,7 +25,7 @@ from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
 from training.evaluate import check_kind, check_labels
-from training.similarity import vector_scores
+from training.similarity import compares_pairs, evaluate_pairs
 from training.task_card import TaskCard
 
 Score = Callable[[Sequence[Any]], dict[str, float]]
@@ -100,8 +100,8 @@ class ExportData:
     """Files with examples. Unset files default to those of the checkpoint's training, if they still exist."""
 
     dev: tuple[Path, ...] = ()
-    """Labelled data to score on, as `--dev` of training.finetune; for embeddings, pairs of texts with similarities.
-    Default: the dev data of the checkpoint's training for the task."""
+    """Labelled data to score on, as `--dev` of training.finetune; for embedding, sparse-embedding and token-embedding,
+    pairs of texts with similarities. Default: the dev data of the checkpoint's training for the task."""
     train: tuple[Path, ...] = ()
     """Training data to calibrate static int8 on. Default: the training data of the checkpoint for the task."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
@@ -233,7 +233,7 @@ class ExportData:
         columns = self.columns
         if self.train_columns:
             columns = existing_columns(self.train, self.train_columns)
-        if isinstance(task, Embedding):
+        if compares_pairs(task):
             texts = _read_all_texts(self.train, columns)
             return plain_texts(task, texts, self.train, max_examples=self.num_calibration).features
         return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
@@ -268,7 +268,7 @@ class ExportData:
 def labelled(
     task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int, scored: bool = True
 ) -> EvaluationSet:
-    """Read labelled data of the task; for embeddings, pairs of texts with similarities.
+    """Read labelled data of the task; for embeddings of any kind, pairs of texts with similarities.
 
     Args:
         max_examples: largest number of examples, drawn at random.
@@ -278,7 +278,7 @@ def labelled(
         ValueError: naming the file and line of invalid data.
     """
     files = ", ".join(source_names(paths))
-    if isinstance(task, Embedding):
+    if compares_pairs(task):
         available = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
         pairs = available.sample(max_examples)
         _check_labels_vary(pairs, files)
@@ -320,16 +320,11 @@ def _without_folder(place: str, paths: Sequence[Path]) -> str:
     return place
 
 
-def _similarity_pairs(name: str, task: Embedding, pairs: Examples, paths: Sequence[Path]) -> EvaluationSet:
-    places = {text: place for place, pair in pairs.located() for text in (pair.text_pair, pair.text)}
-    texts = list(places)
-    locations = [_without_folder(place, paths) for place in places.values()]
-
-    def score(vectors: Sequence[np.ndarray]) -> dict[str, float]:
-        vector_of = dict(zip(texts, vectors, strict=True))
-        return vector_scores(pairs, lambda wanted: [vector_of[text] for text in wanted])
-
-    return EvaluationSet(name, task, texts, locations, task.encode(texts), score)
+def _similarity_pairs(name: str, task: AnyTask, pairs: Examples, paths: Sequence[Path]) -> EvaluationSet:
+    found = evaluate_pairs(task, pairs)
+    locations = [_without_folder(place, paths) for place in found.examples.locations]
+    windows = encode_examples(found.task, found.examples)
+    return EvaluationSet(name, found.task, found.examples, locations, windows, found.score)
 
 
 def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, max_examples: int) -> EvaluationSet:

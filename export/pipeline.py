@@ -287,8 +287,8 @@ def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConf
     truncate = bool(truncated) if config.truncate == "auto" else config.truncate == "yes"
     if truncated:
         verb = "truncates" if truncate else "rejects"
-        texts = ", ".join(truncated)
-        reporter.say(f"truncated to {length_limit(source.task)}: {texts}; the server {verb} such texts (--truncate)")
+        texts, limit = ", ".join(truncated), length_limit(evaluation_set.task)
+        reporter.say(f"truncated to {limit}: {texts}; the server {verb} such texts (--truncate)")
     return truncate
 
 

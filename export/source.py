@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from export.families import ExportableModel, ExportedFamily, Family, read_family
+from export.families import ExportableModel, Family, read_family
 from tasks import AnyTask
 from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.sparse_embedding import SparsePooling
 from tasks.token_embedding import TokenEmbeddingSettings
 from training.checkpoint import CONFIG_FILE, LabelCountError, labels_of, read_config
 from training.checkpoint_task import read_checkpoint_task
-from training.model.disentangled_encoder import DisentangledConfig
-from training.model.modernbert_encoder import ModernBertConfig
-from training.model.nomic_encoder import NomicBertConfig
 from training.provenance import checkpoint_record
 from training.sentence_transformers import checkpoint_directory, read_dense
 from training.task_card import TASK_FILE, TaskCard
@@ -128,8 +125,6 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     directory = checkpoint_directory(checkpoint)
     family = read_family(directory, read_config(directory, any_family=True))
     found = read_checkpoint_task(checkpoint, family=family, task=task, settings=settings)
-    if isinstance(found.task.settings, TokenEmbeddingSettings):
-        _check_expansion(family, found.task.settings)
     return Source(
         origin=checkpoint_record(checkpoint),
         folder=checkpoint,
@@ -139,22 +134,3 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         card=found.card,
         remark=found.remark,
     )
-
-
-def _check_expansion(family: Family, settings: TokenEmbeddingSettings) -> None:
-    """Raise for query expansion in a family whose graph gives tokens that no token attends to other states.
-
-    Local attention of ModernBERT must reach words of the query from each of them.
-    """
-    if not settings.do_query_expansion or settings.attend_to_expansion_tokens:
-        return
-    shape = family.shape if isinstance(family, ExportedFamily) else None
-    if isinstance(shape, ModernBertConfig):
-        is_supported = settings.length(is_query=True) <= shape.local_attention // 2
-    else:
-        is_supported = not isinstance(shape, DisentangledConfig | NomicBertConfig | None)
-    if not is_supported:
-        raise ValueError(
-            "unsupported do_query_expansion `true` with attend_to_expansion_tokens `false` for this encoder and "
-            f"query_length `{settings.length(is_query=True)}`; export a model that was trained otherwise"
-        )

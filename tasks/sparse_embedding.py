@@ -37,6 +37,11 @@ class SparseVector:
     values: np.ndarray
     """[weights] float32, above 0."""
 
+    def dot(self, other: SparseVector) -> float:
+        """Return the dot product with another vector, which is the similarity of both texts."""
+        _, mine, theirs = np.intersect1d(self.indices, other.indices, assume_unique=True, return_indices=True)
+        return float(self.values[mine].astype(np.float64) @ other.values[theirs])
+
 
 @dataclass(frozen=True)
 class SparseEmbeddingSettings(PromptSettings):

@@ -116,11 +116,12 @@ SPECIAL = {
         "export/agreement.py",  # no predictions
         "export/package.py",  # size of vectors
         "export/quality_gate.py",  # compares cosines
-        "export/source.py",  # layers, and query expansion
+        "export/source.py",  # layers
         "serving/core/finite.py",
         "serving/http_api/tei.py",  # descriptions of models
-        "training/checkpoint_task.py",  # modules of PyLate
+        "training/checkpoint_task.py",  # modules of PyLate, and query expansion
         "training/sentence_transformers.py",
+        "training/similarity.py",  # MaxSim of pairs
     },
     "sparse-embedding": {
         "export/agreement.py",  # no predictions
@@ -129,6 +130,7 @@ SPECIAL = {
         "serving/http_api/tei.py",  # descriptions of models
         "training/checkpoint_task.py",  # modules of sentence-transformers
         "training/sentence_transformers.py",
+        "training/similarity.py",  # dot products of pairs
     },
 }
 """Files that treat one task differently from all others. A new task needs no entry."""

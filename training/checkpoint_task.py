@@ -28,7 +28,10 @@ from training.activation import is_cross_encoder, read_activation
 from training.checkpoint import CONFIG_FILE, architecture_of, labels_of, load_tokenizer, read_config, read_shape
 from training.model.architectures.base import Architecture
 from training.model.config import EncoderConfig
+from training.model.disentangled_encoder import DisentangledConfig
 from training.model.heads import MODELS
+from training.model.modernbert_encoder import ModernBertConfig
+from training.model.nomic_encoder import NomicBertConfig
 from training.sentence_transformers import (
     checkpoint_directory,
     cross_encoder_settings,
@@ -166,6 +169,8 @@ def read_checkpoint_task(
         _check_activation(checkpoint, directory, config, values)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))
     _check_sizes(directory, family, known_task)
+    if isinstance(known_task.settings, TokenEmbeddingSettings):
+        _check_expansion(family, known_task.settings)
     _check_prompts(checkpoint, known_task)
     return CheckpointTask(
         folder=checkpoint,
@@ -335,4 +340,23 @@ def _check_sizes(directory: Path, family: Family, task: AnyTask) -> None:
         raise ValueError(
             f"max_seq_length `{task.settings.max_seq_length}` exceeds the {family.num_positions} positions of "
             f"`{directory}`"
+        )
+
+
+def _check_expansion(family: Family, settings: TokenEmbeddingSettings) -> None:
+    """Raise for query expansion in a family whose network gives tokens that no token attends to other states.
+
+    Local attention of ModernBERT must reach words of the query from each of them.
+    """
+    if not settings.do_query_expansion or settings.attend_to_expansion_tokens:
+        return
+    shape = family.shape if isinstance(family, KnownFamily) else None
+    if isinstance(shape, ModernBertConfig):
+        is_supported = settings.length(is_query=True) <= shape.local_attention // 2
+    else:
+        is_supported = not isinstance(shape, DisentangledConfig | NomicBertConfig | None)
+    if not is_supported:
+        raise ValueError(
+            "unsupported do_query_expansion `true` with attend_to_expansion_tokens `false` for this encoder and "
+            f"query_length `{settings.length(is_query=True)}`; use a model that was trained otherwise"
         )

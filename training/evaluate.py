@@ -3,7 +3,9 @@
     python -m training.evaluate runs/sst2/checkpoint --data dev.tsv --train train.tsv
     python -m training.evaluate runs/vectors/checkpoint --data stsb-dev.tsv
 
-Embeddings are scored on pairs of texts: Spearman's correlation of their cosines with the similarities in `label`.
+Embeddings are scored on pairs of texts: Spearman's correlation of their cosines with the similarities in `label`. For
+sparse embeddings, dot products replace cosines; for token embeddings, MaxSim of the query `text` and the document
+`text_pair`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from torch import nn
 
 from tasks import AnyTask, create_task
 from tasks.batching import RunModel, predict
-from tasks.embedding import Embedding, EmbeddingSettings
+from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
 from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint_task import read_checkpoint_task
 from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
@@ -38,8 +41,8 @@ from training.model.vectors import with_task_outputs
 from training.objectives.base import find_unknown_label
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.progress_bar import ProgressBar
-from training.sentence_transformers import load_embedder
-from training.similarity import texts_of, vector_scores, word_overlap
+from training.sentence_transformers import MODULES_FILE, checkpoint_directory, load_embedder
+from training.similarity import compares_pairs, evaluate_pairs, word_overlap
 from training.task_card import read_task_card
 
 
@@ -48,8 +51,8 @@ class EvaluateRecipe:
     """Score a checkpoint on labelled data."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it), or such a
-    repository of the Hugging Face hub, as org/name or org/name@revision."""
+    """Directory with a task card (training.finetune, training.contrastive or training.pretrain wrote it), a folder of
+    sentence-transformers or PyLate, or such a repository of the Hugging Face hub, as org/name or org/name@revision."""
     data: tuple[Path, ...]
     """Files as for `--train` of training.finetune. For masked-lm: running text, up to 1,000 passages of each file. For
     embeddings: tables with columns `text`, `text_pair` and `label`, the similarity of both texts."""
@@ -82,17 +85,14 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     """Load the task of a checkpoint and its network, ready to run.
 
     Raises:
-        ValueError: if the checkpoint has no task card, or its network does not fit the card.
+        ValueError: if the checkpoint states no task, or its network does not fit the task.
         LanguageModelError: if it predicts next tokens; no task does.
     """
-    tokenizer, card = load_tokenizer(checkpoint), read_task_card(checkpoint)
-    if card is None:
-        raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
-    task = create_task(card.task, tokenizer, card.settings)
-    if isinstance(card.settings, EmbeddingSettings):
-        model = load_embedder(checkpoint, card.settings)
+    task = _read_task(checkpoint)
+    if task.network_task == Embedding.name:
+        model = load_embedder(checkpoint, task.settings)
     else:
-        model = load_model(checkpoint, card.task)
+        model = load_model(checkpoint_directory(checkpoint), task.network_task)
     if task.settings.max_seq_length > (num_positions := model.config.num_positions):
         raise ValueError(
             f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
@@ -103,6 +103,15 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
             f"`{checkpoint}` is a language model ({direction}) and fills in no masked words; fine-tune it"
         )
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _read_task(checkpoint: Path) -> AnyTask:
+    """Return the task of a checkpoint: that of its task card, or of its modules."""
+    if card := read_task_card(checkpoint):
+        return create_task(card.task, load_tokenizer(checkpoint), card.settings)
+    if not (checkpoint / MODULES_FILE).is_file():
+        raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
+    return read_checkpoint_task(checkpoint).task
 
 
 def check_labels(task: AnyTask, examples: Examples) -> None:
@@ -197,8 +206,8 @@ def _write_predictions(path: Path, task: AnyTask, examples: Sequence[Any], predi
     atomic_write(path, "".join(line + "\n" for line in lines).encode())
 
 
-def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:
-    """Score the cosines of pairs of texts against their similarities.
+def evaluate_vectors(recipe: EvaluateRecipe, task: AnyTask, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:
+    """Score the similarities of pairs of texts against their labels.
 
     Returns:
         The number of pairs; the scores of the checkpoint and of the baseline "word overlap", by row.
@@ -206,8 +215,10 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: Embedding, run: RunModel) -> 
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
-    report_inputs("texts", recipe.checkpoint, task, task.encode(texts_of(pairs)))
-    scores = vector_scores(pairs, lambda texts: predict_with_progress(task, texts, run))
+    found = evaluate_pairs(task, pairs)
+    name = "texts" if found.task is task else "pairs"
+    report_inputs(name, recipe.checkpoint, found.task, encode_examples(found.task, found.examples))
+    scores = found.score(predict_with_progress(found.task, found.examples, run))
     return len(pairs), {recorded_name(recipe.checkpoint): scores, "word overlap": word_overlap(pairs, task.tokenizer)}
 
 
@@ -227,7 +238,7 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments()
     task, run = load_for_evaluation(recipe.checkpoint)
-    if isinstance(task, Embedding):
+    if compares_pairs(task):
         num_examples, rows = evaluate_vectors(recipe, task, run)
     else:
         num_examples, rows = evaluate_predictions(recipe, task, run)

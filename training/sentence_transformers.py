@@ -21,7 +21,7 @@ from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, S
 from tasks.json_files import as_json, read_flag, read_json, read_json_value
 from tasks.schema import fits
 from tasks.sparse_embedding import SparseActivation, SparseEmbedding, SparsePooling
-from tasks.token_embedding import TokenEmbedding
+from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from tasks.tokenizer import Tokenizer
 from training.checkpoint import CONFIG_FILE, load_model
 from training.model.heads import BertModel
@@ -226,8 +226,8 @@ def cross_encoder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, A
     return _transformer_settings(modules[0].path, tokenizer, _CROSS_ENCODER_VALUES)
 
 
-def load_embedder(directory: Path, settings: EmbeddingSettings, **options: Any) -> BertModel:
-    """Load the network of an embedding, with its Dense modules.
+def load_embedder(directory: Path, settings: EmbeddingSettings | TokenEmbeddingSettings, **options: Any) -> BertModel:
+    """Load the network of an embedding, or of token vectors, with its Dense modules.
 
     Args:
         directory: sentence-transformers folder, or a checkpoint in Hugging Face's layout for settings without layers.
@@ -238,7 +238,8 @@ def load_embedder(directory: Path, settings: EmbeddingSettings, **options: Any) 
     """
     model = load_model(checkpoint_directory(directory), "embedding", **options)
     if settings.layers:
-        model.dense = read_dense(directory, settings.layers, len(settings.poolings) * model.config.hidden_size)
+        num_parts = len(settings.poolings) if isinstance(settings, EmbeddingSettings) else 1
+        model.dense = read_dense(directory, settings.layers, num_parts * model.config.hidden_size)
     return model
 
 

@@ -1,22 +1,101 @@
-"""Scores of sentence embeddings on pairs of texts with a similarity, as in STS-B, and baselines without training."""
+"""Scores of embeddings on pairs of texts with a similarity, as in STS-B, and baselines without training.
+
+Vectors of texts are compared by cosine, sparse vectors by dot product, and vectors of tokens by MaxSim, as `Rerank`
+does: the first text of a pair is the query, the second one the document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tasks import AnyTask
 from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding
 from tasks.metrics import correlations
+from tasks.ranking import RankingExample, create_ranking
 from tasks.regression import RegressionExample
+from tasks.sparse_embedding import SparseEmbedding, SparseVector
+from tasks.token_embedding import TokenEmbedding
 from tasks.tokenizer import Tokenizer
+from training.data.examples import Examples
 
 Embed = Callable[[Sequence[str]], Sequence[np.ndarray]]
 """Function from texts to a vector [hidden] for each."""
 
 BLOCK = 1024
 """Number of rows of a matrix product of all vectors with all."""
+
+
+@dataclass(frozen=True)
+class PairEvaluation:
+    """Evaluation of a model on pairs of texts: what it reads, and how its predictions are scored."""
+
+    task: AnyTask
+    """Task of the examples: the model's own, or the ranking by its token vectors."""
+    examples: Examples
+    """Different texts of all pairs, or each pair as a query with one document."""
+    score: Callable[[Sequence[Any]], dict[str, float]]
+    """Function of the predictions for the examples that returns scores by name, Spearman's correlation first."""
+
+
+def compares_pairs(task: AnyTask) -> bool:
+    """Return whether models of a task are scored on pairs of texts with similarities."""
+    return isinstance(task, Embedding | SparseEmbedding | TokenEmbedding)
+
+
+def evaluate_pairs(task: AnyTask, pairs: Examples) -> PairEvaluation:
+    """Return how a model is evaluated on pairs, with its predictions as served.
+
+    Args:
+        task: embedding, sparse embedding or token embedding.
+        pairs: examples of regression with `text_pair` and `label`.
+
+    Raises:
+        ValueError: if vectors of tokens cannot be compared.
+    """
+    if isinstance(task, TokenEmbedding):
+        return _evaluate_by_ranking(task, pairs)
+    located = {text: place for place, pair in pairs.located() for text in (pair.text_pair, pair.text)}
+    texts = Examples((place, text) for text, place in located.items())
+
+    def score(predictions: Sequence[Any]) -> dict[str, float]:
+        found = dict(zip(texts, predictions, strict=True))
+        if isinstance(task, SparseEmbedding):
+            return sparse_scores(pairs, [(found[pair.text], found[pair.text_pair]) for pair in pairs])
+        return vector_scores(pairs, lambda wanted: [found[text] for text in wanted])
+
+    return PairEvaluation(task, texts, score)
+
+
+def _evaluate_by_ranking(task: TokenEmbedding, pairs: Examples) -> PairEvaluation:
+    try:
+        ranking = create_ranking(task)
+    except ValueError as error:
+        raise ValueError(f"the model cannot compare pairs of texts by MaxSim: {error}") from error
+    examples = Examples((place, RankingExample(pair.text, (pair.text_pair,))) for place, pair in pairs.located())
+    return PairEvaluation(
+        ranking, examples, lambda scores: _spearman_first(pairs, [float(found[0]) for found in scores])
+    )
+
+
+def sparse_scores(
+    pairs: Sequence[RegressionExample], vectors: Sequence[tuple[SparseVector, SparseVector]]
+) -> dict[str, float]:
+    """Return Spearman's and Pearson's correlation of dot product and label.
+
+    Args:
+        vectors: those of both texts of each pair.
+    """
+    return _spearman_first(pairs, [first.dot(second) for first, second in vectors])
+
+
+def _spearman_first(pairs: Sequence[RegressionExample], similarities: Sequence[float]) -> dict[str, float]:
+    found = correlations([pair.label or 0.0 for pair in pairs], similarities)
+    return {name: found[name] for name in ("spearman", "pearson")}
 
 
 def similarity_scores(task: Embedding, pairs: Sequence[RegressionExample], run: RunModel) -> dict[str, float]:

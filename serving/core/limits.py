@@ -97,12 +97,14 @@ class RequestLimits:
             checked = [_cut(example, max_unwindowed, windowed) for example in examples]
         else:
             checked = list(examples)
-        invalid = [
-            InvalidExample(index, name, _reason(len(text), limit))
-            for index, example in enumerate(checked)
-            for name, text in _texts(example)
-            if len(text) > (limit := self.max_chars if name.partition("[")[0] in windowed else max_unwindowed)
-        ]
+        invalid = []
+        for index, example in enumerate(checked):
+            for name, text in _texts(example):
+                is_windowed = name.partition("[")[0] in windowed
+                limit = self.max_chars if is_windowed else max_unwindowed
+                if len(text) > limit:
+                    remedy = "" if is_windowed else " or set `truncate`"
+                    invalid.append(InvalidExample(index, name, _reason(len(text), limit) + remedy))
         if invalid:
             raise InvalidExamplesError(invalid)
         return checked

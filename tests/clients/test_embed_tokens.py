@@ -13,8 +13,9 @@ from bertline import AsyncClient, Client, InvalidInput, ServerError
 from bertline.jobs.operations import OPERATIONS
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run
+from tests.clients.command import Run, parsed
 from tests.clients.wire.plain import plain
+from tests.serving.models import write_model
 
 TEXT = "An owl, in the oak."
 
@@ -106,3 +107,20 @@ def test_command_and_job(run: Run, tmp_path: Path) -> None:
     assert [len(item) for item in vectors] == [4, 5]
     np.testing.assert_allclose(row["vectors"], vectors[0], rtol=1e-6)
     np.testing.assert_allclose(vectors[0][2], vector("owl"), rtol=1e-6)
+
+
+def test_long_texts_in_jobs(run: Run, tmp_path: Path) -> None:
+    """A job rejects the rows that are too long, with the reason; with --truncate they get the vectors that fit."""
+    write_model(tmp_path / "models", "tokens", task="token-embedding")
+    (tmp_path / "texts.txt").write_text(f"the cat\n{'the dog ' * 20}\n", encoding="utf-8")
+    output = tmp_path / "tokens.parquet"
+    arguments = ("embed-tokens", "-i", str(tmp_path / "texts.txt"), "-o", str(output), "--engine", f"{tmp_path}/models")
+
+    refused = run(*arguments)
+    (row,) = [parsed(line) for line in (tmp_path / "tokens.parquet.rejects.jsonl").read_text("utf-8").splitlines()]
+    cut = run(*arguments, "--truncate", "--force")
+
+    assert (refused.code, cut.code) == (3, 0)
+    assert row["row_number"] == 2
+    assert "text too long: `43` tokens (maximum `16`); shorten it or set `truncate`" in str(row)
+    assert [len(vectors) for vectors in pq.read_table(output)["vectors"].to_pylist()] == [5, 16]

@@ -31,6 +31,13 @@ UNTUNED = ExportConfig(tune=False)
 Save = Callable[..., Path]
 
 
+def random_texts(count: int, *, seed: int) -> list[str]:
+    """Return texts of one to six words, each a token."""
+    rng = np.random.default_rng(seed)
+    words = [*string.ascii_lowercase, "the", "."]
+    return [" ".join(rng.choice(words, rng.integers(1, 7))) for _ in range(count)]
+
+
 @pytest.fixture(autouse=True)
 def _slow_smoothquant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make SmoothQuant too slow to be taken, as the time of so small graphs is chance."""

@@ -4,18 +4,22 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.models import MLMTransformer, SpladePooling
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
+from export.quality_gate import QualityError
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
-from tests.export.conftest import UNTUNED
+from tests.export.conftest import UNTUNED, random_texts
 from tests.families import CONFIGS, batch, create, reference_outputs
+from training.evaluate import main as evaluate
 
 TEXTS = ["the cat", "a", "going home, the bakery closed.", "x y z " * 4]
 
@@ -98,6 +102,108 @@ def test_prompts(folder, tmp_path):
 
     np.testing.assert_allclose(served_weights(directory), library_weights(checkpoint), atol=1e-4)
     np.testing.assert_allclose(served_weights(directory), library_weights(checkpoint, prompt="the "), atol=1e-4)
+
+
+def library_similarities(folder, pairs, **options):
+    """Return the similarity of each pair by the library: the dot product of its vectors."""
+    encoder = SparseEncoder(str(folder), device="cpu")
+    first, second = (encoder.encode(list(texts), **options) for texts in zip(*pairs, strict=True))
+    return encoder.similarity_pairwise(first, second).numpy()
+
+
+def write_pairs(path, pairs, labels):
+    rows = [f"{first}\t{second}\t{label!r}" for (first, second), label in zip(pairs, labels, strict=True)]
+    path.write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
+    return path
+
+
+PAIRS = list(zip(random_texts(40, seed=1), random_texts(40, seed=2), strict=True))
+LABELS = np.random.default_rng(3).random(40).tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"prompts": {"ask": "the "}, "default_prompt_name": "ask"}])
+def test_scores(options, folder, tmp_path, monkeypatch, capsys):
+    """The export and training.evaluate score the library's dot products of pairs against their labels."""
+    checkpoint, dev = folder(**options), write_pairs(tmp_path / "dev.tsv", PAIRS, LABELS)
+
+    directory = export_checkpoint(checkpoint, tmp_path / "models/splade/1", UNTUNED, data=ExportData(dev=(dev,)))
+
+    found = library_similarities(checkpoint, PAIRS)
+    expected = {
+        "spearman": scipy.stats.spearmanr(LABELS, found).statistic,
+        "pearson": scipy.stats.pearsonr(LABELS, found).statistic,
+    }
+    scores = directory.manifest.scores
+    assert scores["evaluated_on"] == "40 pairs of dev.tsv"
+    assert all(item["scores"] == pytest.approx(expected, abs=1e-4) for item in scores["quality"].values())
+    assert list(scores["quality"]["PyTorch"]["scores"]) == ["spearman", "pearson"]
+    assert "| spearman" in (directory.path / "README.md").read_text()
+    monkeypatch.setattr("sys.argv", ["evaluate", str(checkpoint), "--data", str(dev)])
+    evaluate()
+    assert f" {100 * expected['spearman']:.2f} " in capsys.readouterr().out
+
+
+def test_scores_are_those_of_pruned_vectors(checkpoints, tmp_path):
+    """Vectors are scored with the weights that the server returns: the largest ones, of cut texts."""
+    pairs = [(f"{first} " * 9, second) for first, second in PAIRS]
+    dev = write_pairs(tmp_path / "dev.tsv", pairs, LABELS)
+    settings = {"top_k": 7, "max_seq_length": 16}
+
+    directory = export_checkpoint(
+        checkpoints["masked-lm"],
+        tmp_path / "models/splade/1",
+        UNTUNED,
+        task="sparse-embedding",
+        settings=settings,
+        data=ExportData(dev=(dev,)),
+    )
+
+    first, second = (served_weights(directory, texts) for texts in zip(*pairs, strict=True))
+    assert (first > 0).sum(axis=1).max() == 7
+    expected = scipy.stats.spearmanr(LABELS, (first * second).sum(axis=1)).statistic
+    assert directory.manifest.scores["quality"]["fp32"]["scores"]["spearman"] == pytest.approx(expected, abs=1e-4)
+    assert directory.manifest.truncate
+
+
+def test_the_quality_gate_judges_scores(folder, tmp_path):
+    """int8 is calibrated on --train, and rejected if Spearman's correlation drops by more than the limit."""
+    checkpoint = folder()
+    dev = write_pairs(tmp_path / "dev.tsv", PAIRS, library_similarities(checkpoint, PAIRS).tolist())
+    (tmp_path / "train.txt").write_text("\n".join(random_texts(40, seed=4)))
+    data = ExportData(dev=(dev,), train=(tmp_path / "train.txt",))
+
+    def export(max_drop):
+        limits = QualityLimits(max_drop=max_drop, min_cosine=0)
+        config = ExportConfig(precision="int8", tune=False, limits=limits)
+        return export_checkpoint(checkpoint, tmp_path / f"models/splade{max_drop}/1", config, data=data)
+
+    quality = export(100).manifest.scores["quality"]
+
+    assert quality["static int8"]["scores"]["spearman"] < quality["PyTorch"]["scores"]["spearman"] == pytest.approx(1)
+    with pytest.raises(QualityError, match="spearman drops by"):
+        export(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a\tb\t1"], "dev.tsv: every label is `1.0`, so correlations are undefined"),
+        (["a\tb\t1", "c\td\t1"], "dev.tsv: every label is `1.0`, so correlations are undefined"),
+        (["a\tb\t1", "c\t \t2"], "line 3.*text_pair"),
+        (["a\tb\t1", "c\t\t2"], "line 3.*text_pair"),
+        (["a\tb\t1", "c\td\tx"], "line 3.*`label` must be a number: `x`"),
+    ],
+)
+@pytest.mark.parametrize("task", ["sparse-embedding", "token-embedding"])
+def test_odd_data_are_refused(task, rows, message, checkpoints, tmp_path):
+    """Labels without spread and texts without words are errors of one line."""
+    (tmp_path / "dev.tsv").write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
+    data = ExportData(dev=(tmp_path / "dev.tsv",))
+
+    with pytest.raises(ValueError, match=message) as refused:
+        export_checkpoint(checkpoints[task], tmp_path / "models/odd/1", UNTUNED, task=task, data=data)
+
+    assert "\n" not in str(refused.value)
 
 
 def test_new_layout(folder):

@@ -5,16 +5,21 @@ import string
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 import transformers
 from safetensors.torch import save_file
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export.evaluation_set import ExportData
+from export.quality_gate import QualityError
+from export.reporter import Reporter
 from export.source import read_source
 from tasks.batching import predict
 from tasks.ranking import RankingExample, create_ranking
-from tests.export.conftest import UNTUNED
+from tests.export.conftest import UNTUNED, random_texts
 from tests.families import CONFIGS, batch, create, reference_outputs
+from training.evaluate import main as evaluate
 
 TEXTS = ["the cat", "a", "going home, the bakery [MASK] closed.", "x y z " * 6]
 TYPES = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
@@ -181,6 +186,104 @@ def test_ranking_is_maxsim(folder, tmp_path):
     documents = [pylate_vectors(checkpoint, text, is_query=False) for text in TEXTS[:2]]
     expected = [(query @ item.T).max(axis=1).sum() for item in documents]
     np.testing.assert_allclose(scores[:2], expected, atol=1e-4)
+
+
+PAIRS = list(zip(random_texts(30, seed=1), random_texts(30, seed=2), strict=True))
+LABELS = np.random.default_rng(3).random(30).tolist()
+
+
+def write_pairs(path, pairs=PAIRS, labels=LABELS):
+    rows = [f"{first}\t{second}\t{label!r}" for (first, second), label in zip(pairs, labels, strict=True)]
+    path.write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
+    return path
+
+
+def pylate_similarities(checkpoint, pairs=PAIRS, *, prompts=("", ""), config=CONFIG):
+    """Return PyLate's MaxSim of each pair: of its query, which is cut, and of its document."""
+    found = []
+    for query, document in pairs:
+        asked = pylate_vectors(checkpoint, prompts[0] + query, is_query=True, config=config)
+        vectors = pylate_vectors(checkpoint, prompts[1] + document, is_query=False, config=config)
+        found.append(float((asked @ vectors.T).max(axis=1).sum()))
+    return found
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "the ", "document": "a "}])
+def test_scores(prompts, folder, tmp_path, monkeypatch, capsys):
+    """The export and training.evaluate score PyLate's MaxSim of query and document against the labels."""
+    pairs = [*PAIRS, ("a b c d e f g h i j k l m", "the cat")]
+    labels = [*LABELS, 0.5]
+    changes = {"prompts": prompts} if prompts else {}
+    checkpoint, dev = folder(**changes), write_pairs(tmp_path / "dev.tsv", pairs, labels)
+    lines = []
+
+    directory = export_checkpoint(
+        checkpoint,
+        tmp_path / "models/colbert/1",
+        UNTUNED,
+        data=ExportData(dev=(dev,)),
+        reporter=Reporter(lines.append),
+    )
+
+    found = pylate_similarities(checkpoint, pairs, prompts=(prompts.get("query", ""), prompts.get("document", "")))
+    expected = {
+        "spearman": scipy.stats.spearmanr(labels, found).statistic,
+        "pearson": scipy.stats.pearsonr(labels, found).statistic,
+    }
+    scores = directory.manifest.scores
+    assert scores["evaluated_on"] == "31 pairs of dev.tsv"
+    assert all(item["scores"] == pytest.approx(expected, abs=1e-4) for item in scores["quality"].values())
+    assert directory.manifest.truncate
+    assert next(line for line in lines if line.startswith("truncated to query_length 12: "))
+    monkeypatch.setattr("sys.argv", ["evaluate", str(checkpoint), "--data", str(dev)])
+    evaluate()
+    said = capsys.readouterr().out
+    assert f" {100 * expected['spearman']:.2f} " in said
+    assert " of 31 pairs were cut to fit query_length 12" in said
+
+
+def test_scores_of_long_documents(folder, tmp_path):
+    """Long documents are scored as the server ranks them: in windows, and not cut."""
+    pairs = [(query, " ".join([document] * 6)) for query, document in PAIRS]
+    data = ExportData(dev=(write_pairs(tmp_path / "dev.tsv", pairs),))
+
+    directory = export_checkpoint(folder(), tmp_path / "models/colbert/1", UNTUNED, data=data)
+
+    ranking = create_ranking(directory.load_task())
+    ranked = predict(ranking, [RankingExample(one, (other,)) for one, other in pairs], ort_run(directory.model_path))
+    expected = scipy.stats.spearmanr(LABELS, np.concatenate(ranked)).statistic
+    assert directory.manifest.scores["quality"]["fp32"]["scores"]["spearman"] == pytest.approx(expected, abs=1e-4)
+    assert not directory.manifest.truncate
+
+
+def test_the_quality_gate_judges_scores(folder, tmp_path):
+    """int8 is calibrated on --train, and rejected if Spearman's correlation drops by more than the limit."""
+    checkpoint = folder()
+    dev = write_pairs(tmp_path / "dev.tsv", labels=pylate_similarities(checkpoint))
+    (tmp_path / "train.txt").write_text("\n".join(random_texts(40, seed=4)))
+    data = ExportData(dev=(dev,), train=(tmp_path / "train.txt",))
+
+    def export(max_drop):
+        limits = QualityLimits(max_drop=max_drop, min_cosine=0)
+        config = ExportConfig(precision="int8", tune=False, limits=limits)
+        return export_checkpoint(checkpoint, tmp_path / f"models/colbert{max_drop}/1", config, data=data)
+
+    quality = export(100).manifest.scores["quality"]
+
+    assert quality["static int8"]["scores"]["spearman"] < quality["PyTorch"]["scores"]["spearman"]
+    assert quality["PyTorch"]["scores"]["spearman"] == pytest.approx(1, abs=1e-3)
+    with pytest.raises(QualityError, match="spearman drops by"):
+        export(1e-4)
+
+
+def test_vectors_that_cannot_be_compared_have_no_scores(checkpoints, tmp_path):
+    """Pairs are refused for vectors without length 1, and the error says what to do."""
+    data = ExportData(dev=(write_pairs(tmp_path / "dev.tsv"),))
+
+    with pytest.raises(ValueError, match=r"cannot compare pairs of texts by MaxSim: .* export it with --normalize"):
+        export_checkpoint(
+            checkpoints["plain"], tmp_path / "models/tokens/1", UNTUNED, task="token-embedding", data=data
+        )
 
 
 def test_last_hidden_states(checkpoints, tmp_path):

@@ -34,6 +34,15 @@ def test_the_largest_weights_are_kept(tokenizer, options, expected):
     assert found.values.tolist() == WEIGHTS[expected].tolist()
 
 
+def test_similarity(tokenizer):
+    """The dot product of two vectors is that of all their weights; one without common tokens is 0."""
+    weights = np.maximum(np.random.default_rng(0).normal(size=(2, tokenizer.vocab_size)), 0).astype(np.float32)
+    first, second = (decode(tokenizer, row) for row in weights)
+
+    assert first.dot(second) == pytest.approx(float(weights[0] @ weights[1]))
+    assert first.dot(decode(tokenizer, np.zeros(9, np.float32))) == 0
+
+
 def test_a_vector_may_be_empty(tokenizer):
     """Without positive weights, there are none."""
     found = decode(tokenizer, np.zeros(9, np.float32))

@@ -116,6 +116,20 @@ def test_folders_are_trained_whole(library, folder, recipe, tmp_path, alone, poo
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_folders_are_evaluated_as_they_are(folder, checkpoint):
+    """A folder without task card is evaluated with the vectors of the library; its network alone states no task."""
+    start, reference = folder("mean", torch.nn.Tanh())
+
+    task, run = load_for_evaluation(start)
+
+    np.testing.assert_allclose(np.stack(predict(task, TEXTS, run)), reference.encode(TEXTS), atol=1e-5)
+    for name in ("task.json", "modules.json"):
+        (start / name).unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"has no task\.json; fine-tune it first"):
+        load_for_evaluation(start)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_gradients_are_those_of_the_library(library, folder, recipe, alone):
     """One step of plain gradient descent would move the Dense layer alike: the gradients of both are equal."""
     start, reference = folder("mean", torch.nn.Tanh())

@@ -43,7 +43,8 @@ def test_characters_of_a_text(server):
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert fields == {"texts[1]": f"text too long: `{MOST + 1}` characters (maximum `{MOST}`); shorten it"}
+    reason = f"text too long: `{MOST + 1}` characters (maximum `{MOST}`); shorten it or set `truncate`"
+    assert fields == {"texts[1]": reason}
 
 
 def test_fields_are_named(limited):

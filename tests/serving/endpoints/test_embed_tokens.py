@@ -68,14 +68,33 @@ def test_formats_and_offsets(server):
     assert not plain.results[0].starts
 
 
-def test_truncate(server):
-    """Each role has its limit."""
-    with pytest.raises(grpc.RpcError, match=r"texts\[0\]: text too long: `43` tokens .maximum `16`"):
-        ask(server, [LONG])
-    with pytest.raises(grpc.RpcError, match="maximum `8`"):
-        ask(server, [LONG], input_type=pb.INPUT_TYPE_QUERY)
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        (LONG, {}, "`43` tokens (maximum `16`)"),
+        (LONG, {"truncate": False}, "`43` tokens (maximum `16`)"),
+        (LONG, {"input_type": pb.INPUT_TYPE_QUERY}, "`45` tokens (maximum `8`)"),
+        (LONG * 30, {}, "`5040` characters (maximum `4000`)"),
+    ],
+)
+def test_long_texts_are_refused(server, text, options, reason):
+    """A text above the limit of its role is refused with one line: text, length, limit, and what to do."""
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(server, ["the cat", text], **options)
 
-    assert list(ask(server, [LONG], truncate=True).num_truncated) == [27]
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details() == f"texts[1]: text too long: {reason}; shorten it or set `truncate`"
+
+
+def test_long_texts_are_cut(server, references):
+    """With `truncate`, a text has the vectors of its beginning, and the reply counts the tokens that were cut."""
+    words = LONG.split()
+    for options, num_kept in (({}, 13), ({"input_type": pb.INPUT_TYPE_QUERY, "prompt_name": ""}, 5)):
+        cut = ask(server, [LONG], truncate=True, **options)
+        beginning = ask(server, [" ".join(words[:num_kept])], **options)
+
+        np.testing.assert_allclose(vectors_of(cut)[0], vectors_of(beginning)[0], rtol=1e-5, atol=1e-6)
+        assert (list(cut.num_truncated), list(beginning.num_truncated)) == ([len(words) - num_kept], [0])
 
 
 @pytest.mark.parametrize(

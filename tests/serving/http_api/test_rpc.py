@@ -70,6 +70,8 @@ def test_names_of_routes():
         ("/v1/embed", {"texts": "a"}, 400, "INVALID_REQUEST", "texts"),
         ("/v1/embed", {"texts": [1]}, 400, "INVALID_REQUEST", "texts"),
         ("/v1/embed", {"texts": ["a", " "]}, 400, "INVALID_REQUEST", "texts[1]: empty text"),
+        ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "texts[0]: text too long: `23` tokens"),
+        ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "; shorten it or set `truncate`"),
         ("/v1/embed", [], 400, "INVALID_REQUEST", "must be a JSON object"),
         (
             "/v1/embed",

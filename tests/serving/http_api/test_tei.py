@@ -74,6 +74,13 @@ def test_embed_all(web, references):
         np.testing.assert_allclose(found, vectors, rtol=1e-4, atol=1e-5)
 
 
+def test_long_texts_of_embed_all_are_cut(web):
+    """With `truncate`, a long text has the vectors of its beginning."""
+    found = post(web, "/embed_all", {"inputs": "the " * 20, "truncate": True}).json()
+
+    np.testing.assert_allclose(found, post(web, "/embed_all", {"inputs": "the " * 13}).json(), rtol=1e-5, atol=1e-6)
+
+
 def test_predict(web):
     """A text or a pair gives its labels, a list of lists a list of them; models of numbers have one label."""
     items = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[1])]
@@ -163,6 +170,13 @@ def test_the_only_model_answers(tmp_path):
         ("/embed_sparse", {"inputs": "a", "normalize": True}, 400, "Validation", "normalize: unknown field"),
         ("/tei/filler/embed_sparse", {"inputs": "a"}, 400, "Validation", "does not support the task"),
         ("/embed_all", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
+        (
+            "/embed_all",
+            {"inputs": "the " * 20},
+            400,
+            "Validation",
+            "`23` tokens (maximum `16`); shorten it or set `trunc",
+        ),
         ("/tei/embedder/embed_all", {"inputs": "a"}, 400, "Validation", "does not support the task `token-embedding`"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 400, "Validation", "inputs: must be"),
         ("/predict", {"inputs": "a", "raw_scores": True}, 400, "Validation", "raw_scores"),
