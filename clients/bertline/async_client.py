@@ -397,7 +397,8 @@ class AsyncClient:
             if waiting := [member for member in members if not member.waiter.done()]:
                 await self._send_together(waiting)
         finally:
-            for_each(ServerError(CLOSED), members, _fail)  # which still wait if this task was cancelled
+            unanswered = [member for member in members if not member.waiter.done()]  # if this task was cancelled
+            for_each(ServerError(CLOSED), unanswered, _fail)
             self._send_waiting(lane)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
