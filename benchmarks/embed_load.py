@@ -108,13 +108,17 @@ class LoadClient(Worker):
         return self.result()
 
 
+_OPTIONS = (("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),)
+"""Calls go to all servers of a target in turns."""
+
+
 def _serve(connection: Connection) -> None:
     while True:
         connection.send(asyncio.run(_run(connection.recv())))
 
 
 async def _run(load: EmbedLoad) -> LoadResult:
-    async with grpc.aio.insecure_channel(load.target) as channel:
+    async with grpc.aio.insecure_channel(load.target, options=_OPTIONS) as channel:
         call, found = EncoderStub(channel).Embed, LoadResult()
         requests = _requests(load)
         try:

@@ -28,7 +28,7 @@ from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
 from training.ablations.model import direction_of
-from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint import load_model, load_tokenizer, read_config
 from training.checkpoint_task import read_checkpoint_task
 from training.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
@@ -110,6 +110,7 @@ def _read_task(checkpoint: Path) -> AnyTask:
     if card := read_task_card(checkpoint):
         return create_task(card.task, load_tokenizer(checkpoint), card.settings)
     if not (checkpoint / MODULES_FILE).is_file():
+        read_config(checkpoint)  # raises if it is no checkpoint
         raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
     return read_checkpoint_task(checkpoint).task
 

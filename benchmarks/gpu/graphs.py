@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.report import Table
 from benchmarks.gpu.settings import GpuSettings
 from benchmarks.int8_graphs import random_network, with_ranges
+from benchmarks.report import Table
 from benchmarks.worker import Worker
 from export.autotune.timing import race, run_all
 from export.autotune.workload import Workload, typical_lengths

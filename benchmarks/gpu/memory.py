@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.report import Table
 from benchmarks.gpu.settings import GpuSettings
 from benchmarks.int8_graphs import random_network
+from benchmarks.report import Table
 from benchmarks.worker import Worker
 from export.families import create_network
 from export.graph import build_graph

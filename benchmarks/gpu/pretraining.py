@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.gpu.report import Table
 from benchmarks.gpu.samples import sentences, write_checkpoint, write_documents
 from benchmarks.gpu.settings import GpuSettings
+from benchmarks.report import Table
 
 LOG_EVERY = 10
 RESUME_STEPS = 60

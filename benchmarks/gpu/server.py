@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks.embed_load import EmbedLoad, LoadClient, percentile
 from benchmarks.engine import Engine
-from benchmarks.gpu.report import Table
 from benchmarks.gpu.samples import sentences, write_checkpoint
 from benchmarks.gpu.settings import GpuSettings
+from benchmarks.report import Table
 from benchmarks.server_process import running_server
 from benchmarks.worker import Worker
 from export.evaluation_set import ExportData

@@ -25,7 +25,7 @@ class GpuSettings:
     parts: Annotated[tuple[PartName, ...], tyro.conf.Positional] = get_args(PartName)
     """Parts to run, in this order."""
     out: Path = Path("build/gpu")
-    """Directory for `gpu.json` and `gpu.md`."""
+    """Path of the report, without `.json` and `.md`."""
     device: Literal["cuda", "cpu"] = "cuda"
     """cpu: a dry run with tiny networks, whose figures mean nothing."""
     seconds: Annotated[float, POSITIVE] = 4.0

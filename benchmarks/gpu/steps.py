@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.gpu.report import Table
 from benchmarks.gpu.settings import GpuSettings
+from benchmarks.report import Table
 from benchmarks.training_step import Step, TrainingStepSettings, config_of, ours, transformers
 from benchmarks.worker import Worker
 from training.model.flops import flops_per_token, peak_flops

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import benchmarks.gpu.__main__ as gpu
-from benchmarks.gpu.report import Part, Table, to_markdown
+from benchmarks.report import Part, Table, to_markdown
 from tests.commands import call
 
 DRY = ["--device", "cpu", "--seconds", "1", "--num-steps", "20", "--rounds", "2"]
@@ -14,12 +14,12 @@ DRY = ["--device", "cpu", "--seconds", "1", "--num-steps", "20", "--rounds", "2"
 def run(parts, out, monkeypatch, capfd):
     """Run parts of the benchmark; return how it ended, and the report."""
     ended = call(gpu.main, [*parts, *DRY, "--out", str(out)], monkeypatch, capfd)
-    return ended, json.loads((out / "gpu.json").read_text("utf-8"))["parts"]
+    return ended, json.loads(out.with_suffix(".json").read_text("utf-8"))["parts"]
 
 
 def test_graphs_equal_pytorch(tmp_path, monkeypatch, capfd):
     """Each engine has a row, with its difference from PyTorch."""
-    ended, parts = run(["graphs"], tmp_path, monkeypatch, capfd)
+    ended, parts = run(["graphs"], tmp_path / "gpu", monkeypatch, capfd)
 
     assert ended.returncode == 0
     sentences, passages = parts["graphs"]["tables"]
@@ -40,10 +40,10 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr(gpu, "PARTS", {"steps": fails, "resume": works})
 
-    ended, parts = run(["steps", "resume"], tmp_path, monkeypatch, capfd)
+    ended, parts = run(["steps", "resume"], tmp_path / "gpu", monkeypatch, capfd)
 
     assert ended.returncode == 1
-    assert ended.stderr == f"error: failed: steps; `{tmp_path / 'gpu.md'}` has the rest\n"
+    assert ended.stderr == f"error: failed: steps; `{tmp_path / 'gpu'}.md` has the rest\n"
     assert (parts["steps"]["error"], parts["resume"]["error"]) == ("no memory", "")
     assert [parts[name]["tables"][0]["title"] for name in parts] == ["begun", "done"]
     assert "Failed: no memory" in (tmp_path / "gpu.md").read_text("utf-8")
@@ -78,7 +78,7 @@ def test_markdown_aligns_numbers_and_rounds_them():
 @pytest.mark.timeout(600)
 def test_all_parts_run_on_the_cpu(tmp_path, monkeypatch, capfd):
     """Without a GPU, all parts come to their end; runs repeat and resume bit for bit."""
-    ended, parts = run([], tmp_path, monkeypatch, capfd)
+    ended, parts = run([], tmp_path / "gpu", monkeypatch, capfd)
 
     assert (ended.returncode, list(parts)) == (0, list(gpu.PARTS))
     assert all(part["tables"] and not part["error"] for part in parts.values())

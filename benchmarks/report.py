@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,46 @@ class Part:
     """One line; empty if the part came to its end."""
 
 
-def write_report(directory: Path, machine: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
-    """Write `gpu.json` and `gpu.md`, atomically; called again after each part."""
+def run_parts(
+    parts: Mapping[Any, Callable[[], Iterator[Table]]], machine: Mapping[str, Any], out: Path
+) -> dict[str, Part]:
+    """Run parts one after the other, and write the report after each table.
+
+    An error ends a part, not the others: whatever it is, they are still worth their time.
+
+    Args:
+        parts: functions by name.
+        machine: facts for the head of the report.
+        out: path of the report without extension.
+    """
+    found: dict[str, Part] = {}
+    for name, run in parts.items():
+        print(f"{name} ...", flush=True)
+        part, started = found.setdefault(name, Part()), time.monotonic()
+        try:
+            for table in run():
+                part.tables.append(table)
+                part.seconds = time.monotonic() - started
+                write_report(out, machine, found)
+        except Exception as error:
+            if not isinstance(error, ValueError | OSError):
+                traceback.print_exc()
+            part.error = (str(error) or type(error).__name__).splitlines()[0]
+        part.seconds = time.monotonic() - started
+        write_report(out, machine, found)
+        print(to_markdown({}, {name: part}), flush=True)
+    return found
+
+
+def write_report(out: Path, machine: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+    """Write the report as `.json` and `.md`, atomically.
+
+    Args:
+        out: path without extension.
+    """
     found = {"machine": dict(machine), "parts": {name: asdict(part) for name, part in parts.items()}}
-    directory.mkdir(parents=True, exist_ok=True)
-    atomic_write(directory / "gpu.json", (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
-    atomic_write(directory / "gpu.md", to_markdown(machine, parts).encode())
+    atomic_write(out.with_suffix(".json"), (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
+    atomic_write(out.with_suffix(".md"), to_markdown(machine, parts).encode())
 
 
 def to_markdown(machine: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
