@@ -127,9 +127,9 @@ class Settings(BaseSettings):
     an address if there are no tokens. Set it so that one client cannot fill the queue. Unset: no limit."""
     buffer_bytes: int = Field(default_factory=default_budget, ge=2**20)
     """Memory in bytes for messages: half for messages that are being received, half for received requests and unread
-    replies. Beyond it, requests are refused with RESOURCE_EXHAUSTED; small calls over gRPC first wait for up to a
-    second. Default: an eighth of the available memory, 32 to
-    256 MiB. At least four times --max-request-bytes; raise it for many large requests at the same time."""
+    replies. Beyond it, requests are refused with RESOURCE_EXHAUSTED; small calls first wait for up to a second.
+    Default: an eighth of the available memory, 32 to 256 MiB. At least four times --max-request-bytes; raise it for
+    many large requests at the same time."""
     receive_s: float = Field(60.0, gt=0, le=86_400)
     """Maximum seconds to receive a request message; slower ones are refused. Raise it for clients on slow networks."""
     max_connections: int = Field(4096, ge=1, le=2**31 - 1)

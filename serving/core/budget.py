@@ -14,6 +14,10 @@ MIN_BYTES, MAX_BYTES = 32 * 2**20, 256 * 2**20
 """Bounds of the default. Less would refuse ordinary requests; more is not needed to keep two dozen cores busy."""
 MAX_WAITING = 1024
 """Maximum number of calls that wait for memory: 16 MiB of small ones."""
+WAIT_S = 1.0
+"""Maximum seconds that a small call waits for memory."""
+CALL_BYTES = 16 * 1024
+"""Memory of a call besides its reply, until the reply is sent. Requests and replies up to this size are small."""
 STEP_S = 0.02
 """Seconds between looks for free memory. Waking calls as memory is freed would cost more in a burst of thousands."""
 
@@ -52,6 +56,15 @@ class Budget:
             self._by_connection[connection] = reserved
         else:
             self._by_connection.pop(connection, None)
+
+    async def fits_soon(self, fits: Callable[[], bool], num_bytes: int) -> bool:
+        """Return whether `fits()` is true. A small request or reply waits up to `WAIT_S` for it.
+
+        Args:
+            fits: returns whether there is memory for the request or reply.
+            num_bytes: size of the request or reply.
+        """
+        return await self.wait_until(fits, WAIT_S if num_bytes <= CALL_BYTES else 0)
 
     async def wait_until(self, fits: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `fits()` is true, at most `timeout_s` seconds; return whether it is.

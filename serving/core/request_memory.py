@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from serving.core.budget import Budget
+from serving.core.budget import CALL_BYTES, Budget
 from serving.core.calls import Call
 from serving.core.errors import NoRoomError
 
 RETRY_S = 1.0
 """Seconds after which to retry a call that found no room."""
-WAIT_S = 1.0
-"""Maximum seconds that a small gRPC call waits for memory."""
-CALL_BYTES = 16 * 1024
-"""Memory of a call besides its reply, until the reply is sent. Requests and replies up to this size are small."""
 
 
 def _no_more_room() -> None:
@@ -38,10 +34,14 @@ class RequestMemory:
         """Allow a call to reserve memory until `close`."""
         call.reserve_memory = partial(self._reserve, call)
 
-    async def wait_for_room(self, call: Call, num_bytes: int) -> None:
-        """Wait until a small request fits, or for `WAIT_S`."""
-        if num_bytes <= CALL_BYTES:
-            await self._budget.wait_until(partial(self._budget.fits, call.connection, 2 * CALL_BYTES), WAIT_S)
+    async def reserve(self, call: Call, num_bytes: int) -> None:
+        """Reserve bytes of a request until `close`. A small request waits for memory.
+
+        Raises:
+            NoRoomError: when the bytes do not fit.
+        """
+        await self._budget.fits_soon(partial(self._budget.fits, call.connection, 2 * CALL_BYTES), num_bytes)
+        call.reserve_memory(num_bytes)
 
     def close(self, call: Call) -> None:
         """Free what a call has reserved."""
@@ -49,19 +49,24 @@ class RequestMemory:
             self._budget.add(call.connection, -call.reserved_bytes)
             call.reserved_bytes = 0
 
-    def hold(self, connection: str, num_bytes: int) -> Callable[[], None]:
+    async def hold(self, connection: str, num_bytes: int) -> Callable[[], None]:
         """Reserve bytes for a reply that a connection has not read yet; return the function that frees them.
 
-        If nothing else is in memory, a reply of any size fits.
+        If nothing else is in memory, a reply of any size fits. A small reply waits for memory.
 
         Raises:
             NoRoomError: when the bytes do not fit.
         """
-        if self._budget.reserved_bytes and not self._budget.fits(connection, num_bytes):
+        fits = partial(self._fits_reply, connection, num_bytes)
+        if not fits():
             self._make_room()
+        if not await self._budget.fits_soon(fits, num_bytes):
             raise NoRoomError(f"no room for a reply of {num_bytes} bytes; try later", retry_s=RETRY_S)
         self._budget.add(connection, num_bytes)
         return partial(self._budget.add, connection, -num_bytes)
+
+    def _fits_reply(self, connection: str, num_bytes: int) -> bool:
+        return not self._budget.reserved_bytes or self._budget.fits(connection, num_bytes)
 
     def _reserve(self, call: Call, num_bytes: int) -> None:
         """Reserve bytes for a call. If no other request is in memory, one of any size fits.

@@ -54,8 +54,7 @@ class Messages:
             request = _deserialize(deserialize, data)
             if not call.is_health:  # its messages are small, and watches do not keep them
                 self._memory.open(call)
-                await self._memory.wait_for_room(call, len(data))
-                call.reserve_memory(len(data))
+                await self._memory.reserve(call, len(data))
             del data
             reply = await behaviour(request, context)
         finally:

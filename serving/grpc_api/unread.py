@@ -6,8 +6,7 @@ import asyncio
 import time
 from functools import partial
 
-from serving.core.budget import Budget
-from serving.core.request_memory import CALL_BYTES, WAIT_S
+from serving.core.budget import CALL_BYTES, Budget
 from serving.grpc_api.connections import close_connections
 
 CHECK_S = 1.0
@@ -47,9 +46,8 @@ class UnreadReplies:
         return False
 
     async def fits_soon(self, connection: str, reply_bytes: int) -> bool:
-        """Return whether a reply may wait for its connection. A small one waits up to `WAIT_S` for memory."""
-        fits = partial(self.fits, connection, reply_bytes)
-        return await self._budget.wait_until(fits, WAIT_S if reply_bytes <= CALL_BYTES else 0)
+        """Return whether a reply may wait for its connection. A small one waits for memory."""
+        return await self._budget.fits_soon(partial(self.fits, connection, reply_bytes), reply_bytes)
 
     def add(self, connection: str, reply_bytes: int) -> None:
         """Count the reply of the current task's call until the task ends: then gRPC has sent it, or given it up."""

@@ -7,6 +7,7 @@ import time
 import zlib
 from functools import partial
 
+from serving.core.budget import CALL_BYTES
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
@@ -43,7 +44,7 @@ class BodyReader:
         self._receive_s = receive_s
 
     async def read(self, call: Call, exchange: Exchange) -> bytes:
-        """Return the body of a request, decompressed. Reserve memory for it until `close`.
+        """Return the body of a request, decompressed. Reserve memory for it until `close`; a small one waits for it.
 
         Raises:
             MessageTooLargeError: when it has too many bytes.
@@ -67,18 +68,20 @@ class BodyReader:
                 f"the body did not arrive within {self._receive_s:g} s (--receive-s); send it faster"
             ) from None
         call.request_bytes = len(data)
+        if num_more := len(data) - call.reserved_bytes:
+            await self._memory.reserve(call, num_more)
         if coding != "gzip":
             return data
         found = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
-        call.reserve_memory(len(found))
+        await self._memory.reserve(call, len(found))
         return found
 
     def close(self, call: Call) -> None:
         """Free the memory of a request."""
         self._memory.close(call)
 
-    def hold_reply(self, call: Call, exchange: Exchange, num_bytes: int) -> None:
-        """Reserve memory for a reply until it has been sent.
+    async def hold_reply(self, call: Call, exchange: Exchange, num_bytes: int) -> None:
+        """Reserve memory for a reply until it has been sent, if it is not that of a health check.
 
         Raises:
             NoRoomError: when too much memory is in use.
@@ -89,7 +92,8 @@ class BodyReader:
                 f"the reply is too large: `{num_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
                 "send fewer inputs per call, or let the client receive more"
             )
-        exchange.release = self._memory.hold(call.connection, num_bytes)
+        if not call.is_health:
+            exchange.release = await self._memory.hold(call.connection, num_bytes)
 
     def _limit(self, call: Call) -> float:
         """Return the time until which the body must arrive, on the clock of the event loop."""
@@ -99,6 +103,7 @@ class BodyReader:
         return asyncio.get_running_loop().time() + left_s
 
     async def _receive(self, call: Call, exchange: Exchange) -> bytes:
+        """Return the body of a request. Reserve memory for a large one as it arrives."""
         parts: list[bytes] = []
         size = 0
         while not exchange.is_read:
@@ -108,7 +113,8 @@ class BodyReader:
             if part := message.get("body", b""):
                 size += len(part)
                 self._check_size(size)
-                call.reserve_memory(len(part))
+                if size > CALL_BYTES:
+                    call.reserve_memory(size - call.reserved_bytes)
                 parts.append(part)
             exchange.is_read = not message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)

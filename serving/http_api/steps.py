@@ -132,7 +132,7 @@ class AnswerOperation:
             reply = await self._operation.answer(data, call, exchange)
         finally:
             self._reader.close(call)
-        self._reader.hold_reply(call, exchange, len(reply.data))
+        await self._reader.hold_reply(call, exchange, len(reply.data))
         return reply
 
 

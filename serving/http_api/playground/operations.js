@@ -1,13 +1,12 @@
 // What can be done with a model: fields, requests, and what is shown of the replies.
 
 import { EXAMPLES } from "./examples.js";
-import { element } from "./dom.js";
+import { choiceBars, labelBars, numberView, saidLabels } from "./labels.js";
 import { masks } from "./masks.js";
 import { choosesAmongLabels, ranks } from "./models.js";
 import { counted, percent, score } from "./numbers.js";
-import { answers, entities } from "./spans.js";
-import { heatMap, mostSimilar, nearest, ranking, vectorsOf, weights } from "./vectors.js";
-import { bars, labelBars } from "./views.js";
+import { answers, entities, saidAnswer } from "./spans.js";
+import { heatMap, mostSimilar, nearest, ranking, saidBest, vectorsOf, weights } from "./vectors.js";
 import { wordOf } from "./vocabulary.js";
 
 const TOP_K = 5;
@@ -29,7 +28,6 @@ const secondText = (context, question, choice) => {
   if (context) return question ? `${question} ${choice}` : choice;
   return question ? choice : undefined;
 };
-const best = (documents, found) => `Best: ${documents[found[0].document]}, ${score(found[0].score)}`;
 
 /**
  * Operations, in the order of the page. `fits` says which models can do it, `calls` makes requests of the values of the
@@ -93,7 +91,7 @@ const OPERATIONS = [
     fields: [text("text", "Text"), { ...SECOND_TEXT, isFolded: false }],
     calls: (values) => [{ rpc: "Regress", body: { inputs: [pair(values)] } }],
     texts: (values) => [pair(values)],
-    show: ([{ values: [found] }], values, { settings }) => [score(found), number(found, settings)],
+    show: ([{ values: [found] }], values, { settings }) => [score(found), numberView(found, settings)],
   },
   {
     id: "rank",
@@ -106,7 +104,7 @@ const OPERATIONS = [
         ? asInputs([query, ...documents])
         : documents.map((item) => ({ text: query, text_pair: item })),
     show: ([{ results }], { documents }) => [
-      best(documents, results[0].documents),
+      saidBest(documents, results[0].documents),
       ranking(documents, results[0].documents),
     ],
   },
@@ -172,7 +170,7 @@ const OPERATIONS = [
     show: ([query, texts, ranked], { documents }) => {
       const near = nearest(vectorsOf(query)[0], vectorsOf(texts));
       const found = ranked?.results[0].documents ?? near;
-      return [best(documents, found), ranking(documents, found, ranked && near)];
+      return [saidBest(documents, found), ranking(documents, found, ranked && near)];
     },
   },
 ];
@@ -188,28 +186,4 @@ export const operationsOf = (model) =>
 export function exampleOf(operation, field, model) {
   const example = EXAMPLES[operation.id]?.[field.name] ?? "";
   return model.mask ? example.replaceAll("[MASK]", model.mask) : example;
-}
-
-function saidLabels({ labels }) {
-  const selected = labels.filter((item) => item.selected);
-  return selected.map(({ label, score: value }) => `${label}, ${percent(value)}`).join("; ") || "No label";
-}
-
-const saidAnswer = ({ has_answer: hasAnswer, spans, no_answer_score: none }) =>
-  hasAnswer ? `Answer: ${spans[0].text}, ${percent(spans[0].score)}` : `No answer, ${percent(none)}`;
-
-const choiceBars = ({ choice, scores }, choices) =>
-  bars(
-    choices.map((item, index) => ({
-      text: item,
-      value: percent(scores[index]),
-      fraction: scores[index],
-      isChosen: index === choice,
-    })),
-  );
-
-/** Show a number: as a bar if the model's own activation function keeps it between 0 and 1. */
-function number(value, { activation }) {
-  if (activation === "sigmoid") return bars([{ text: "Score", value: score(value), fraction: value, isChosen: true }]);
-  return element("p", { class: "number" }, score(value), element("small", {}, "on the scale of the training data"));
 }

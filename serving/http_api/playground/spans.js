@@ -29,6 +29,10 @@ export function entities(result, text, labels) {
   return [passage("Text with its entities", parts), rows.length ? bars(rows) : none];
 }
 
+/** Return the answer with its probability, as a sentence. */
+export const saidAnswer = ({ has_answer: hasAnswer, spans, no_answer_score: none }) =>
+  hasAnswer ? `Answer: ${spans[0].text}, ${percent(spans[0].score)}` : `No answer, ${percent(none)}`;
+
 /** Show the answer in its context, and the others to choose from. "No answer" is among them, by its score. */
 export function answers(result, context) {
   const candidates = result.spans.map((span) => ({ ...span, shown: span.text }));

@@ -66,6 +66,9 @@ export function mostSimilar(vectors) {
 export const nearest = (query, vectors) =>
   vectors.map((vector, document) => ({ document, score: cosine(query, vector) })).sort((a, b) => b.score - a.score);
 
+/** Return the best document with its score, as a sentence. */
+export const saidBest = (documents, found) => `Best: ${documents[found[0].document]}, ${score(found[0].score)}`;
+
 /** Show ranked documents. With `before`, the order of a search, each says where it was in it. */
 export function ranking(documents, found, before) {
   const places = before && new Map(before.map(({ document }, index) => [document, index + 1]));

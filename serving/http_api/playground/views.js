@@ -1,7 +1,7 @@
 // Views of results that several operations share.
 
 import { bar, element } from "./dom.js";
-import { counted, duration, onlyFirst, percent } from "./numbers.js";
+import { counted, duration, onlyFirst } from "./numbers.js";
 
 /** Maximum number of rows of a list, and of marks in a text: a page with many thousands of them freezes. */
 export const MAX_ROWS = 300;
@@ -23,17 +23,6 @@ export function bars(items) {
   const rest = onlyFirst(rows.length, items.length).map((said) => element("li", { class: "hint" }, said));
   return element("ol", { class: "bars" }, ...rows, ...rest);
 }
-
-/** Make rows of labels with probabilities. */
-export const labelBars = (labels) =>
-  bars(
-    labels.map(({ label, score, selected }) => ({
-      text: label,
-      value: percent(score),
-      fraction: score,
-      isChosen: selected,
-    })),
-  );
 
 /** Make a text that may be long, with marks in it. It scrolls inside of itself. */
 export const passage = (name, parts) =>

@@ -3,11 +3,8 @@
 import concurrent.futures
 import gzip
 import json
-import re
-import socket
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -15,8 +12,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.http_api.status import trace_attributes
 from tests.serving.conftest import serve
-from tests.serving.http_api.requests import port_of, post, raw_connection, read_all, send
-from tests.serving.reliability import wait_until
+from tests.serving.http_api.requests import post, raw_connection, read_all, send
 
 TOKEN = "a-token"
 BODY = {"texts": ["the cat"]}
@@ -362,55 +358,6 @@ def test_pages_of_other_origins(origins, allowed, all_tasks):
     assert asked.headers.get(header) == allowed
     assert [reply.status for reply in replies] == [200, 200]
     assert [reply.headers.get(header) for reply in replies] == [allowed, allowed if allowed == "*" else None]
-
-
-def test_a_client_that_does_not_read(all_tasks):
-    """A reply that nobody reads counts as used memory, until its connection is closed."""
-    values = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 60_000}] * 4}
-    body = json.dumps(values).encode()
-    fields = f"POST /v1/tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    with serve(all_tasks[0], http_port=0, keepalive_timeout_s=0.5) as running, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(60)
-        connection.connect(("127.0.0.1", port_of(running)))
-        budget = running.server._budget
-        connection.sendall(fields + body)
-        wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
-        wait_until(lambda: budget.reserved_bytes == 0, "the reply stays in memory")
-        with suppress(ConnectionError):
-            head, _, data = read_all(connection).partition(b"\r\n\r\n")
-            assert len(data) < int(re.search(rb"content-length: (\d+)", head)[1])
-
-
-def test_a_client_that_reads_slowly(all_tasks):
-    """A client that reads a few bytes now and then keeps its reply, until others need the memory."""
-    values = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 60_000}] * 4}
-    body = json.dumps(values).encode()
-    fields = f"POST /v1/tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 64 * 2**20}
-    with serve(all_tasks[0], http_port=0, **limits) as running, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(60)
-        connection.connect(("127.0.0.1", port_of(running)))
-        budget = running.server._budget
-        connection.sendall(fields + body)
-        wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
-        ends = time.monotonic() + 1.5
-        while time.monotonic() < ends:
-            assert connection.recv(1000)
-            time.sleep(0.01)
-        assert budget.reserved_bytes > 5 * len(body)
-
-        statuses = []
-
-        def is_free():
-            statuses.append(post(running, "/v1/tokenize", values).status)
-            return statuses[-1] == 200
-
-        wait_until(is_free, "the reply stays in memory")
-        assert set(statuses) <= {200, 429}
-        with suppress(ConnectionError):
-            read_all(connection)
 
 
 def test_largest_reply(web):

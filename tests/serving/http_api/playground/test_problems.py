@@ -1,0 +1,160 @@
+"""What the page says when something is wrong, and text that tries to be HTML."""
+
+import pytest
+
+from tasks import settings_from_dict
+from tests.serving.conftest import serve
+from tests.serving.http_api.playground.page import FOREIGN, IN_BROWSER
+from tests.serving.models import write_model
+
+ATTACK = '<img src=x onerror="window.attacked=1"><script>window.attacked=1</script><b>bold</b>'
+HTML = "<!doctype html><title>Log in</title>"
+
+pytestmark = IN_BROWSER
+
+
+@pytest.mark.parametrize(
+    ("model", "operation", "field"),
+    [
+        ("embedder", "search", "documents"),
+        ("embedder", "similarity", "texts"),
+        ("classifier", "own-labels", "labels"),
+        ("chooser", "choose", "choices"),
+    ],
+)
+def test_blank_lines_are_told(visit, small, model, operation, field):
+    """Lines that are all blank give one line that says so, and no request."""
+    page = visit(small, f"#model={model}&do={operation}")
+    page.wait()
+    page.page.on("request", lambda request: page.complaints.append(request.url))
+    page.page.fill(f"#field-{field}", " \n\t\n")
+    page.page.click("#run")
+    page.wait_for_text("#error", "blank")
+
+    label = page.texts(f"label[for=field-{field}]")[0]
+    assert page.texts("#error") == [f'All lines of "{label}" are blank; type some text.']
+    assert page.texts("#result") == [""]
+
+
+def test_half_of_a_surrogate_pair_is_told(visit, small):
+    """Half of a pair of surrogates is told with its place before a request; whole pairs are characters."""
+    page = visit(small, "#model=embedder&do=similarity")
+    page.wait()
+    page.page.evaluate("document.getElementById('field-texts').value = '\U0001f44d\\nthe \U0001f44d\\ud83d cat'")
+    page.page.click("#run")
+    page.wait_for_text("#error", "surrogate")
+
+    place = 'Character 6 of text 2 in "Sentences, one per line"'
+    assert page.texts("#error") == [f"{place} is half of a surrogate pair, which is no character; remove it."]
+    page.open("classifier", "labels")
+    page.page.evaluate("document.getElementById('field-text').value = '\\udc4d'")
+    page.page.click("#run")
+    page.wait_for_text("#error", "Character 1 in")
+
+
+def test_errors_are_told(visit, small):
+    """An error of the server is an alert with its reason, and the option that it names helps."""
+    page = visit(small, "#model=embedder&do=similarity")
+    page.wait()
+    page.run(texts="the cat " * 50)
+    error = page.page.locator("#error")
+
+    assert "too long" in error.text_content()
+    assert error.get_attribute("role") == "alert"
+    page.page.click("#fields summary")
+    page.page.check("#field-truncate")
+    page.run()
+    assert error.is_hidden()
+    assert page.texts("#result .notice") == ["38 tokens were cut; the model did not read them."]
+    page.run(texts="the cat\n" + "the cat " * 50 + "\n" + "the cat " * 32)
+    assert page.texts("#result .notice") == ["40 tokens of texts 2 and 3 were cut; the model did not read them."]
+    page.open("embedder", "search")
+    page.page.click("#fields summary")
+    page.page.check("#field-truncate")
+    page.run(query="the cat " * 50, documents="the cat")
+    assert page.texts("#result .notice") == ["40 tokens of the query were cut; the model did not read them."]
+
+
+@pytest.mark.parametrize("body", [HTML, '{"results": [{"labels": [{"label": "ye', "{}", "null", '{"results": []}'])
+@pytest.mark.parametrize("route", ["classify", "list-models", "tokenize"])
+def test_replies_of_others_are_told(visit, small, route, body):
+    """Where a proxy answers with a page, half a reply or other JSON, one line says so."""
+    page = visit(small)
+    page.wait()
+    page.page.route(f"**/v1/{route}", lambda route: route.fulfill(body=body))
+    page.open({"tokenize": "filler"}.get(route, "classifier"), "")
+
+    assert page.texts("#error") == [FOREIGN]
+    assert page.texts("#result") == [""]
+
+
+def test_replies_of_others_below_the_result_are_told(visit, small):
+    """Tokens, code and load say so too when a proxy answers in place of the server."""
+    page = visit(small, "#model=classifier&do=labels")
+    page.wait()
+    for path in ("v1/tokenize", "playground/server", "metrics"):
+        page.page.route(f"**/{path}", lambda route: route.fulfill(body=HTML))
+    for name, target in (("#tokens", "#token-list"), ("#code", "#copied"), ("#load", "#gauges")):
+        page.page.click(f"{name} summary")
+        page.wait_for_text(target, FOREIGN)
+
+    assert page.page.locator("#result .bars li").count() == 3
+
+
+def test_a_broken_connection_is_told(visit, small):
+    """Where the connection ends within a reply, one line says so."""
+    page = visit(small)
+    page.wait()
+    found = page.page.evaluate(
+        """async () => {
+          const { textOf } = await import("/playground/api.js");
+          return textOf({ text: () => Promise.reject(new TypeError("network error")) }).catch((error) => error.message);
+        }"""
+    )
+
+    assert found == "The connection ended before the whole reply was there."
+
+
+def test_the_result_stays_if_tokens_or_code_fail(visit, small):
+    """A failure of what is below the result is told there, and a later run mends it."""
+    page = visit(small, "#model=classifier&do=labels")
+    page.wait()
+    for path in ("v1/tokenize", "playground/server"):
+        page.page.route(f"**/{path}", lambda route: route.fulfill(status=429, json={"message": "Too many requests."}))
+    for name in ("#tokens", "#code"):
+        page.page.click(f"{name} summary")
+    page.wait_for_text("#token-list", "Too many requests.")
+    page.wait_for_text("#copied", "Too many requests.")
+    page.run(text="the cat")
+
+    assert page.page.locator("#result .bars li").count() == 3
+    assert page.page.locator("#error").is_hidden()
+    page.page.unroute_all()
+    page.run(text="the dog")
+    page.wait_for_text("#token-list", "dog")
+    page.wait_for_text("#snippet", "the dog")
+    assert page.texts("#copied") == [""]
+
+
+def test_text_is_never_html(visit, shipped, tmp_path):
+    """Text that looks like HTML stays text, in inputs, results, tokens, code, errors and in what a model says."""
+    page = visit(shipped)
+    names = {"tag": "text", "answer": "context", "sentiment": "text", "embed": "texts"}
+    for model, field in names.items():
+        page.open(model, "")
+        page.run(**{field: ATTACK})
+        for name in ("#tokens", "#code"):
+            page.page.click(f"{name} summary")
+        page.wait_for_text("#snippet", "curl")
+        assert page.page.locator("main").locator("img, script, b").count() == 0
+    settings = settings_from_dict("classification", {"max_seq_length": 32, "labels": [ATTACK, "b", "c"]})
+    write_model(tmp_path, "labels", task="classification", settings=settings)
+    with serve(tmp_path, http_port=0) as running:
+        other = visit(running)
+        other.wait()
+        other.run(text="the cat " * 100)
+
+        assert ATTACK in other.texts("#about")[0]
+        assert "too long" in other.texts("#error")[0]
+        assert other.page.locator("main").locator("img, script, b").count() == 0
+    assert page.page.evaluate("window.attacked") is None
