@@ -50,7 +50,7 @@ class BearerTokens:
             )
         scheme, _, token = next(iter(authorizations), "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise UnauthenticatedError("the call has no token; send the metadata `authorization: Bearer TOKEN`")
+            raise UnauthenticatedError("the call has no token; send `authorization: Bearer TOKEN`")
         if len(token) > MAX_CHARS:
             raise UnauthenticatedError(f"the token has {len(token)} characters; the maximum is {MAX_CHARS}")
         digest = _digest(token.strip())

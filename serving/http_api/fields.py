@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation, lower_first, shorten
-from serving.http_api.json_body import parse_object
+from serving.http_api.json_body import parse_object, path_of
 
 
 class Fields(BaseModel):
@@ -45,21 +45,15 @@ def validated(values: Mapping[str, Any], fields: type[FieldsT]) -> FieldsT:
     try:
         return fields.model_validate(values)
     except ValidationError as error:
-        found = {path_of(item["loc"]): item for item in error.errors(include_url=False, include_input=False)}
+        found = {_path_of(item["loc"]): item for item in error.errors(include_url=False, include_input=False)}
         raise InvalidRequestError(
             violations=[Violation(path, shorten(_reason(item))) for path, item in found.items()]
         ) from None
 
 
-def path_of(location: Iterable[str | int]) -> str:
+def _path_of(location: Iterable[str | int]) -> str:
     """Return the path of a field: `input[3]`. Parts that only name an alternative of a type are left out."""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not _ALTERNATIVE.fullmatch(part):
-            path += f".{part}" if path else part
-    return path or "body"
+    return path_of(part for part in location if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part))
 
 
 def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
@@ -137,6 +131,10 @@ def model_reference(name: str) -> pb.ModelRef:
 
 
 def _reason(item: Any) -> str:
-    known = {"missing": "missing", "extra_forbidden": "unknown field"}
+    known = {
+        "missing": "missing",
+        "extra_forbidden": "unknown field",
+        "none_required": "not supported here; leave it out",
+    }
     message = str(item["msg"]).removeprefix("Value error, ")
     return known.get(item["type"], lower_first(message))

@@ -20,6 +20,7 @@ from serving.endpoints.rerank import Rerank
 from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import own_error
+from serving.http_api.wrong_fields import wrong_fields
 
 _PREFIX = "Failed to parse "
 
@@ -79,7 +80,8 @@ def _to_protobuf(values: dict[str, Any], request_type: type[Message]) -> bytes:
     try:
         return json_format.ParseDict(values, request_type()).SerializeToString()
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
-        raise InvalidRequestError(shorten(_reason(error))) from None
+        found = InvalidRequestError(violations=wrong_fields(values, request_type))
+        raise (found if found.violations else InvalidRequestError(shorten(_reason(error)))) from None
 
 
 def _reason(error: Exception) -> str:

@@ -59,7 +59,10 @@ def test_request_id(web):
         (b"{", "not JSON: EOF while parsing an object"),
         (b'{"texts": ["a"], "texts": ["b"]}', 'not JSON: detected duplicate key "texts"'),
         (b'{"texts": [NaN]}', "not JSON"),
-        (b'{"texts": ["\\ud800"]}', "not JSON"),
+        (rb'{"texts": [\ud800]}', "not JSON"),
+        (rb'{"texts": ["a \\ud800"}', "not JSON"),
+        (rb'{"texts": ["a \ud83d\ude00"}', "not JSON"),
+        (rb'{"a": {"\ud800": 1}}', r"body: a key holds half of a surrogate pair, which is no character: `\ud800`"),
         (b'{"texts": ["\xff"]}', "not JSON"),
         (b"[" * 1000 + b"]" * 1000, "recursion limit"),
         (b'{"texts": ["a"]} {}', "trailing characters"),
@@ -73,6 +76,45 @@ def test_bodies_that_are_not_json(data, message, web):
     assert (reply.status, reply.error["reason"]) == (400, "INVALID_REQUEST")
     assert message in reply.error["message"]
     assert "\n" not in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/embed", rb'{"texts": ["a", "HERE"]}', "texts[1]"),
+        ("/v1/answer", rb'{"inputs": [{"question": "a", "contexts": ["HERE"]}]}', "inputs[0].contexts[0]"),
+        ("/v1/embeddings", rb'{"model": "embedder", "input": "HERE"}', "input"),
+        ("/v1/rerank", rb'{"query": "a", "documents": ["a", {"text": "HERE"}]}', "documents[1].text"),
+        ("/v2/rerank", rb'{"query": "HERE", "documents": ["a"]}', "query"),
+        ("/embed", rb'{"inputs": ["HERE"]}', "inputs[0]"),
+        ("/predict", rb'{"inputs": [["a", "HERE"]]}', "inputs[0][1]"),
+        ("/v2/models/embedder/infer", rb'{"inputs": [{"name": "text", "data": ["HERE"]}]}', "inputs[0].data[0]"),
+        ("/v1/embed", rb'"HERE"', "body"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "place", "half"),
+    [
+        (rb"\ud800", 1, r"\ud800"),
+        (rb"a\nb\\\uD83Dc", 5, r"\uD83D"),
+        (rb"\ud83d\ude00\udc00", 2, r"\udc00"),
+        (rb"\\ud800 \udfff\ud800", 8, r"\udfff"),
+        (b"e\xcc\x81 \xf0\x9f\x98\x80" + rb"\ud800\ud83d\ude00", 5, r"\ud800"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_told(path, body, field, text, place, half, web):
+    """Half of a surrogate pair is refused with its place, in the shape of errors of the route."""
+    reply = post(web, path, body.replace(b"HERE", text))
+    values = reply.json()
+    error = values.get("error")
+    message = f"character {place} is half of a surrogate pair, which is no character: `{half}`; remove it"
+
+    assert reply.status == 400
+    assert (error if isinstance(error, str) else error["message"]) == f"{field}: {message}"
+    if path.startswith("/v1/embeddings"):
+        assert error["param"] == field
+    elif path.startswith(("/v1", "/v2/rerank")):
+        assert error["violations"] == [{"field": field, "reason": message}]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_classifications_need_a_label(web):
         ("/v1/rerank", {"documents": [{"text": "a", "id": 2**70}]}, "document 0 holds an integer beyond 64 bits"),
         ("/v2/rerank", {"query": "the dog " * 20}, "query: text too long"),
         ("/v2/rerank", {"top_n": 0}, "top_n: input should be greater than or equal to 1"),
-        ("/v2/rerank", {"max_tokens_per_doc": 10}, "max_tokens_per_doc"),
+        ("/v2/rerank", {"max_tokens_per_doc": 10}, "max_tokens_per_doc: not supported here; leave it out"),
         ("/v2/rerank", {"inputs": []}, "inputs: unknown field"),
         ("/v1/rerank", {"documents": ["cat"] * 10_000}, "too many documents: `10000` (maximum `8192`)"),
         ("/v1/rerank", {"model": "embedder"}, "embedder/1 (embedding) cannot rank documents"),

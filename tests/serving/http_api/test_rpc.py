@@ -7,6 +7,7 @@ from google.protobuf import json_format
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.http_api.rpc import path_of
+from serving.http_api.wrong_fields import wrong_fields
 from tests.serving.http_api.requests import post, send
 
 TEXTS = ["the cat sees the old dog", "a bird"]
@@ -66,9 +67,7 @@ def test_names_of_routes():
 @pytest.mark.parametrize(
     ("path", "body", "status", "reason", "message"),
     [
-        ("/v1/embed", {"text": ["a"]}, 400, "INVALID_REQUEST", 'no field named "text"'),
-        ("/v1/embed", {"texts": "a"}, 400, "INVALID_REQUEST", "texts"),
-        ("/v1/embed", {"texts": [1]}, 400, "INVALID_REQUEST", "texts"),
+        ("/v1/embed", {"truncate": True, "windowStride": 1, "window_stride": 2}, 400, "INVALID_REQUEST", "window"),
         ("/v1/embed", {"texts": ["a", " "]}, 400, "INVALID_REQUEST", "texts[1]: empty text"),
         ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "texts[0]: text too long: `23` tokens"),
         ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "; shorten it or set `truncate`"),
@@ -99,6 +98,63 @@ def test_wrong_fields_are_listed(web):
     reply = post(web, "/v1/embed", {"texts": ["a", " ", "b", ""]})
 
     assert [item["field"] for item in reply.error["violations"]] == ["texts[1]", "texts[3]"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/embed", {"text": ["a"]}, {"text": "unknown field (fields: model, texts, truncate, "}),
+        ("/v1/embed", {"texts": "a"}, {"texts": "must be a list"}),
+        (
+            "/v1/embed",
+            {"model": "embedder", "texts": ["a", 1, None], "truncate": "yes", "dimensions": -1, "prompt_name": None},
+            {
+                "model": "must be an object (fields: name, version)",
+                "texts[1]": "must be a string",
+                "texts[2]": "must be a string",
+                "truncate": "must be true or false",
+                "dimensions": "must be an integer from 0 to 4294967295",
+            },
+        ),
+        (
+            "/v1/embed",
+            {"inputType": "query", "model": {"id": 1, "name": 2}},
+            {
+                "inputType": "must be one of INPUT_TYPE_UNSPECIFIED, INPUT_TYPE_QUERY, INPUT_TYPE_DOCUMENT",
+                "model.id": "unknown field (fields: name, version)",
+                "model.name": "must be a string",
+            },
+        ),
+        (
+            "/v1/classify",
+            {"inputs": [{"text": "a", "text_pair": []}, "a"]},
+            {
+                "inputs[0].text_pair": "must be a string",
+                "inputs[1]": "must be an object (fields: text, text_pair)",
+            },
+        ),
+    ],
+)
+def test_fields_of_a_wrong_type_are_listed(path, body, expected, web):
+    """Each field that the message does not have, or has with another type, is named with its path."""
+    reply = post(web, path, body)
+    found = {item["field"]: item["reason"] for item in reply.error["violations"]}
+
+    assert (reply.status, reply.error["reason"], found.keys()) == (400, "INVALID_REQUEST", expected.keys())
+    assert all(found[field].startswith(reason) for field, reason in expected.items())
+    assert reply.error["message"].startswith("; ".join(f"{name}: {found[name]}" for name in list(found)[:3]))
+
+
+@pytest.mark.parametrize("rpc", REQUESTS)
+def test_every_type_of_a_field_has_a_name(rpc):
+    """Whatever field of a request has a wrong value is named; correct requests have no wrong field."""
+    request = REQUESTS[rpc]
+
+    assert not list(wrong_fields(json_format.MessageToDict(request), type(request)))
+    for field in request.DESCRIPTOR.fields:
+        [found] = wrong_fields({field.name: [[]] if field.is_repeated else []}, type(request))
+        assert found.field.partition("[")[0] == field.name
+        assert found.reason.startswith("must be ")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
