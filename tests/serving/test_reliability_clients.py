@@ -120,7 +120,7 @@ def test_a_client_that_answers_no_ping(slow_models):
     settings = {"keepalive_time_s": 0.3, "keepalive_timeout_s": 2, "max_queue_s": 1000}
     with serve(slow_models, workers=1, max_batch_tokens=32, **settings) as server:
         with http2.Connection(server.target) as connection:
-            for text in texts_of(30, 100):
+            for text in texts_of(30, 300):
                 connection.call(EMBED, pb.EmbedRequest(texts=[text]).SerializeToString())
             server.wait_for("grpc_server_handled_total", 10, grpc_code="Cancelled")
 
