@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.gpu.samples import sentences, write_checkpoint, write_documents
 from benchmarks.gpu.settings import GpuSettings
 from benchmarks.report import Table
+from benchmarks.samples import sentences, write_checkpoint, write_documents
 
 LOG_EVERY = 10
 RESUME_STEPS = 60
@@ -71,7 +71,7 @@ def _corpus(settings: GpuSettings) -> Iterator[Path]:
     """Prepare a corpus of random words in a temporary directory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_checkpoint(folder / "checkpoint", settings)  # for its tokenizer
+        write_checkpoint(folder / "checkpoint", *settings.smallest)  # for its tokenizer
         write_documents(folder / "text.txt", sentences(2_000 if settings.is_dry else 300_000, settings.vocab_size))
         words = ("--data", folder / "text.txt", "--tokenizer", folder / "tokenizer", "--out", folder / "corpus")
         _run([sys.executable, "-m", "training.corpus", *map(str, words)])

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks.embed_load import EmbedLoad, LoadClient, percentile
 from benchmarks.engine import Engine
-from benchmarks.gpu.samples import sentences, write_checkpoint
 from benchmarks.gpu.settings import GpuSettings
 from benchmarks.report import Table
+from benchmarks.samples import sentences, write_checkpoint
 from benchmarks.server_process import running_server
 from benchmarks.worker import Worker
 from export.evaluation_set import ExportData
@@ -31,7 +31,7 @@ def server(settings: GpuSettings) -> Iterator[Table]:
         models, texts = Path(folder) / "models", Path(folder) / "texts.txt"
         lines = sentences(500 if settings.is_dry else 20_000, settings.vocab_size)
         texts.write_text("\n".join(lines), encoding="utf-8")
-        write_checkpoint(Path(folder) / "checkpoint", settings)
+        write_checkpoint(Path(folder) / "checkpoint", *settings.smallest)
         config = ExportConfig(precision="fp32", target="cpu", tune=False)
         if not settings.is_dry:
             config = ExportConfig(precision="fp16", target="cuda", tune=False)

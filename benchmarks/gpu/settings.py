@@ -9,13 +9,14 @@ from typing import Annotated, Literal, get_args
 import torch
 import tyro
 
+from benchmarks.samples import TINY, TINY_VOCAB_SIZE
 from training.bounds import COUNT, POSITIVE, check_numbers
 
 PartName = Literal["graphs", "memory", "server", "steps", "pretraining", "resume"]
 SHAPES = {"MiniLM (L6 H384)": (6, 384, 12), "BERT-base (L12 H768)": (12, 768, 12)}
 BATCH_TOKENS = 32_768
 """Tokens of a batch in training."""
-DRY_SHAPES = {"tiny (L2 H32)": (2, 32, 2)}
+DRY_SHAPES = {"tiny (L2 H32)": TINY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,14 @@ class GpuSettings:
         return list(self.shapes.items())[-1]
 
     @property
+    def smallest(self) -> tuple[tuple[int, int, int], int]:
+        """Shape of the smallest network, and its vocabulary size."""
+        return next(iter(self.shapes.values())), self.vocab_size
+
+    @property
     def vocab_size(self) -> int:
         """Size of the vocabulary, BERT's on a GPU."""
-        return 1_000 if self.is_dry else 30_522
+        return TINY_VOCAB_SIZE if self.is_dry else 30_522
 
     @property
     def torch_device(self) -> torch.device:

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.samples import sentences, write_checkpoint, write_documents
-from benchmarks.gpu.settings import GpuSettings
 from benchmarks.jobs import run_measured
 from benchmarks.report import Table
+from benchmarks.samples import TINY_VOCAB_SIZE, sentences, tiny_model, write_checkpoint, write_documents
 from benchmarks.scaling.growth import table
-from benchmarks.scaling.server import tiny_model
 from benchmarks.scaling.settings import ScalingSettings
 from benchmarks.server_process import running_server
 from benchmarks.training_step import TrainingStepSettings, ours
@@ -59,10 +57,9 @@ def corpus(settings: ScalingSettings) -> Iterator[Table]:
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        dry = GpuSettings(device="cpu")
-        write_checkpoint(folder / "checkpoint", dry)
+        write_checkpoint(folder / "checkpoint")
         part = folder / "part.txt"
-        write_documents(part, sentences(100_000, dry.vocab_size))
+        write_documents(part, sentences(100_000, TINY_VOCAB_SIZE))
         text = part.read_bytes()
         for size in settings.corpus_mb:
             source = folder / "text.txt"

@@ -24,16 +24,13 @@ import grpc
 
 from benchmarks.embed_load import EmbedLoad, LoadClient
 from benchmarks.engine import Engine
-from benchmarks.gpu.samples import sentences, write_checkpoint
-from benchmarks.gpu.settings import GpuSettings
 from benchmarks.report import Table
+from benchmarks.samples import tiny_model
 from benchmarks.scaling.growth import table
 from benchmarks.scaling.settings import ScalingSettings
 from benchmarks.server_process import ServerProcess, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
-from export.evaluation_set import ExportData
-from export.pipeline import ExportConfig, export_checkpoint
 from serving.core.scheduler import BatchStats, Scheduler
 from tasks.machine import available_cpus
 from tasks.manifest import MANIFEST_FILE
@@ -217,20 +214,6 @@ def _server(folder: Path) -> Iterator[ServerProcess]:
         (Path(name) / folder.name).symlink_to(folder.resolve())
         with running_server(Path(name), QUIET) as found:
             yield found
-
-
-def tiny_model(folder: Path) -> Path:
-    """Export a tiny network, write texts for it, and return the folder of models."""
-    dry = GpuSettings(device="cpu")
-    (folder / "texts.txt").write_text("\n".join(sentences(5000, dry.vocab_size)), encoding="utf-8")
-    write_checkpoint(folder / "checkpoint", dry)
-    export_checkpoint(
-        folder / "checkpoint",
-        folder / "models/tiny/1",
-        ExportConfig(tune=False),
-        data=ExportData(texts=folder / "texts.txt", max_examples=100),
-    )
-    return folder / "models"
 
 
 def _only_version(folder: Path) -> Path:

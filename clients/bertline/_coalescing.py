@@ -30,12 +30,18 @@ class Member:
     timeout: float
     """Seconds that the call may take from its start."""
     waiter: Any
-    """What its caller waits for: a future, or an event of a thread."""
+    """Future or event that its caller waits for."""
     deadline_s: float = field(init=False)
     """End of the timeout, by time.monotonic."""
 
     def __post_init__(self) -> None:
         self.deadline_s = time.monotonic() + self.timeout
+
+    @property
+    def split(self) -> Split:
+        """Inputs and options of the call."""
+        assert isinstance(self.call.requests, Split)
+        return self.call.requests
 
     @property
     def left_s(self) -> float:
@@ -82,12 +88,12 @@ class Coalescer:
 
     def leave(self, lane: Hashable) -> list[Member]:
         """Return the calls that leave together now that a request has ended; if none waits, count it as ended."""
-        found, members, num_inputs, num_bytes = self._lanes[lane], list[Member](), 0, 0
+        found, members, num_inputs = self._lanes[lane], list[Member](), 0
         while found.waiting:
-            split = found.waiting[0].call.requests
-            assert isinstance(split, Split)
-            num_inputs, num_bytes = num_inputs + len(split.items), num_bytes + split.num_bytes
-            if members and (num_inputs > split.limit(self._max_inputs) or num_bytes > split.max_bytes):
+            split = found.waiting[0].split
+            num_inputs += len(split.items)
+            is_full = num_inputs > split.limit(self._max_inputs) or (len(members) + 1) * MAX_BYTES > split.max_bytes
+            if members and is_full:
                 break
             members.append(found.waiting.popleft())
         if not members:
@@ -98,13 +104,10 @@ class Coalescer:
 
     def clear(self) -> list[Member]:
         """Remove and return all calls that wait."""
-        return [member for lane in self._lanes.values() for member in _drain(lane.waiting)]
-
-
-def _drain(waiting: deque[Member]) -> list[Member]:
-    members = list(waiting)
-    waiting.clear()
-    return members
+        members = [member for lane in self._lanes.values() for member in lane.waiting]
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+        return members
 
 
 class SharedRequest:
@@ -116,10 +119,7 @@ class SharedRequest:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = members
-        splits = [member.call.requests for member in members]
-        self._counts = [len(split.items) for split in splits if isinstance(split, Split)]
-        request = Split.merged([split for split in splits if isinstance(split, Split)])
-        first = members[0].call
+        request, first = Split.merged([member.split for member in members]), members[0].call
         self.call = Call[None](first.method, lambda _: [request], first.read, lambda _: None)
 
     @property
@@ -137,7 +137,8 @@ class SharedRequest:
         if len(results) != request.num_inputs:
             raise ServerError(f"the server sent {len(results)} results for {request.num_inputs} inputs")
         start = 0
-        for member, count in zip(self.members, self._counts, strict=True):
+        for member in self.members:
+            count = len(member.split.items)
             part = slice(start, start + count)
             own = Request(request.message, 0, count)
             member.replies.add_part(own, results[part], ReplyPart.of(reply, part))

@@ -378,11 +378,14 @@ class AsyncClient:
             return
         member = Member(call, replies, timeout, loop.create_future())
         self._coalescer.wait(lane, member)
-        expiry = loop.call_later(timeout, _fail, member, self._connection.timed_out(timeout))
+        expiry = loop.call_later(timeout, self._expire, member)
         try:
             await member.waiter
         finally:
             expiry.cancel()
+
+    def _expire(self, member: Member) -> None:
+        _fail(member, self._connection.timed_out(member.timeout))
 
     def _send_waiting(self, lane: Hashable) -> None:
         """Send the calls that wait, in a task of their own, now that a request has ended."""

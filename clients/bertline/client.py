@@ -577,8 +577,7 @@ class Client:
         with self._lock:
             waiting = self._coalescer.clear() if self._coalescer else []
         for_each(ServerError(CLOSED), waiting, _fail)
-        for member in waiting:
-            member.waiter.event.set()
+        _wake(waiting)
         for channel in self._stubs.channels:
             channel.close()
 
@@ -611,7 +610,7 @@ class Client:
     def _send_with_others(self, lane: Hashable, call: Call[Any], replies: ReplyCollector[Any], timeout: float) -> None:
         """Send a small call at once or, if enough requests of its lane are in flight, together with others.
 
-        The first of the calls that leave together sends the request, in its own thread.
+        One of the calls that leave together sends the request, in its own thread.
         """
         assert self._coalescer
         member = Member(call, replies, timeout, turn := _Turn())
@@ -624,11 +623,16 @@ class Client:
             finally:
                 self._pass_turn(lane)
             return
-        if not turn.event.wait(timeout):
-            with self._lock:  # the event may be set at this moment
-                turn.is_over = not turn.event.is_set()
-            if turn.is_over:
-                raise self._connection.timed_out(timeout)
+        try:
+            is_known = turn.event.wait(timeout) or not self._give_up(turn)
+        except BaseException:  # Ctrl-C: the others must not wait for this thread
+            if not self._give_up(turn) and turn.members:
+                _go_alone(turn.members)
+                _wake(turn.members)
+                self._pass_turn(lane)
+            raise
+        if not is_known:
+            raise self._connection.timed_out(timeout)
         if turn.members:
             try:
                 self._send_together(turn.members)
@@ -639,8 +643,14 @@ class Client:
         elif turn.error:
             raise turn.error
 
+    def _give_up(self, turn: _Turn) -> bool:
+        """End the wait of a call; return False if its turn has come at this moment."""
+        with self._lock:
+            turn.is_over = not turn.event.is_set()
+        return turn.is_over
+
     def _pass_turn(self, lane: Hashable) -> None:
-        """Let the calls that wait leave now that a request has ended. The one with the latest deadline sends them."""
+        """Send the calls that wait, now that a request has ended: wake the one with the latest deadline to do it."""
         assert self._coalescer
         with self._lock:
             while members := self._coalescer.leave(lane):
@@ -664,8 +674,7 @@ class Client:
             _go_alone(members)
             raise
         finally:
-            for member in members:
-                member.waiter.event.set()
+            _wake(members)
 
     def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
         """Send the requests of a call, and yield each with its reply, in order."""
@@ -742,7 +751,7 @@ class Client:
 
 @dataclass(eq=False)
 class _Turn:
-    """What a call that waits for others learns."""
+    """Outcome for a call that waits for others."""
 
     event: Event = field(default_factory=Event)
     """Set when one of the following is known, or the call has its result."""
@@ -761,3 +770,8 @@ def _fail(member: Member, error: BertlineError) -> None:
 def _go_alone(members: Sequence[Member]) -> None:
     for member in members:
         member.waiter.goes_alone = True
+
+
+def _wake(members: Sequence[Member]) -> None:
+    for member in members:
+        member.waiter.event.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 import warnings
@@ -280,6 +281,28 @@ def test_closing_ends_the_calls_that_wait(server: FakeServer, kind: type) -> Non
 
     assert [type(item) for item in found] == [ServerError] * 4
     assert time.monotonic() - started < 5
+
+
+def test_ctrl_c_in_a_waiting_call_holds_up_no_other(server: FakeServer) -> None:
+    """When the thread that waits is interrupted, other calls are answered, and the client goes on."""
+    server.delay(0.5, times=1)
+    found: list[Any] = []
+    with Client(server.target, num_in_flight=1) as client:
+        threads = [threading.Thread(target=lambda text=text: found.append(client.embed([text]))) for text in "abc"]
+        for thread in threads[:2]:
+            thread.start()
+        time.sleep(0.1)
+        timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+
+        with pytest.raises(KeyboardInterrupt):
+            client.embed(["interrupted"], timeout=100)  # with the latest deadline, so it would send the others
+        threads[2].start()
+        for thread in threads:
+            thread.join(10)
+
+        assert len(found) == 3
+        assert np.array_equal(client.embed(["after"]), [vector("after")])
 
 
 def test_large_calls_and_rankings_go_alone() -> None:

@@ -1,4 +1,4 @@
-"""What the page says when something is wrong, and text that tries to be HTML."""
+"""Messages of the page when something is wrong, and text that tries to be HTML."""
 
 import pytest
 
