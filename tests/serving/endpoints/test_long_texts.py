@@ -23,8 +23,9 @@ target, method, path = sys.argv[1:]
 with open(path, "rb") as file, grpc.insecure_channel(target) as channel:
     try:
         channel.unary_unary(f"/bertline.v1.Encoder/{method}")(file.read(), timeout=100)
-    except grpc.RpcError as error:
-        sys.exit(0 if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else 1)
+    except grpc.RpcError as error:  # the queue or the number of windows is refused, as the machine's speed decides
+        too_long = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
+        sys.exit(0 if error.code() in too_long else f"{error.code()}: {error.details()}")
 """
 LONG = {
     "full stops": "." * 990_000,
