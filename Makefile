@@ -133,7 +133,7 @@ check: $(STUBS_READY)  ## formatting, lint, types, and whether the stubs fit the
 	diff -r -x __init__.py -x __pycache__ build/stubs/open_inference/v2 serving/open_inference/v2
 format: $(READY)  ## format the code
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
-dist: $(READY)  ## the wheels of the clients and the server, in dist/; RUNTIME=cpu|gpu|openvino
+dist: $(READY)  ## the wheels of the clients and the server, in dist/; RUNTIME=cpu|gpu
 	$(PY) deploy/wheels/build.py --out dist --runtime $(RUNTIME)
 	@ls dist
 docs: $(DOCS_READY)  ## the documentation as a site, in build/site; writes the reference pages anew

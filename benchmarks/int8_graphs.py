@@ -6,19 +6,17 @@
     python -m benchmarks.int8_graphs --checkpoint runs/vectors/checkpoint --texts sentences.txt
 
 Embeddings of texts as long as sentences, with random weights unless a checkpoint is given. Each engine uses its best
-batch size. All run in turns in one process; the table shows medians. OpenVINO is measured if installed (`pip install
-openvino -c constraints.txt`): with Optimum's graph quantised by ONNX Runtime, and with ours in standard operators. Its
-floats are bf16 by default on CPUs that support it.
+batch size. All run in turns in one process; the table shows medians. OpenVINO is measured if installed: with Optimum's
+graph quantised by ONNX Runtime, with floats in bf16 where the CPU supports it, and as a rival of ONNX Runtime for ours.
 """
 
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -36,15 +34,17 @@ from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
 from export.optimum_export.quiet import quiet
-from export.session import ort_run
+from export.session import graph_run
 from export.source import read_source
-from export.variant import GraphPrecision, GraphVariant
+from export.targets import targets_for
+from export.variant import GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import INPUT_NAMES, collate
-from tasks.machine import available_cpus
+from tasks.machine import BF16, available_cpus, cpu_flags
 from tasks.manifest import Execution
+from tasks.providers import OPENVINO, has_openvino
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import build_tokenizer
 from training.bounds import COUNT, check_numbers
@@ -129,28 +129,29 @@ def engines(
     cores = available_cpus()
     network = with_ranges(model, task, settings.texts)
     for matmul in ("static int8", "dynamic int8", "fp32"):
-        configuration, _ = autotune(network, GraphPrecision(matmul=matmul), load, num_cores=cores)
-        graph = build_graph(network, GraphPrecision(matmul=matmul), configuration.variant)
-        run = ort_run(graph, execution=configuration.execution)
-        yield f"ours, {matmul}", run, cores // configuration.execution.num_threads
+        precision = GraphPrecision(matmul=matmul)
+        for target in filter(lambda item: item.runs(precision), targets_for("cpu")):
+            configuration, _ = autotune(network, precision, load, target=target, num_cores=cores)
+            graph = build_graph(network, precision, configuration.variant)
+            run = graph_run(graph, execution=configuration.execution)
+            in_engine = ", OpenVINO" * (target.engine == "openvino")
+            yield f"ours, {matmul}{in_engine}", run, cores // configuration.execution.num_threads
     if not is_known_to_optimum(model.config.model_type):
         print(f"Optimum cannot export `{model.config.model_type}`: not measured")
         return
     peers = optimum_graphs(model, task.name, directory, int8=True)
     for name, path in peers.items():
         inputs = _inputs(path)
-        yield name, _with_int64(ort_run(path), inputs), cores
-        on_all = ort_run(path, execution=Execution(num_threads=cores))
+        yield name, _with_int64(graph_run(path), inputs), cores
+        on_all = graph_run(path, execution=Execution(num_threads=cores))
         yield f"{name}, {cores} threads", _with_int64(on_all, inputs), 1
-    if not find_spec("openvino"):
+    if not has_openvino():
         print("openvino is not installed (pip install openvino -c constraints.txt): not measured")
         return
     features = ExportData(texts=settings.texts).evaluation_set(task).features[:64]
-    quantised = _static(peers["Optimum"], features, task, directory).read_bytes()
-    yield "OpenVINO, static int8", _with_int64(openvino_run(quantised, cores), _inputs(peers["Optimum"])), cores
-    for variant in (GraphVariant(standard=True), GraphVariant(standard=True, attention="MatMul")):
-        graph = build_graph(network, GraphPrecision(matmul="static int8"), variant)
-        yield f"OpenVINO, our QDQ, {variant.attention}", openvino_run(graph.whole().SerializeToString(), cores), cores
+    quantised = _static(peers["Optimum"], features, task, directory)
+    execution = Execution(provider=OPENVINO, floats="bf16" if BF16 & cpu_flags() else "fp32")
+    yield "OpenVINO, static int8", _with_int64(graph_run(quantised, execution=execution), _inputs(quantised)), cores
 
 
 def _with_int64(run: RunModel, names: Collection[str] = INPUT_NAMES) -> RunModel:
@@ -160,29 +161,6 @@ def _with_int64(run: RunModel, names: Collection[str] = INPUT_NAMES) -> RunModel
 def _inputs(graph: Path) -> list[str]:
     """Return the names of a graph's inputs: some families have no token types."""
     return [item.name for item in onnx.load(graph, load_external_data=False).graph.input]
-
-
-def openvino_run(graph: bytes, cores: int, floats: str | None = None) -> RunModel:
-    """Return a function that runs a graph in OpenVINO, with one stream per core.
-
-    Args:
-        floats: type of floats; None for OpenVINO's default.
-    """
-    import openvino
-
-    core = openvino.Core()
-    settings = {"NUM_STREAMS": str(cores), "INFERENCE_NUM_THREADS": str(cores)}
-    model = core.compile_model(
-        core.read_model(graph), "CPU", settings | ({"INFERENCE_PRECISION_HINT": floats} if floats else {})
-    )
-    requests = threading.local()
-
-    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if not hasattr(requests, "own"):
-            requests.own = model.create_infer_request()
-        return {"vectors": next(iter(requests.own.infer(arrays).values()))}
-
-    return run
 
 
 def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) -> Path:
@@ -211,6 +189,12 @@ def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) ->
     return target
 
 
+def one_pass(run: RunModel, samples: Iterator[tuple[float, list[Any]]], callers: int) -> float:
+    """Return the seconds for the next sample of a workload, scaled to the workload's tokens."""
+    scale, batches = next(samples)
+    return scale * run_all(run, batches, callers)
+
+
 def workload(settings: Int8Settings, task: AnyTask) -> Workload:
     """Return the sequences to time."""
     if settings.texts:
@@ -230,8 +214,9 @@ def main() -> None:
         model, task = random_network(settings.shape, settings.vocab_size, settings.family, settings.pooling)
     load = workload(settings, task)
     with tempfile.TemporaryDirectory() as directory:
+        samples = {cap: load.samples(cap) for cap in CAPS}
         candidates = {
-            f"{name}|{cap}": partial(run_all, run, load.batches(cap), callers)
+            f"{name}|{cap}": partial(one_pass, run, cycle(samples[cap]), callers)
             for name, run, callers in engines(settings, model, task, load, Path(directory))
             for cap in CAPS
         }

@@ -15,7 +15,7 @@ import numpy as np
 from bertline import Client
 from demo.models import MODELS, served_name
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
-from export import ort_run
+from export import graph_run
 from tasks.model_directory import read_model_directory
 from training.checkpoint import load_model
 from training.data.cloze import read_cloze
@@ -68,7 +68,7 @@ class Scoreboard:
         if engine == "PyTorch":
             run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name), task)
         else:
-            run = ort_run(directory.model_path, execution=directory.manifest.execution)
+            run = graph_run(directory.model_path, execution=directory.manifest.execution)
         return _timed(lambda: local_predictions(task, run, examples, chunk_size=32))
 
     def table(self) -> str:

@@ -9,6 +9,6 @@ Stages: source -> network -> graph -> parity -> quality gate -> autotune -> pack
 import tasks  # noqa: F401  # first, as it disables ONNX Runtime's telemetry
 from export.pipeline import ExportConfig, export_checkpoint
 from export.quality_gate import QualityLimits
-from export.session import ort_run
+from export.session import graph_run
 
-__all__ = ["ExportConfig", "QualityLimits", "export_checkpoint", "ort_run"]
+__all__ = ["ExportConfig", "QualityLimits", "export_checkpoint", "graph_run"]

@@ -26,6 +26,7 @@ from export.package import check_destination, graph_bytes
 from export.pipeline import ExportConfig, export_checkpoint
 from export.reporter import Reporter
 from export.source import SettingsChanges
+from export.targets import EngineName
 from tasks.model_directory import read_model_directory
 from tasks.registry import TaskName
 from training.command import command, parse
@@ -65,6 +66,8 @@ class TuneArguments:
 
     model_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_DIR")]
     """Model directory to tune. Stop other work on this machine meanwhile."""
+    engine: EngineName = "auto"
+    """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed."""
     texts: Path | None = None
     """Typical texts, one a line, or a table; only their lengths matter. Default: lengths of typical sentences."""
     columns: Columns = field(default_factory=Columns)
@@ -80,10 +83,10 @@ TUNE = """Find the fastest configuration of a model directory, on the machine th
 def tune_command(arguments: TuneArguments) -> None:
     """Autotune a model directory and print the trials."""
     directory = read_model_directory(arguments.model_dir)
-    check_tunable(directory.manifest.execution)
+    check_tunable(directory.manifest, arguments.engine)
     task, data = directory.load_task(), ExportData(texts=arguments.texts, columns=arguments.columns)
     workload = data.workload(task, data.evaluation_set(task))
-    tune_model_directory(arguments.model_dir, workload, reporter=_reporter())
+    tune_model_directory(arguments.model_dir, workload, engine=arguments.engine, reporter=_reporter())
     print(f"model directory -> {arguments.model_dir}")
 
 
@@ -136,7 +139,7 @@ def run_command(module: str) -> None:
         replace=arguments.replace,
         reporter=_reporter(),
     )
-    result = describe_result(directory.manifest, graph_bytes(directory.path))
+    result = describe_result(directory.manifest, graph_bytes(directory.path, directory.manifest))
     print(f"model directory -> {arguments.model_dir}: {result}")
 
 

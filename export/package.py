@@ -25,7 +25,7 @@ from tasks.embedding import Embedding
 from tasks.files import atomic_write, sha256
 from tasks.machine import describe_machine
 from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
-from tasks.model_directory import DATA_FILE, MODEL_FILE, holds_manifest
+from tasks.model_directory import GRAPH_FILES, file_for, graph_file, holds_manifest
 from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
 from tasks.small_vectors import SmallVectors
@@ -93,7 +93,7 @@ def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *
 
 def _foreign_files(model_dir: Path) -> list[str]:
     """Return the files in a model directory that no export wrote."""
-    known = {MODEL_FILE, DATA_FILE, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *INTEROP_FILES}
+    known = {*GRAPH_FILES, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *INTEROP_FILES}
     return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
 
 
@@ -136,7 +136,7 @@ def write_package(
         notes: notes at the end of the model card.
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
-    proto = onnx.load(directory / MODEL_FILE, load_external_data=False)
+    proto = onnx.load(directory / file_for(result.configuration.execution), load_external_data=False)
     hidden_size = _vector_size(proto) if isinstance(source.task, Embedding | TokenEmbedding) else config.hidden_size
     write_interop_files(directory, source, hidden_size)
     opset = next(item.version for item in proto.opset_import if not item.domain)
@@ -153,6 +153,7 @@ def write_package(
         outputs=tuple(item.name for item in proto.graph.output),
         files=digests(directory),
         execution=result.configuration.execution,
+        fallback=result.configuration.fallback.execution if result.configuration.fallback else None,
         provenance=_provenance(source, config, result),
         scores=_checkpoint_scores(source) | _scores(result),
         truncate=result.truncate,
@@ -173,13 +174,14 @@ def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
         notes: notes at the end of the model card.
     """
     mask = Tokenizer.load(directory).mask_token or MASK
-    for name, text in pages(manifest, graph_bytes(directory), notes, mask).items():
+    for name, text in pages(manifest, graph_bytes(directory, manifest), notes, mask).items():
         atomic_write(directory / name, text.encode())
 
 
-def graph_bytes(directory: Path) -> int:
-    """Return the size of a graph with its weights, in bytes."""
-    paths = [directory / MODEL_FILE, directory / DATA_FILE]
+def graph_bytes(directory: Path, manifest: Manifest) -> int:
+    """Return the size of the graph that a manifest's `execution` runs, with its weights, in bytes."""
+    name = graph_file(manifest, manifest.execution)
+    paths = [directory / name, directory / f"{name}.data"]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
@@ -200,13 +202,18 @@ def pages(manifest: Manifest, num_bytes: int, notes: str = "", mask: str = MASK)
 
 def digests(directory: Path) -> dict[str, str]:
     """Return the SHA-256 of each file that a server reads."""
-    names = (MODEL_FILE, DATA_FILE, TOKENIZER_FILE)
+    names = (*GRAPH_FILES, TOKENIZER_FILE)
     return {name: sha256(directory / name) for name in names if (directory / name).is_file()}
 
 
 def runtime_version(configuration: Configuration) -> dict[str, str]:
-    """Return name and version of the ONNX Runtime package that runs a configuration."""
-    return {PACKAGES[configuration.execution.provider]: onnxruntime.__version__}
+    """Return name and version of the packages that run a configuration."""
+    found = {}
+    for item in filter(None, (configuration, configuration.fallback)):
+        package = PACKAGES[item.execution.provider]
+        of_openvino = item.execution.engine == "openvino"
+        found[package] = library_version(package) if of_openvino else onnxruntime.__version__
+    return found
 
 
 def _provenance(source: Source, config: EncoderConfig | ExportedConfig, result: ExportResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from export.agreement import MIN_EXAMPLES, compares
-from export.autotune.search import PRECISION, Trial, autotune, compare_precisions
+from export.autotune.search import PRECISION, Trial, able_targets, autotune, compare_precisions
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
 from export.evaluation_set import EvaluationSet, ExportData
@@ -23,12 +23,12 @@ from export.parity import batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose
 from export.reporter import SILENT, Reporter
-from export.session import check_provider, on_all_cores, ort_run
+from export.session import check_provider, graph_run, on_all_cores
 from export.small_vectors import NEEDED, describe, has_texts, measure_small_vectors
 from export.smoothquant import smooth
 from export.source import SettingsChanges, Source, read_source
 from export.storage import Graph, save_graph
-from export.targets import TARGETS, Target, TargetName, default_configuration, target_named
+from export.targets import EngineName, Target, TargetName, default_configuration, targets_for
 from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
@@ -38,7 +38,7 @@ from tasks.features import Features
 from tasks.files import atomic_directory
 from tasks.machine import available_cpus
 from tasks.manifest import Precision, check_precision
-from tasks.model_directory import MODEL_FILE, ModelDirectory, parse_model_path, read_model_directory
+from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.small_vectors import SmallVectors
 from training.bounds import check_numbers
 from training.data.input_warnings import length_limit
@@ -61,7 +61,10 @@ class ExportConfig:
     """int8 (for CPUs) is about 2.5 times as fast as fp32 and a quarter of its size (6 layers, 2 cores, VNNI); fp16 is
     for `--target cuda`. Both lose some quality, which is measured and limited."""
     target: TargetName = "cpu"
-    """Execution provider to export and serve with. `cuda` needs onnxruntime-gpu, `openvino` onnxruntime-openvino."""
+    """Kind of machine to export for and serve on. `cuda` needs onnxruntime-gpu."""
+    engine: EngineName = "auto"
+    """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed, measured on this machine;
+    OpenVINO needs the package openvino, here and in the server."""
     limits: Annotated[QualityLimits, tyro.conf.arg(name="limits")] = field(default_factory=QualityLimits)
     mixed: bool = False
     """int8: keep the most sensitive layers in fp32, as many as the limits require."""
@@ -71,6 +74,15 @@ class ExportConfig:
     tune: bool = True
     """Measure which graph variant is fastest on this machine; --no-tune uses a default that is often fast."""
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Targets among which the fastest is chosen. Without tuning there is only one.
+
+        Raises:
+            ValueError: as `targets_for`.
+        """
+        return targets_for(self.target, self.engine)[: None if self.tune else 1]
+
     def check(self) -> None:
         """Raise if flags are invalid or contradict each other.
 
@@ -78,7 +90,7 @@ class ExportConfig:
             ValueError: naming the flags.
         """
         check_precision(self.precision)
-        target_named(self.target).check(self.precision)
+        self.targets[0].check(self.precision)
         check_numbers(self.limits)
         if self.mixed and self.precision != "int8":
             raise ValueError("--mixed needs --precision int8")
@@ -121,10 +133,10 @@ def export_checkpoint(
     name, version = parse_model_path(model_dir)
     check_destination(model_dir, Path(checkpoint), data.files, replace=replace)
     config.check()
-    check_provider(TARGETS[config.target].execution)
+    check_provider(config.targets[0].execution)
     data.check()
     source = read_source(resolve_checkpoint(checkpoint), task=task, settings=settings)
-    source.family.check(config.precision, config.target, mixed=config.mixed)
+    source.family.check(config.precision, config.targets[0].flag, mixed=config.mixed)
     model = source.load_model()
     check_record(source, model.config, data.files)
     if notes := read_notes(model_dir):
@@ -164,14 +176,15 @@ def _write_graph(
     source: Source, model: ExportableModel, directory: Path, config: ExportConfig, data: _Data, reporter: Reporter
 ) -> ExportResult:
     """Choose precision and configuration, write the graph, and check it."""
-    task, target, limits = source.task, TARGETS[config.target], config.limits
+    task, targets, limits = source.task, config.targets, config.limits
     evaluation_set, calibration = data.evaluation_set, data.calibration
     truncate = _truncates(source, evaluation_set, config, reporter)
     reference = require_finite(torch_run(model, task), task.output_names)
     network = create_network(model, task)
     if not network.pads:
-        target = target.without_padding()
+        targets = tuple(target.without_padding() for target in targets)
         reporter.say("padding changes the outputs, as in transformers: evaluated and served one text at a time")
+    target = targets[0]
     evaluator = Evaluator(evaluation_set, reference, target, reporter)
     decision, workload = Decision(network), data.files.workload(task, evaluation_set)
     if config.precision != "fp32":
@@ -192,17 +205,18 @@ def _write_graph(
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)
         _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
-    configuration, trials = _autotune(decision, workload, target, config, reporter)
+    configuration, trials = _autotune(decision, workload, targets, config, reporter)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
-    try:
-        decision, differences = write(configuration)
-    except QualityError as error:
-        default = default_configuration(target)
-        if configuration == default:
-            raise
-        reporter.say(f"the tuned variant misses the limits, so the default one is written: {error}")
-        configuration, trials = default, [trial for trial in trials if trial.name != PRECISION]
-        decision, differences = write(configuration)
+    others = dict.fromkeys(item for item in (configuration.fallback, default_configuration(target)) if item)
+    for other in [item for item in others if item != configuration] + [None]:
+        try:
+            decision, differences = write(configuration)
+            break
+        except QualityError as error:
+            if other is None:
+                raise
+            reporter.say(f"the tuned variant misses the limits, so another one is written: {error}")
+            configuration, trials = other, [trial for trial in trials if trial.name != PRECISION]
     small = _small_vectors(directory, configuration, evaluator) if isinstance(task, Embedding) else None
     record = data.files.record(evaluation_set, calibration)
     return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate, small)
@@ -211,7 +225,7 @@ def _write_graph(
 def _small_vectors(directory: Path, configuration: Configuration, evaluator: Evaluator) -> SmallVectors | None:
     """Return the calibration of int8 vectors of the written graph, if there are enough texts."""
     execution = configuration.execution
-    run = ort_run(directory / MODEL_FILE, execution=on_all_cores(execution))
+    run = graph_run(directory / file_for(execution), execution=on_all_cores(execution))
     tokens = execution.max_batch_tokens
     small = measure_small_vectors(evaluator.evaluation_set, run, max_batch_tokens=tokens)
     if small:
@@ -230,17 +244,38 @@ def _write_and_check(
     evaluator: Evaluator,
     limits: QualityLimits,
 ) -> tuple[Decision, dict[str, float]]:
-    """Write the graph in a configuration, and check the fp32 graph of the network and the written one.
+    """Write the graph in a configuration and in its fallback, and check each, and the fp32 graph of the network.
 
     Returns:
-        The decision with the quality of the written graph, and the largest difference of each output in fp32.
+        The decision with the qualities of the written graphs, and the largest difference of each output in fp32.
     """
-    graph, fp32 = directory / MODEL_FILE, GraphPrecision()
+    for name in GRAPH_FILES:
+        (directory / name).unlink(missing_ok=True)
+    write = partial(_write_and_check_one, decision, network, directory, evaluator=evaluator, limits=limits)
+    written, differences = write(configuration)
+    if configuration.fallback:
+        evaluator.reporter.say("the same model for servers without OpenVINO:")
+        beside, _ = write(configuration.fallback)
+        qualities = {**written.qualities, f"{decision.precision.name}, ONNX Runtime": beside.quality}
+        written = replace(written, qualities=qualities)
+    return written, differences
+
+
+def _write_and_check_one(
+    decision: Decision,
+    network: AnyNetwork,
+    directory: Path,
+    configuration: Configuration,
+    *,
+    evaluator: Evaluator,
+    limits: QualityLimits,
+) -> tuple[Decision, dict[str, float]]:
+    graph, fp32 = directory / file_for(configuration.execution), GraphPrecision()
     save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
     fp32_graph = graph if decision.precision == fp32 else build_graph(network, fp32, configuration.variant)
     reference, reporter = evaluator.reference.run, evaluator.reporter
     differences = _check_parity(network.task, reference, fp32_graph, configuration, limits, reporter)
-    run = ort_run(graph, execution=configuration.execution)
+    run = graph_run(graph, execution=configuration.execution)
     return check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits), differences
 
 
@@ -315,16 +350,18 @@ def _time(
 
 
 def _autotune(
-    decision: Decision, workload: Workload, target: Target, config: ExportConfig, reporter: Reporter
+    decision: Decision, workload: Workload, targets: Sequence[Target], config: ExportConfig, reporter: Reporter
 ) -> tuple[Configuration, list[Trial]]:
     if not config.tune:
-        return default_configuration(target), []
+        return default_configuration(targets[0]), []
+    target, *rivals = able_targets(targets, decision.network, decision.precision)
     reporter.say("speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)")
     return autotune(
         decision.network,
         decision.precision,
         workload,
         target=target,
+        rivals=rivals,
         num_cores=available_cpus(),
         compare_with=[] if config.precision == "fp32" else [GraphPrecision()],
         reporter=reporter,
@@ -342,7 +379,7 @@ def _check_parity(
     max_batch_tokens: int | None = None,
 ) -> dict[str, float]:
     """Check the fp32 graph and return the largest difference of each output; the session ends here, with its memory."""
-    run = ort_run(graph, execution=on_all_cores(configuration.execution))
+    run = graph_run(graph, execution=replace(on_all_cores(configuration.execution), floats="fp32"))
     with reporter.bar("parity", unit="batch", total=len(batch_shapes(task))) as bar:
         differences = check_parity(
             task, reference, run, atol=limits.atol, max_batch_tokens=max_batch_tokens, progress=bar.update

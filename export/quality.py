@@ -19,7 +19,7 @@ from export.agreement import (
 from export.evaluation_set import EvaluationSet
 from export.graph import AnyNetwork, build_graph
 from export.reporter import SILENT, Reporter
-from export.session import on_all_cores, ort_run
+from export.session import graph_run, on_all_cores
 from export.targets import TARGETS, Target
 from export.variant import GraphPrecision, MatMulPrecision
 from tasks.base import Outputs
@@ -262,4 +262,4 @@ class Evaluator:
 
     def _run(self, network: AnyNetwork, precision: GraphPrecision) -> RunModel:
         graph = build_graph(network, precision, self.target.variant)
-        return ort_run(graph, execution=on_all_cores(self.target.execution))
+        return graph_run(graph, execution=on_all_cores(self.target.execution))

@@ -321,7 +321,7 @@ def check_final_graph(
 def _candidates(network: AnyNetwork, precision: Precision, target: Target) -> list[GraphPrecision]:
     kinds = [kind for kind in target.matmul_precisions[precision] if network.ranges or kind != "static int8"]
     if not kinds:
-        raise ValueError(f"--target {target.name} supports static int8 only; give --train or --texts to calibrate on")
+        raise ValueError(f"{target.flag} supports static int8 only; give --train or --texts to calibrate on")
     return [GraphPrecision(matmul=kind) for kind in kinds]
 
 

@@ -7,7 +7,8 @@
   "trials": [{"name": "attention", "value": "MatMul", "ratio": 0.97, ...}, ...]
 }
 
-Graphs that Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text must be a
+Where OpenVINO runs the graph, "fallback" holds the variant of the graph beside it, for ONNX Runtime. Graphs that
+Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text must be a
 batch of its own because padding changes the outputs.
 """
 
@@ -21,9 +22,10 @@ from typing import Any
 from export.autotune.search import FINALISTS, PRECISION, Trial
 from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
-from export.targets import default_configuration, target_of
+from export.targets import TARGETS, default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.manifest import Manifest
+from tasks.providers import OPENVINO
 
 OPTIMUM = "optimum"
 """Value of "exporter" in a graph's record; graphs that Bertline wrote have none."""
@@ -34,11 +36,13 @@ def graph_record(
 ) -> dict[str, Any]:
     """Return the record of a graph for its manifest."""
     is_exported = isinstance(network, ExportedNetwork)
+    fallback = configuration.fallback
     return {
         "name": precision.name,
         "precision": asdict(precision),
         "variant": {} if is_exported else asdict(configuration.variant),
         "trials": [asdict(trial) for trial in trials],
+        **({"fallback": asdict(fallback.variant)} if fallback else {}),
         **({"exporter": OPTIMUM, "pads": network.pads} if is_exported else {}),
     }
 
@@ -49,8 +53,11 @@ def is_exported(manifest: Manifest) -> bool:
 
 
 def default_of(manifest: Manifest) -> Configuration:
-    """Return the default configuration of a model directory's target."""
-    target, pads = target_of(manifest.execution), manifest.provenance["graph"].get("pads", True)
+    """Return the default configuration of a model directory's target, or of ONNX Runtime if engines competed."""
+    record, target = manifest.provenance["graph"], target_of(manifest.execution)
+    if any(trial["name"].startswith(OPENVINO) for trial in record["trials"]):
+        target = TARGETS[target.name]
+    pads = record.get("pads", True)
     return default_configuration(target if pads else target.without_padding())
 
 
@@ -60,8 +67,10 @@ def precision_of(manifest: Manifest) -> GraphPrecision:
 
 
 def configuration_of(manifest: Manifest) -> Configuration:
-    """Return the configuration of a model directory's graph."""
-    return Configuration(GraphVariant(**manifest.provenance["graph"]["variant"]), manifest.execution)
+    """Return the configuration of a model directory's graph, with that of the graph beside it."""
+    record = manifest.provenance["graph"]
+    fallback = Configuration(GraphVariant(**record["fallback"]), manifest.fallback) if manifest.fallback else None
+    return Configuration(GraphVariant(**record["variant"]), manifest.execution, fallback)
 
 
 def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

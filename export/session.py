@@ -1,13 +1,14 @@
-"""Run a graph in ONNX Runtime.
+"""Run a graph in ONNX Runtime or OpenVINO.
 
-from export import ort_run
-run = ort_run("models/demo/1/model.onnx")
+from export import graph_run
+run = graph_run("models/demo/1/model.onnx")
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from export.storage import Graph
 from tasks.batching import RunModel
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
-from tasks.providers import CPU, OPENVINO, TENSORRT, check_installed, check_started, load_libraries
+from tasks.openvino_graph import OpenVINOGraph
+from tasks.providers import CPU, TENSORRT, check_installed, check_openvino, check_started, load_libraries
 
 _FATAL = 4
 """Log severity; errors arrive as exceptions."""
@@ -29,7 +31,7 @@ def on_all_cores(execution: Execution) -> Execution:
     return replace(execution, num_threads=available_cpus())
 
 
-def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) -> RunModel:
+def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) -> RunModel:
     """Return a function that runs a graph on padded arrays, like `training.evaluate.torch_run` for a network.
 
     Args:
@@ -37,11 +39,14 @@ def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) ->
         execution: settings from a manifest; None for the defaults of ONNX Runtime, on one thread.
 
     Raises:
-        ValueError: if the graph is missing or ONNX Runtime cannot run it, or the execution provider is unknown or does
-            not start.
+        ValueError: if the graph is missing or the engine cannot run it, or the engine or execution provider is not
+            installed or does not start.
     """
+    execution = execution or Execution()
+    if execution.engine == "openvino":
+        return _openvino_run(model, execution)
     weights = _values(model) if isinstance(model, Graph) else {}
-    session = _session(model, execution or Execution(), weights)
+    session = _session(model, execution, weights)
     names = [output.name for output in session.get_outputs()]
 
     # `keep_alive`: the session reads the weights from the graph's arrays.
@@ -51,18 +56,27 @@ def ort_run(model: str | Path | Graph, *, execution: Execution | None = None) ->
     return run
 
 
+def _openvino_run(model: str | Path | Graph, execution: Execution) -> RunModel:
+    check_openvino()
+    try:
+        graph = OpenVINOGraph(model.whole().SerializeToString() if isinstance(model, Graph) else Path(model), execution)
+    except ValueError as error:
+        raise _load_error(model, str(error)) from error
+    return partial(graph.run, graph.outputs)
+
+
 def check_provider(execution: Execution) -> None:
-    """Raise if an execution provider is not installed or does not start.
+    """Raise if an engine or execution provider is not installed or does not start.
 
     Raises:
-        ValueError: naming the provider and the package to install.
+        ValueError: naming it and the package to install.
     """
     if execution.provider == CPU:
         return
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
     opsets = [helper.make_opsetid("", 20)]
-    ort_run(Graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), {}), execution=execution)
+    graph_run(Graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), {}), execution=execution)
 
 
 def is_available(provider: str) -> bool:
@@ -106,11 +120,14 @@ def _session(
     except MemoryError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        named = "" if isinstance(model, Graph) else f" `{model}`"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"cannot load graph{named}: {reason}") from error
+        raise _load_error(model, (str(error) or type(error).__name__).splitlines()[0]) from error
     check_started(execution.provider, session.get_providers())
     return session
+
+
+def _load_error(model: str | Path | Graph, reason: str) -> ValueError:
+    named = "" if isinstance(model, Graph) else f" `{model}`"
+    return ValueError(f"cannot load graph{named}: {reason}")
 
 
 def _add_weights(
@@ -121,9 +138,9 @@ def _add_weights(
 ) -> bytes:
     """Pass the weights to the session; return the serialised graph.
 
-    Providers that compile graphs need the weights inside the graph.
+    TensorRT needs the weights inside the graph.
     """
-    if execution.provider in (OPENVINO, TENSORRT):
+    if execution.provider == TENSORRT:
         return graph.whole().SerializeToString()
     options.add_external_initializers(list(weights), list(weights.values()))
     if execution.provider == CPU:

@@ -70,7 +70,7 @@ def external_initializers(weights: Mapping[str, np.ndarray]) -> list[TensorProto
 
 
 def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> None:
-    """Write a graph as one file, or with its weights in `DATA_FILE` beside it if it is too large.
+    """Write a graph as one file, or with its weights beside it, in a file of its name and `.data`, if it is too large.
 
     Args:
         graph: graph with its weights.
@@ -82,7 +82,12 @@ def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> Non
         return
     proto = ModelProto()
     proto.CopyFrom(graph.proto)
-    helper.set_model_props(proto, {_DIGEST: _write_weights(graph, path.with_name(DATA_FILE))})
+    data = path.with_name(f"{path.name}.data")
+    for item in proto.graph.initializer:
+        for entry in item.external_data:
+            if entry.key == "location":
+                entry.value = data.name
+    helper.set_model_props(proto, {_DIGEST: _write_weights(graph, data)})
     onnx.save(proto, path)
 
 
@@ -99,15 +104,15 @@ def _write_weights(graph: Graph, path: Path) -> str:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the initializers of a graph by name; weights in `DATA_FILE` are memory-mapped."""
+    """Return the initializers of a graph by name; weights in the file beside it are memory-mapped."""
     proto = onnx.load(path, load_external_data=False)
-    return {item.name: _read_array(item, path.parent) for item in proto.graph.initializer}
+    return {item.name: _read_array(item, path.with_name(f"{path.name}.data")) for item in proto.graph.initializer}
 
 
-def _read_array(tensor: TensorProto, directory: Path) -> np.ndarray:
+def _read_array(tensor: TensorProto, data: Path) -> np.ndarray:
     if not uses_external_data(tensor):
         return numpy_helper.to_array(tensor)
     info, dtype = ExternalDataInfo(tensor), helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if info.location != DATA_FILE:
-        raise ValueError(f"weights must be stored in `{DATA_FILE}`: `{info.location}`")
-    return np.memmap(directory / info.location, dtype, "r", info.offset or 0, tuple(tensor.dims))
+    if info.location != data.name:
+        raise ValueError(f"weights must be stored in `{data.name}`: `{info.location}`")
+    return np.memmap(data, dtype, "r", info.offset or 0, tuple(tensor.dims))

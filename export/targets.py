@@ -1,10 +1,13 @@
-"""Export targets: the precisions and graph variants each one supports, and its default configuration."""
+"""Export targets: the precisions and graph variants each one supports, and its default configuration.
+
+A target is a kind of machine and an engine. CPUs have two, of which the export takes the faster one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from export.variant import (
     PROVIDER_OPTIONS,
@@ -14,19 +17,21 @@ from export.variant import (
     GraphVariant,
     MatMulPrecision,
 )
-from tasks.machine import available_cpus
-from tasks.manifest import Execution, Precision
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT
+from tasks.machine import BF16, available_cpus, cpu_flags
+from tasks.manifest import Execution, Floats, Precision
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of, has_openvino
 
-TargetName = Literal["cpu", "cuda", "openvino"]
+TargetName = Literal["cpu", "cuda"]
+EngineName = Literal["auto", "onnxruntime", "openvino"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Kind of machine to export for, with its ONNX Runtime execution provider."""
+    """Kind of machine to export for, with an engine for it."""
 
     name: TargetName
     provider: str
+    """Execution provider of ONNX Runtime, or OpenVINO."""
     batch_tokens: Sequence[int]
     """Values of `max_batch_tokens` to try."""
     default_batch_tokens: int
@@ -47,7 +52,22 @@ class Target:
             ValueError: with the reason and an alternative.
         """
         if reason := self.unsupported.get(precision):
-            raise ValueError(f"--target {self.name} does not support --precision {precision}: {reason}")
+            raise ValueError(f"{self.flag} does not support --precision {precision}: {reason}")
+
+    def runs(self, precision: GraphPrecision) -> bool:
+        """Return whether the target runs graphs of a precision."""
+        kind = "static int8" if precision.is_static else precision.matmul
+        return any(kind in kinds for kinds in self.matmul_precisions.values())
+
+    @property
+    def engine(self) -> Engine:
+        """Library that runs the graph."""
+        return engine_of(self.provider)
+
+    @property
+    def flag(self) -> str:
+        """Flag that chooses this target."""
+        return "--engine openvino" if self.engine == "openvino" else f"--target {self.name}"
 
     @property
     def pads(self) -> bool:
@@ -79,6 +99,8 @@ class Target:
             yield "disabled_optimizers", (self.disabled_optimizers, ())
         if self.provider == CUDA and precision.matmul == "fp16":  # TensorRT computes fp32 as TF32
             yield "provider", (CUDA, TENSORRT)
+        if self.provider == OPENVINO and precision.is_int8 and BF16 & cpu_flags():
+            yield "floats", get_args(Floats)
         yield "max_batch_tokens", self.batch_tokens
         if num_cores > 1 and not self.single_batch:
             yield "num_threads", (1, num_cores)
@@ -96,7 +118,7 @@ def _fused_operators(precision: GraphPrecision) -> Iterator[tuple[str, Sequence[
 
 _NO_FP16 = "CPUs convert fp16 to fp32, which is slower than fp32; use fp32 or int8"
 
-TARGETS: Mapping[TargetName, Target] = {
+TARGETS: Mapping[TargetName | Literal["openvino"], Target] = {
     "cpu": Target(
         name="cpu",
         provider=CPU,
@@ -117,7 +139,7 @@ TARGETS: Mapping[TargetName, Target] = {
         single_batch=True,
     ),
     "openvino": Target(
-        name="openvino",
+        name="cpu",
         provider=OPENVINO,
         batch_tokens=(128, 256, 512, 1024),
         default_batch_tokens=512,
@@ -130,22 +152,37 @@ TARGETS: Mapping[TargetName, Target] = {
 
 def default_configuration(target: Target = TARGETS["cpu"]) -> Configuration:
     """Return the default configuration of a target, which `--no-tune` uses."""
-    return Configuration(target.variant, target.execution)
+    fallback = None
+    if target.engine != "onnxruntime":
+        cpu = TARGETS["cpu"]
+        fallback = default_configuration(cpu if target.pads else cpu.without_padding())
+    return Configuration(target.variant, target.execution, fallback)
 
 
-def target_named(name: str) -> Target:
-    """Return the target of a name.
+def targets_for(name: str, engine: str = "auto") -> tuple[Target, ...]:
+    """Return the targets among which the fastest is chosen; precision and quality are decided with the first.
+
+    Args:
+        name: kind of machine, a `TargetName`.
+        engine: an `EngineName`; `auto` for every engine that is installed.
 
     Raises:
-        ValueError: listing the known names.
+        ValueError: when a name is unknown, or the engine does not run on such machines.
     """
-    if name not in TARGETS:
-        raise ValueError(f"unknown target: `{name}` (one of: {', '.join(TARGETS)})")
-    return TARGETS[cast(TargetName, name)]
+    for what, value, known in (("target", name, get_args(TargetName)), ("engine", engine, get_args(EngineName))):
+        if value not in known:
+            hint = "; use --engine openvino" if (what, value) == ("target", "openvino") else ""
+            raise ValueError(f"unknown {what}: `{value}` (one of: {', '.join(known)}){hint}")
+    found = [target for target in TARGETS.values() if target.name == name and engine in ("auto", target.engine)]
+    if not found:
+        raise ValueError(f"--engine {engine} does not run on --target {name}; use --engine onnxruntime")
+    if engine == "auto" and not has_openvino():
+        found = [target for target in found if target.engine != "openvino"]
+    return tuple(found)
 
 
 def target_of(execution: Execution) -> Target:
-    """Return the target a model directory was exported for.
+    """Return the target that runs a model directory's graph.
 
     Raises:
         ValueError: if no target uses its execution provider.
@@ -153,5 +190,6 @@ def target_of(execution: Execution) -> Target:
     provider = CUDA if execution.provider == TENSORRT else execution.provider
     found = [target for target in TARGETS.values() if target.provider == provider]
     if not found:
-        raise ValueError(f"no export target uses `{provider}` (targets: {', '.join(TARGETS)})")
+        known = ", ".join(target.provider for target in TARGETS.values())
+        raise ValueError(f"no export target uses `{provider}` (known: {known})")
     return found[0]

@@ -34,8 +34,7 @@ PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     # Keep fp32 at full precision, and accumulate the norms of fp16 in fp32.
     CUDA: {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"},
     TENSORRT: {"trt_fp16_enable": "1", "trt_layer_norm_fp32_fallback": "1", "trt_timing_cache_enable": "1"},
-    # The default is bf16 on CPUs that support it.
-    OPENVINO: {"device_type": "CPU", "load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
+    OPENVINO: {},
 }
 """Options passed to each execution provider."""
 
@@ -116,6 +115,8 @@ class Configuration:
 
     variant: GraphVariant
     execution: Execution
+    fallback: Configuration | None = None
+    """Configuration of a second graph, for servers without OpenVINO; None for ONNX Runtime, which every server has."""
 
     def values(self) -> dict[str, Any]:
         """Return all fields of both parts, by name."""
@@ -135,15 +136,16 @@ class Configuration:
         """Return a copy with another value of one field. TensorRT only takes standard graphs."""
         if name == "provider":
             execution = replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value])
-            return Configuration(self.variant.as_standard() if value == TENSORRT else self.variant, execution)
+            variant = self.variant.as_standard() if value == TENSORRT else self.variant
+            return replace(self, variant=variant, execution=execution)
         if hasattr(self.variant, name):
             variant = self.variant.with_value(name, value)
             return replace(self, variant=variant.as_standard() if self.execution.provider == TENSORRT else variant)
         return replace(self, execution=replace(self.execution, **{name: value}))
 
     def session_key(self) -> Configuration:
-        """Return the configuration with a batch size cap of 1, since the cap does not need another session."""
-        return self.with_value("max_batch_tokens", 1)
+        """Return the configuration without what needs no session of its own: the batch size cap and the fallback."""
+        return replace(self.with_value("max_batch_tokens", 1), fallback=None)
 
 
 def format_value(value: Any) -> str:

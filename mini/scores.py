@@ -21,7 +21,7 @@ import tyro
 from bertline import Client
 from demo.served import local_predictions, num_same, score_predictions, served_predictions
 from demo.server import one_line_errors, serve
-from export import ort_run
+from export import graph_run
 from mini.beyond import beyond
 from mini.commands import commands_of
 from mini.data import SQUAD_DEV
@@ -207,7 +207,7 @@ def _predict_by_runtime(pipeline: Pipeline, name: str, kind: str, client: Client
     directories = [read_model_directory(pipeline.model(name, precision)) for precision in ("fp32", "int8")]
     runs = [(directories[-1].load_task(), load_for_evaluation(pipeline.checkpoint(name))[1])]
     for directory in directories:
-        runs.append((directory.load_task(), ort_run(directory.model_path, execution=directory.manifest.execution)))
+        runs.append((directory.load_task(), graph_run(directory.model_path, execution=directory.manifest.execution)))
     local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
     return dict(zip(RUNTIMES, [*local, partial(served_predictions, client, kind, name)], strict=True))
 

@@ -12,6 +12,8 @@ from typing import Any, TypedDict
 CPUINFO = Path("/proc/cpuinfo")
 VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 """CPU features that multiply 8-bit integers and accumulate in 32 bits; either suffices."""
+BF16 = frozenset({"avx512_bf16", "amx_bf16"})
+"""CPU features that multiply bf16 numbers; either suffices."""
 MATMUL_FEATURES = (
     "avx2",
     "avx512f",

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from tasks.base import TaskSettings
-from tasks.machine import VNNI, available_cpus, cpu_flags
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, add_openvino_streams
+from tasks.machine import VNNI, cpu_flags
+from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, check_bounds, read_fields
 from tasks.small_vectors import SmallVectors
@@ -24,6 +24,7 @@ MAX_DEPTH = 100
 MAX_BATCH_TOKENS = 2**20
 MAX_THREADS = 1024
 Precision = Literal["fp32", "fp16", "int8"]
+Floats = Literal["fp32", "bf16"]
 
 
 def check_precision(precision: str) -> None:
@@ -38,30 +39,30 @@ class Execution:
 
     provider: str = CPU
     provider_options: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Options of the provider, by ONNX Runtime's names."""
+    """Options of the provider, by its own names."""
     max_batch_tokens: Annotated[int, Bounds(least=1, most=MAX_BATCH_TOKENS)] = 512
     """Largest batch in padded tokens."""
     num_threads: Annotated[int, Bounds(least=1, most=MAX_THREADS)] = 1
     """Cores for one batch. As many batches run at the same time as there are cores for."""
     disabled_optimizers: tuple[str, ...] = ()
     """Graph optimizers of ONNX Runtime to switch off at loading."""
+    floats: Floats = "fp32"
+    """Type in which OpenVINO computes what the graph has in fp32."""
 
     def __post_init__(self) -> None:
         check_bounds(self, named="execution.{}".format)
+        if self.floats not in get_args(Floats) or (self.floats != "fp32" and self.engine != "openvino"):
+            raise ValueError(f"execution.floats must be fp32, or bf16 with OpenVINO: `{self.floats}`")
+
+    @property
+    def engine(self) -> Engine:
+        """Library that runs the graph."""
+        return engine_of(self.provider)
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """Providers and options for ONNX Runtime's InferenceSession.
-
-        OpenVINO gets all cores, and one stream for each batch that runs at the same time. TensorRT leaves nodes that it
-        does not support to CUDA.
-        """
-        options = dict(self.provider_options)
-        if self.provider == OPENVINO:
-            num_cores = available_cpus()
-            num_streams = max(1, num_cores // self.num_threads)
-            options = add_openvino_streams(options, num_streams=num_streams, num_threads=num_cores)
-        return [(self.provider, options), *([(CUDA, {})] if self.provider == TENSORRT else [])]
+        """Providers and options for ONNX Runtime's InferenceSession. TensorRT leaves what it lacks to CUDA."""
+        return [(self.provider, dict(self.provider_options)), *([(CUDA, {})] if self.provider == TENSORRT else [])]
 
     @property
     def session_options(self) -> dict[str, Any]:
@@ -77,11 +78,65 @@ class Execution:
         """Entries of ONNX Runtime's session configuration.
 
         Idle threads do not spin. Without VNNI, int8 products use a mode that cannot overflow (with VNNI it would only
-        be slower). OpenVINO must compute the whole graph.
+        be slower).
         """
         entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
-        entries |= {} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"}
-        return entries | ({"session.disable_cpu_ep_fallback": "1"} if self.provider == OPENVINO else {})
+        return entries | ({} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"})
+
+    def openvino_settings(self, num_cores: int) -> dict[str, str]:
+        """Return the properties that OpenVINO compiles the graph with, the same at export and in the server.
+
+        One stream for each batch that runs at the same time. Threads are not bound to cores, which others may be using.
+        OpenVINO keeps compiled operators for every shape, which takes gigabytes unless their number is bounded.
+
+        Args:
+            num_cores: cores of all streams together.
+        """
+        return {
+            "NUM_STREAMS": str(max(1, num_cores // self.num_threads)),
+            "INFERENCE_NUM_THREADS": str(num_cores),
+            "INFERENCE_PRECISION_HINT": "bf16" if self.floats == "bf16" else "f32",
+            "ENABLE_CPU_PINNING": "NO",
+            "CPU_RUNTIME_CACHE_CAPACITY": "512",
+            **self.provider_options,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, without those that older servers do not know and that have their default."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("floats", "fp32")}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "execution") -> Execution:
+        """Check JSON and return the settings.
+
+        Args:
+            name: key of the settings in the manifest, for messages.
+
+        Raises:
+            ValueError: naming the key that is missing, unknown or wrong.
+        """
+        return cls(**_without_openvino_provider(read_fields(cls, values, prefix=f"{name}.")))
+
+
+_OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
+"""ONNX Runtime's provider of OpenVINO, in manifests of earlier versions."""
+
+
+def _without_openvino_provider(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings with OpenVINO itself in place of ONNX Runtime's provider of it, and its options by their names.
+
+    Raises:
+        ValueError: when its option `load_config` is not JSON with settings of the CPU.
+    """
+    if values.get("provider") != _OPENVINO_PROVIDER:
+        return values
+    text = values.get("provider_options", {}).get("load_config", "{}")
+    try:
+        options = {name: str(value) for name, value in dict(json.loads(text).get("CPU", {})).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"provider option `load_config` must be JSON, settings by device: `{text}`") from error
+    floats = "fp32" if options.pop("INFERENCE_PRECISION_HINT", "bf16") == "f32" else "bf16"
+    return {**values, "provider": OPENVINO, "provider_options": options, "floats": floats}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +157,8 @@ class Manifest:
     files: Mapping[str, str]
     """SHA-256 of each file, hexadecimal."""
     execution: Execution = field(default_factory=Execution)
+    fallback: Execution | None = None
+    """Settings for ONNX Runtime of the graph beside OpenVINO's, for servers without OpenVINO; None without one."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Digests of checkpoint and data, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
@@ -117,17 +174,25 @@ class Manifest:
         if self.small_vectors and len(self.small_vectors.scales) != self.hidden_size:
             raise ValueError(f"small_vectors needs `{self.hidden_size}` scales, not `{len(self.small_vectors.scales)}`")
 
+    @property
+    def in_onnx_runtime(self) -> Execution:
+        """Execution settings for ONNX Runtime: the default ones if only OpenVINO was measured."""
+        if self.execution.engine == "onnxruntime":
+            return self.execution
+        return self.fallback or Execution()
+
     def to_json(self) -> str:
         """Return the text of `manifest.json`.
 
         Raises:
             ValueError: as `check_json`.
         """
-        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
-        if not self.truncate:
-            del values["truncate"]  # unknown to older servers
-        if self.small_vectors is None:
-            del values["small_vectors"]
+        values = asdict(self) | {"settings": settings_to_dict(self.settings), "execution": self.execution.to_dict()}
+        if self.fallback:
+            values["fallback"] = self.fallback.to_dict()
+        for name in _OPTIONAL:
+            if not values[name]:
+                del values[name]  # unknown to older servers
         check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
@@ -143,14 +208,22 @@ class Manifest:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
         check_json(values)
-        arguments = read_fields(cls, values, optional=("truncate", "small_vectors"))
+        arguments = read_fields(cls, values, optional=_OPTIONAL)
+        for name in ("small_vectors", "fallback"):
+            if name in values and values[name] is None:
+                raise ValueError(f"`{name}` must be an object: `null`")
         if "small_vectors" in values:
-            if (found := values["small_vectors"]) is None:
-                raise ValueError("`small_vectors` must be an object: `null`")
-            arguments["small_vectors"] = SmallVectors(**read_fields(SmallVectors, found, prefix="small_vectors."))
-        arguments["execution"] = Execution(**read_fields(Execution, values["execution"], prefix="execution."))
+            found = read_fields(SmallVectors, values["small_vectors"], prefix="small_vectors.")
+            arguments["small_vectors"] = SmallVectors(**found)
+        if "fallback" in values:
+            arguments["fallback"] = Execution.from_dict(values["fallback"], "fallback")
+        arguments["execution"] = Execution.from_dict(values["execution"])
         arguments["settings"] = settings_from_dict(values["task"], values["settings"])
         return cls(**arguments)
+
+
+_OPTIONAL = ("truncate", "small_vectors", "fallback")
+"""Keys that manifests of earlier versions lack."""
 
 
 def check_json(value: Any, *path: str) -> None:

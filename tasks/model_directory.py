@@ -3,6 +3,7 @@
     models/<name>/<version>/
         model.onnx        the graph
         model.onnx.data   its weights, if they are too large for one file
+        model.openvino.onnx, model.openvino.onnx.data    the same model for OpenVINO, if that is faster
         tokenizer.json    the tokenizer
         manifest.json     everything the server must know, and where it came from
 
@@ -14,13 +15,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.base import AnyTask
 from tasks.files import sha256
 from tasks.graph_file import GraphFile, read_graph_file
-from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
 from tasks.registry import create_task
 from tasks.regular import read_regular
 from tasks.tokenizer import Tokenizer
@@ -28,6 +30,10 @@ from tasks.tokenizer_files import TOKENIZER_FILE
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
+OPENVINO_FILE = "model.openvino.onnx"
+OPENVINO_DATA_FILE = "model.openvino.onnx.data"
+GRAPH_FILES = (MODEL_FILE, DATA_FILE, OPENVINO_FILE, OPENVINO_DATA_FILE)
+"""Files that an export may write for its graphs."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
 
@@ -38,13 +44,17 @@ class ModelDirectory:
 
     path: Path
     manifest: Manifest
-    weight_files: tuple[str, ...] = ()
-    """Files beside the graph that hold its weights."""
+    weight_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Graph -> files beside it that hold its weights, by name."""
 
     @property
     def model_path(self) -> Path:
-        """Path of the graph."""
-        return self.path / MODEL_FILE
+        """Path of the graph that the manifest's `execution` runs."""
+        return self.graph_path(self.manifest.execution)
+
+    def graph_path(self, execution: Execution) -> Path:
+        """Return the path of the graph that these settings run."""
+        return self.path / graph_file(self.manifest, execution)
 
     def load_task(self) -> AnyTask:
         """Return the task with its tokenizer and settings, as evaluated."""
@@ -80,23 +90,36 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
                 f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
                 "the file was changed or damaged, export the model again"
             )
-    graph = read_graph_file(path / MODEL_FILE)
-    _check_graph(graph, manifest, path)
-    return ModelDirectory(path=path, manifest=manifest, weight_files=tuple(sorted(graph.weight_files)))
+    graphs = {name: read_graph_file(path / name) for name in (MODEL_FILE, OPENVINO_FILE) if name in manifest.files}
+    for name, graph in graphs.items():
+        _check_graph(graph, manifest, path / name)
+    weight_files = {name: tuple(sorted(graph.weight_files)) for name, graph in graphs.items()}
+    return ModelDirectory(path=path, manifest=manifest, weight_files=weight_files)
+
+
+def file_for(execution: Execution) -> str:
+    """Return the name of the graph that an export writes for these settings."""
+    return OPENVINO_FILE if execution.engine == "openvino" else MODEL_FILE
+
+
+def graph_file(manifest: Manifest, execution: Execution) -> str:
+    """Return the name of the graph that these settings run; OpenVINO runs its own, if there is one."""
+    name = file_for(execution)
+    return name if name in manifest.files else MODEL_FILE
 
 
 def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
     """Raise ValueError for weight files without a digest, and for a max_seq_length above the positions of the graph."""
     if unlisted := sorted(graph.weight_files - manifest.files.keys()):
         raise ValueError(
-            f"`{path / MODEL_FILE}` does not match its manifest: it reads weights from `{unlisted[0]}`, which `files` "
-            "lacks; export the model again"
+            f"`{path}` does not match its manifest: it reads weights from `{unlisted[0]}`, which `files` lacks; export "
+            "the model again"
         )
     length, limit = manifest.settings.max_seq_length, graph.num_positions
     if limit is not None and length > limit:
         raise ValueError(
-            f"`{path / MODEL_FILE}` does not match its manifest: it has {limit} positions, fewer than max_seq_length "
-            f"`{length}`; export the model again"
+            f"`{path}` does not match its manifest: it has {limit} positions, fewer than max_seq_length `{length}`; "
+            "export the model again"
         )
 
 

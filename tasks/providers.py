@@ -1,4 +1,4 @@
-"""Execution providers of ONNX Runtime: their packages, and errors for a provider that is missing or does not start.
+"""Engines and execution providers: their packages, and errors for one that is missing or does not start.
 
 `tasks` does not load ONNX Runtime; callers pass the providers that it reports.
 """
@@ -6,22 +6,43 @@
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from importlib.util import find_spec
+from typing import Literal
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
+OPENVINO = "OpenVINO"
+"""OpenVINO itself, not ONNX Runtime's execution provider of it: it installs beside every package of ONNX Runtime."""
+
+Engine = Literal["onnxruntime", "openvino"]
+"""Library that runs a graph, by the name of its module."""
 
 PACKAGES = {
     CPU: "onnxruntime",
     CUDA: "onnxruntime-gpu",
     TENSORRT: "onnxruntime-gpu",
-    OPENVINO: "onnxruntime-openvino",
+    OPENVINO: "openvino",
 }
-"""Provider -> package that has it; only one of the packages can be installed at a time."""
+"""Provider -> package that has it; only one of ONNX Runtime's packages can be installed at a time."""
+
+
+def engine_of(provider: str) -> Engine:
+    """Return the engine that has a provider."""
+    return "openvino" if provider == OPENVINO else "onnxruntime"
+
+
+def has_openvino() -> bool:
+    """Return whether OpenVINO is installed."""
+    return find_spec("openvino") is not None
+
+
+def check_openvino() -> None:
+    """Raise ValueError, naming the package to install, if OpenVINO is not installed."""
+    if not has_openvino():
+        raise ValueError(f"engine is not installed: `openvino`; pip install {PACKAGES[OPENVINO]}")
 
 
 def check_installed(provider: str, installed: Sequence[str]) -> None:
@@ -60,23 +81,3 @@ def check_started(provider: str, started: Sequence[str]) -> None:
             f"execution provider does not start: `{provider}` (started: {', '.join(started)}); check "
             f"the drivers and libraries that {PACKAGES.get(provider, 'it')} requires"
         )
-
-
-def add_openvino_streams(options: Mapping[str, str], *, num_streams: int, num_threads: int) -> dict[str, str]:
-    """Return OpenVINO's options with a number of parallel streams, unless they set it already.
-
-    Args:
-        num_streams: batches computed at the same time.
-        num_threads: of all streams together.
-
-    Raises:
-        ValueError: when `load_config` is no JSON object.
-    """
-    streams = {"NUM_STREAMS": str(num_streams), "INFERENCE_NUM_THREADS": str(num_threads)}
-    text = options.get("load_config", "{}")
-    try:
-        config = json.loads(text)
-        config = {**config, "CPU": {**streams, **config.get("CPU", {})}}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"provider option `load_config` must be JSON, settings by device: `{text}`") from error
-    return {**options, "load_config": json.dumps(config)}

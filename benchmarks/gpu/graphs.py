@@ -20,7 +20,7 @@ from export.autotune.timing import race, run_all
 from export.autotune.workload import Workload, typical_lengths
 from export.families import create_network
 from export.graph import build_graph
-from export.session import is_available, ort_run
+from export.session import graph_run, is_available
 from export.targets import TARGETS, default_configuration
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
@@ -113,7 +113,7 @@ def _ort(model: BertModel, task: AnyTask, matmul: Any, configuration: Configurat
     is_int8 = matmul.endswith("int8")
     network = with_ranges(model, task) if is_int8 else create_network(model, task)
     graph = build_graph(network, GraphPrecision(matmul=matmul), configuration.variant)
-    return ort_run(graph, execution=configuration.execution)
+    return graph_run(graph, execution=configuration.execution)
 
 
 def _race(runs: dict[str, RunModel], load: Workload, settings: GpuSettings) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from benchmarks.report import Table
 from benchmarks.worker import Worker
 from export.families import create_network
 from export.graph import build_graph
-from export.session import ort_run
+from export.session import graph_run
 from export.targets import TARGETS, default_configuration
 from export.variant import GraphPrecision
 from tasks.batching import RunModel
@@ -77,7 +77,7 @@ def _engine(engine: str, settings: GpuSettings) -> tuple[RunModel, int]:
         return torch_run(model if settings.is_dry else model.half(), task, settings.torch_device), cap
     precision = GraphPrecision(matmul="fp32" if settings.is_dry else "fp16")
     graph = build_graph(create_network(model, task), precision, default.variant)
-    return ort_run(graph, execution=default.execution), cap
+    return graph_run(graph, execution=default.execution), cap
 
 
 def _batch(rng: np.random.Generator, rows: int, length: int, settings: GpuSettings) -> dict[str, np.ndarray]:

@@ -26,9 +26,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCES = ("serving", "tasks", "export", "training")
 """Packages inside the server's; `export` and `training` are loaded only with the extra `export`."""
-RUNTIMES = {"cpu": "", "gpu": "-gpu", "openvino": "-openvino"}
+RUNTIMES = {"cpu": "", "gpu": "-gpu"}
 """Runtime -> suffix of the dependency group `serving` and of the distribution."""
-EXTRAS = ("http", "tracing", "export")
+EXTRAS = ("http", "tracing", "openvino", "export")
 """Dependency groups that are extras of the server."""
 BACKEND = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 SERVER = """\

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from export.autotune.search import Trial, autotune
+from export.autotune.search import Trial, able_targets, autotune
 from export.autotune.workload import Workload
 from export.graph import AnyNetwork, build_graph
 from export.network import Network, Range, Weights
@@ -29,16 +29,16 @@ from export.records import (
     with_tuples,
 )
 from export.reporter import SILENT, Reporter
-from export.session import check_provider, on_all_cores, ort_run
+from export.session import check_provider, graph_run, on_all_cores
 from export.storage import save_graph
-from export.targets import target_of
+from export.targets import Target, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.files import atomic_directory
 from tasks.machine import available_cpus, describe_machine
-from tasks.manifest import Execution, Manifest, Precision
-from tasks.model_directory import DATA_FILE, MODEL_FILE, ModelDirectory, read_model_directory
+from tasks.manifest import Manifest, Precision
+from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, read_model_directory
 from training.model.architectures import create_config
 from training.reports.model_card import read_notes
 
@@ -51,7 +51,9 @@ _MAX_COMPARED_TOKENS = 1024
 """Largest batch to compare, in tokens."""
 
 
-def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter: Reporter = SILENT) -> list[Trial]:
+def tune_model_directory(
+    model_dir: str | Path, workload: Workload, *, engine: str = "auto", reporter: Reporter = SILENT
+) -> list[Trial]:
     """Choose the configuration of a model directory again, and replace the directory atomically.
 
     The notes of its model card are preserved.
@@ -59,55 +61,69 @@ def tune_model_directory(model_dir: str | Path, workload: Workload, *, reporter:
     Args:
         model_dir: model directory to tune.
         workload: sequences to time graphs on.
+        engine: engine to serve with on CPUs, an `EngineName`.
         reporter: receives the progress.
 
     Returns:
         All trials in order.
 
     Raises:
-        ValueError: if it is not a model directory, its graph was not written by the export, its execution provider
-            is missing, or its provider options were edited.
+        ValueError: if it is not a model directory, its graph was not written by the export, its engine or execution
+            provider is missing, or its provider options were edited.
     """
     directory = read_model_directory(model_dir)
     notes = read_notes(directory.path)
-    target = target_of(directory.manifest.execution)
-    check_tunable(directory.manifest.execution)
+    targets = check_tunable(directory.manifest, engine)
     with atomic_directory(directory.path, replace=True) as new:
         _copy_other_files(directory.path, new)
         directory, network, precision = _read_and_verify(directory)
-        if not network.pads:
-            target = target.without_padding()
+        target, *rivals = able_targets(targets, network, precision)
         configuration, trials = autotune(
-            network, precision, workload, target=target, num_cores=available_cpus(), reporter=reporter
+            network,
+            precision,
+            workload,
+            target=target,
+            rivals=rivals,
+            num_cores=available_cpus(),
+            reporter=reporter,
         )
-        save_graph(build_graph(network, precision, configuration.variant), new / MODEL_FILE)
-        before = ort_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
-        after = ort_run(new / MODEL_FILE, execution=on_all_cores(configuration.execution))
-        check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
+        before = graph_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
+        for item in filter(None, (configuration, configuration.fallback)):
+            path = new / file_for(item.execution)
+            save_graph(build_graph(network, precision, item.variant), path)
+            after = graph_run(path, execution=on_all_cores(item.execution))
+            check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
         graph = graph_record(network, precision, configuration, trials)
         write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)
     return trials
 
 
-def check_tunable(execution: Execution) -> None:
-    """Raise if a model cannot run here, or if tuning would lose its provider options.
+def check_tunable(manifest: Manifest, engine: str = "auto") -> tuple[Target, ...]:
+    """Return the targets to tune for, or raise if the model cannot run here, or would lose its provider options.
+
+    Args:
+        engine: an `EngineName`.
 
     Raises:
         ValueError: with a remedy.
     """
+    execution = manifest.execution
+    targets = targets_for(target_of(execution).name, engine)
     check_provider(execution)
+    check_provider(targets[0].execution)
     if dict(execution.provider_options) != dict(PROVIDER_OPTIONS[execution.provider]):
         raise ValueError(
             "`execution.provider_options` in manifest.json were edited, and tuning would reset them; set them to "
             f"{json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
         )
+    return targets
 
 
 def _copy_other_files(old: Path, new: Path) -> None:
     """Copy everything except the graph; links stay links."""
 
     def ignore_graph(folder: str, names: list[str]) -> Sequence[str]:
-        return (MODEL_FILE, DATA_FILE) if Path(folder) == old else ()
+        return GRAPH_FILES if Path(folder) == old else ()
 
     try:
         shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True, ignore=ignore_graph)
@@ -131,7 +147,7 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, AnyNetw
         network, precision = read_graph(directory)
         configuration = configuration_of(manifest)
         graphs = directory.model_path, build_graph(network, precision, configuration.variant)
-        old, rebuilt = (ort_run(graph, execution=on_all_cores(configuration.execution)) for graph in graphs)
+        old, rebuilt = (graph_run(graph, execution=on_all_cores(configuration.execution)) for graph in graphs)
         check_same(network.task, old, rebuilt, MAX_CHANGE["fp32"])
         graph = graph_record(network, precision, configuration, [])
         pages(_updated(manifest, manifest.files, graph, configuration), num_bytes=0)
@@ -210,5 +226,6 @@ def _updated(
         manifest,
         files=files,
         execution=configuration.execution,
+        fallback=configuration.fallback.execution if configuration.fallback else None,
         provenance=dict(manifest.provenance) | {"graph": graph, "machine": describe_machine(), "versions": versions},
     )

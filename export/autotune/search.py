@@ -1,14 +1,15 @@
 """Search for the fastest configuration of a graph on this machine.
 
 One field after the other (attention, norms, load-time optimisers, batch size, threads) is raced with the best values
-found so far. In the end, combinations of everything nearly as fast race as finalists. Among the finalists within a few
-percent of the fastest, the one closest to the default wins: a few percent are noise, or specific to this machine.
+found so far, for each engine. In the end, combinations of everything nearly as fast race as finalists, those of all
+engines together. Among the finalists about as fast as the fastest, the one closest to the default wins: a small
+difference is noise, or specific to this machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import inf
@@ -32,7 +33,9 @@ FIELD_S, FINALISTS_S = 0.7, 2.0
 MAX_SLOWDOWN = 1.1
 """Candidates slower than this multiple of the fastest drop out of a race."""
 NEARLY_AS_FAST = 0.97
-"""Minimum fraction of the highest speed, for a value to be combined with others and for a finalist to win."""
+"""Minimum fraction of the highest speed, for a value to be combined with others."""
+ABOUT_AS_FAST = 0.98
+"""Minimum fraction of the highest speed, for a finalist to win."""
 NUM_FINALISTS, NUM_SESSIONS = 6, 5
 """Maximum number of finalists, and of their sessions, each of which holds packed weights in memory. Two finalists are
 added: the default, and the best one with default values wherever these are nearly as fast."""
@@ -49,7 +52,7 @@ class Trial:
     """One measured candidate."""
 
     name: str
-    """Field that was varied, `FINALISTS` or `PRECISION`."""
+    """Field that was varied, after the name of a rival engine; `FINALISTS` or `PRECISION`."""
     value: Any
     ratio: float
     """Speed relative to the fastest of the same race."""
@@ -59,12 +62,27 @@ class Trial:
     """Mean length of the sequences, in tokens."""
 
 
+def able_targets(targets: Sequence[Target], network: AnyNetwork, precision: GraphPrecision) -> list[Target]:
+    """Return the targets that run the graphs of a network, as they run them.
+
+    Raises:
+        ValueError: when the only one does not.
+    """
+    is_exported = isinstance(network, ExportedNetwork)
+    able = [item for item in targets if item.runs(precision) and not (is_exported and item.engine == "openvino")]
+    if not able:
+        what = "a graph that Optimum exported" if is_exported else precision.name
+        raise ValueError(f"{targets[0].flag} does not run {what}; use --engine onnxruntime")
+    return able if network.pads else [item.without_padding() for item in able]
+
+
 def autotune(
     network: AnyNetwork,
     precision: GraphPrecision,
     workload: Workload,
     *,
     target: Target = TARGETS["cpu"],
+    rivals: Sequence[Target] = (),
     num_cores: int,
     compare_with: Sequence[GraphPrecision] = (),
     reporter: Reporter = SILENT,
@@ -76,6 +94,7 @@ def autotune(
         precision: precision of the graphs.
         workload: sequences to time the graphs on.
         target: target of this machine.
+        rivals: the same machine with other engines, which compete.
         num_cores: number of cores that the server will use.
         compare_with: other precisions to time in the chosen configuration, to report the speedup.
 
@@ -83,21 +102,16 @@ def autotune(
         The chosen configuration, and all trials in order.
     """
     timer, default = Timer(network, precision, workload, target, num_cores), default_configuration(target)
-    best, trials = default, list[Trial]()
-    for name, values in _alternatives(target, precision, num_cores).items():
-        if isinstance(network, ExportedNetwork) and name in vars(default.variant):
-            continue  # its graph has no variants
-        configurations = {value: best.with_value(name, value) for value in values}
-        trials += (raced := _race_configurations(timer, name, configurations, reporter, min_s=FIELD_S))
-        best = configurations[_fastest(raced)]
-        timer.close_sessions(keep=[best])
-    candidates = [*_combinations(best, trials), _closest_to_default(best, default, trials)]
-    finalists = {item.describe(default): item for item in (*candidates, default) if item != default}
+    candidates, trials = list[Configuration](), list[Trial]()
+    for rival in (target, *rivals):
+        found, raced = _search(timer, rival, reporter)
+        candidates += found
+        trials += raced if rival is target else [replace(item, name=f"{rival.provider} {item.name}") for item in raced]
+    finalists = {item.describe(default): item for item in candidates if item != default}
     finalists[default.describe(default)] = default
     trials += (raced := _race_configurations(timer, FINALISTS, finalists, reporter, min_s=FINALISTS_S))
-    contenders = [trial for trial in raced if trial.ratio >= NEARLY_AS_FAST]
-    winner = min(contenders, key=lambda trial: (len(finalists[trial.value].differences(default)), -trial.ratio))
-    chosen, speed = finalists[winner.value], winner.tokens_per_s
+    chosen, winner = _choose(finalists, raced, default)
+    speed = winner.tokens_per_s
     gain = f"{winner.value}; {speed / raced[-1].tokens_per_s:.2f} times as fast as the default"
     reporter.say(f"chosen: {'the default' if chosen == default else gain}; {speed:,.0f} tokens/s")
     timer.close_sessions(keep=[chosen])
@@ -105,7 +119,40 @@ def autotune(
         passes = {item.name: partial(timer.seconds, chosen, item) for item in (precision, *compare_with)}
         seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
         trials += _trials(timer, PRECISION, seconds, reporter)
+    if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
+        others = [trial for trial in raced if finalists[trial.value].execution.engine == "onnxruntime"]
+        chosen = replace(chosen, fallback=_choose(finalists, others, default)[0])
     return chosen, trials
+
+
+def _search(timer: Timer, target: Target, reporter: Reporter) -> tuple[list[Configuration], list[Trial]]:
+    """Race one field after the other of a target.
+
+    Returns:
+        Candidates for the final race, and all trials.
+    """
+    best = default = default_configuration(target)
+    trials = list[Trial]()
+    if target.engine != timer.target.engine:
+        reporter.say(f"in {target.provider}:")
+    for name, values in _alternatives(target, timer.precision, timer.num_cores).items():
+        if isinstance(timer.network, ExportedNetwork) and name in vars(default.variant):
+            continue  # its graph has no variants
+        configurations = {value: best.with_value(name, value) for value in values}
+        trials += (raced := _race_configurations(timer, name, configurations, reporter, min_s=FIELD_S))
+        best = configurations[_fastest(raced)]
+        timer.close_sessions(keep=[best])
+    return [*_combinations(best, trials), _closest_to_default(best, default, trials), default], trials
+
+
+def _choose(
+    finalists: Mapping[str, Configuration], trials: Sequence[Trial], default: Configuration
+) -> tuple[Configuration, Trial]:
+    """Return, of the finalists about as fast as the fastest of these trials, the closest to the default."""
+    fastest = max(trial.ratio for trial in trials)
+    contenders = [trial for trial in trials if trial.ratio >= ABOUT_AS_FAST * fastest]
+    winner = min(contenders, key=lambda trial: (len(finalists[trial.value].differences(default)), -trial.ratio))
+    return finalists[winner.value], winner
 
 
 def compare_precisions(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from export.autotune.workload import Arrays, Workload
 from export.graph import AnyNetwork, build_graph
-from export.session import ort_run
+from export.session import graph_run
 from export.targets import Target, default_configuration
 from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
@@ -116,20 +116,21 @@ class Timer:
     def __init__(
         self, network: AnyNetwork, precision: GraphPrecision, workload: Workload, target: Target, num_cores: int
     ) -> None:
-        self.network, self.precision, self.num_cores = network, precision, num_cores
+        self.network, self.precision, self.target, self.num_cores = network, precision, target, num_cores
         self.workload = workload
         self.is_large = False
         """True if sessions take much memory."""
         self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
         self._networks: dict[GraphPrecision, AnyNetwork] = {}
-        self._batches: dict[int, list[Arrays]] = {}
+        self._samples: dict[int, list[tuple[float, list[Arrays]]]] = {}
+        self._num_passes: dict[tuple[GraphPrecision, Configuration], int] = {}
         num_callers = 1 if target.single_batch else num_cores
         large_enough = MIN_BATCHES * num_callers * max(target.batch_tokens) / workload.num_tokens
         tried = min(1.0, large_enough)
         self.workload = workload.scaled(tried)
         long_enough = tried * PASS_S / self.seconds(default_configuration(target))
         self.workload = workload.scaled(max(long_enough, large_enough))
-        self._batches.clear()
+        self._samples.clear()
         self.pass_s = self.seconds(default_configuration(target))
         """Duration of one pass in the default configuration, in seconds."""
 
@@ -144,18 +145,20 @@ class Timer:
             precision: None for the timer's own.
         """
         cap, key = configuration.execution.max_batch_tokens, (precision or self.precision, configuration.session_key())
-        if cap not in self._batches:
-            self._batches[cap] = self.workload.batches(cap)
+        if cap not in self._samples:
+            self._samples[cap] = self.workload.samples(cap)
         if is_new := key not in self._runs:
             network = self._networks.get(key[0], self.network)
             graph = build_graph(network, key[0], configuration.variant)
             self.is_large |= graph.num_bytes >= LARGE_BYTES
-            self._runs[key] = ort_run(graph, execution=configuration.execution)
+            self._runs[key] = graph_run(graph, execution=configuration.execution)
         num_callers = self.num_cores // configuration.execution.num_threads
-        one_pass = partial(run_all, self._runs[key], self._batches[cap], num_callers)
+        number = self._num_passes.get(key, 0)
+        self._num_passes[key] = number + 1
+        scale, batches = self._samples[cap][number % len(self._samples[cap])]
         if is_new:  # warm-up; the first batch has the longest sequences
-            run_all(self._runs[key], self._batches[cap][:1] * num_callers, num_callers)
-        return one_pass()
+            run_all(self._runs[key], batches[:1] * num_callers, num_callers)
+        return scale * run_all(self._runs[key], batches, num_callers)
 
     def timed(self, configurations: Iterable[Configuration], rounds: int, **options: Any) -> dict[Configuration, float]:
         """Race configurations and return the seconds of each.

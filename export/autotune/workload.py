@@ -12,6 +12,9 @@ from tasks.features import Features, collate
 
 Arrays = dict[str, np.ndarray]
 
+NUM_SAMPLES = 4
+"""Number of samples of a workload."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -37,6 +40,22 @@ class Workload:
         lengths = sorted(self.lengths)
         indices = ((2 * index + 1) * len(lengths) // (2 * size) for index in range(size))
         return replace(self, lengths=tuple(lengths[index] for index in indices))
+
+    def samples(self, max_batch_tokens: int) -> list[tuple[float, list[Arrays]]]:
+        """Return the batches of several workloads with lengths drawn from this one's, for one pass after the other.
+
+        Their batches have other shapes, as a server's: it rarely sees a shape again soon, and OpenVINO takes longer for
+        a shape that it does not remember.
+
+        Returns:
+            The tokens of this workload divided by those of the sample, and the sample's batches.
+        """
+        workloads = [self, *map(self._resampled, range(1, NUM_SAMPLES))]
+        return [(self.num_tokens / item.num_tokens, item.batches(max_batch_tokens)) for item in workloads]
+
+    def _resampled(self, seed: int) -> Workload:
+        drawn = np.random.default_rng(seed).choice(self.lengths, len(self.lengths))
+        return replace(self, lengths=tuple(int(length) for length in drawn))
 
     def batches(self, max_batch_tokens: int) -> list[Arrays]:
         """Return batches sorted by length and capped, as evaluation and the server form them."""

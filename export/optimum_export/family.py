@@ -101,10 +101,13 @@ class TransformersFamily:
     def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
         """Raise if the family cannot be exported in this way.
 
+        Args:
+            target: flag that chooses machine and engine, such as `--target cpu`.
+
         Raises:
             ValueError: naming the flag.
         """
-        flags = {f"--target {target}": target != "cpu", f"--precision {precision}": precision == "fp16"}
+        flags = {target: target != "--target cpu", f"--precision {precision}": precision == "fp16"}
         for flag, is_refused in (flags | {"--mixed": mixed}).items():
             if is_refused:
                 raise ValueError(

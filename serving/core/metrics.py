@@ -22,7 +22,6 @@ from serving.core import file_watcher
 from serving.core.errors import REFUSAL_REASONS, DeadlineTooShortError, QueueFullError, TooLargeError
 from serving.core.models import Model, State
 from serving.core.scheduler import BatchStats
-from tasks.model_directory import MODEL_FILE
 
 MODEL_LABELS = ("model", "version", "task")
 REJECTIONS = {QueueFullError: "queue_full", TooLargeError: "request_too_large", DeadlineTooShortError: "deadline"}
@@ -190,7 +189,7 @@ class Metrics:
         self._queue_sequences.labels(*labels).set_function(partial(self._queued_sequences, model))
         self._queue_tokens.labels(*labels).set_function(partial(self._queued_tokens, model))
         self._info.labels(*labels).info(
-            {"precision": model.manifest.precision, "digest": model.manifest.files[MODEL_FILE]}
+            {"precision": model.manifest.precision, "digest": model.digest, "engine": model.execution.engine}
         )
 
     def model_failed(self, name: str, version: str) -> None:

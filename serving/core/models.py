@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +16,17 @@ import numpy as np
 
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.core.latency_model import LinearFit
-from serving.core.session import Arrays, Session, SessionRun
+from serving.core.session import Arrays, Run, Session
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
 from tasks.manifest import Execution, Manifest
-from tasks.model_directory import ModelDirectory, parse_model_path, read_model_directory
+from tasks.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
+from tasks.providers import has_openvino
 from tasks.registry import create_task
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
+
+logger = logging.getLogger(__name__)
 
 MAX_RUNS, MAX_MEASURE_S = 5, 0.1
 """Limits of the measurement at load time: a batch is run at most MAX_RUNS times, and not again after MAX_MEASURE_S."""
@@ -52,6 +56,11 @@ class Model:
         """Number of cores that a batch uses."""
         return self.execution.num_threads
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the graph that computes the answers, hexadecimal."""
+        return self.manifest.files[graph_file(self.manifest, self.execution)]
+
     @cached_property
     def run_tokens(self) -> float:
         """Number of tokens that take as long as what every run takes besides its tokens."""
@@ -60,11 +69,11 @@ class Model:
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
 
-    def new_run(self) -> SessionRun:
+    def new_run(self) -> Run:
         """Return a run for one call of `compute`."""
-        return SessionRun()
+        return self.session.new_run()
 
-    def compute(self, sequences: Sequence[Features], run: SessionRun | None = None) -> list[Outputs]:
+    def compute(self, sequences: Sequence[Features], run: Run | None = None) -> list[Outputs]:
         """Run one batch; return the outputs of each sequence without padding."""
         outputs = self.session.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
@@ -128,6 +137,7 @@ def load_model(
     max_batch_tokens: int | None = None,
     num_threads: int | None = None,
     workers: int | None = None,
+    engine_fallback: bool = False,
     loaded: Model | None = None,
 ) -> Model:
     """Load a model directory, ready to compute.
@@ -137,6 +147,7 @@ def load_model(
         max_batch_tokens: replaces the value of the manifest.
         num_threads: threads of a batch; replaces the value of the manifest.
         workers: number of cores; limits `num_threads`.
+        engine_fallback: without OpenVINO, load the graph for ONNX Runtime of a model directory that has both.
         loaded: model loaded from this path before; returned if the manifest is unchanged.
 
     Raises:
@@ -157,15 +168,35 @@ def load_model(
             f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1}, but the manifest's "
             f"vocab_size is `{manifest.vocab_size}`; export the model again"
         )
-    num_threads = num_threads or manifest.execution.num_threads
+    execution = _execution(manifest, path, engine_fallback=engine_fallback)
+    num_threads = num_threads or execution.num_threads
     execution = replace(
-        manifest.execution,
-        max_batch_tokens=max_batch_tokens or manifest.execution.max_batch_tokens,
+        execution,
+        max_batch_tokens=max_batch_tokens or execution.max_batch_tokens,
         num_threads=min(num_threads, workers or num_threads),
     )
-    session = Session(directory, task.output_names, execution)
+    session = Session(directory, task.output_names, execution, workers)
     model = Model(manifest=manifest, task=task, session=session, execution=execution)
     return replace(model, measured_batches=model.warm_up(), manifest_json=manifest.to_json())
+
+
+def _execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:
+    """Return the execution settings of a model, for an engine that is installed.
+
+    Raises:
+        ValueError: when the engine is missing, and no fallback exists or is wanted.
+    """
+    execution = manifest.execution
+    if execution.engine != "openvino" or has_openvino():
+        return execution
+    if manifest.fallback is None:
+        remedy = "pip install openvino, or export the model again with --engine onnxruntime"
+    elif not engine_fallback:
+        remedy = "pip install openvino, or start with --engine-fallback to use its graph for ONNX Runtime"
+    else:
+        logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino is not installed", path)
+        return manifest.fallback
+    raise ValueError(f"`{path}` was exported for OpenVINO, which is not installed; {remedy}")
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

@@ -1,55 +1,67 @@
-"""ONNX Runtime session of one model, with the settings of its manifest."""
+"""Session of one model, in the engine of its manifest: ONNX Runtime or OpenVINO."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime as ort
 
+from serving.core.onnx_runtime import OnnxRuntimeGraph
 from tasks.features import INPUT_NAMES
 from tasks.manifest import Execution
 from tasks.model_directory import ModelDirectory
-from tasks.providers import CPU, CUDA, check_installed, check_started, load_libraries
-from tasks.regular import read_regular
+from tasks.openvino_graph import OpenVINOGraph
 
 Arrays = dict[str, np.ndarray]
 
-_FATAL = 4
-"""Log severity of ONNX Runtime. Errors of a run are raised as exceptions, and the scheduler logs them once."""
 
-
-class SessionRun:
+class Run(Protocol):
     """Run of a graph that another thread can abort, even before it begins."""
-
-    def __init__(self) -> None:
-        self.options = ort.RunOptions()
-        self.options.log_severity_level = _FATAL
 
     def abort(self) -> None:
         """End the run with an exception after its current operator."""
-        self.options.terminate = True
+
+
+class Graph(Protocol):
+    """Graph that an engine has loaded; `run` is thread-safe."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def new_run(self) -> Any:
+        """Return a handle for one call of `run`."""
+
+    def run(self, names: Sequence[str], arrays: Arrays, run: Any) -> Arrays:
+        """Return outputs by name."""
 
 
 class Session:
-    """ONNX Runtime session; `run` is thread-safe."""
+    """Graph with the inputs and outputs of its manifest; `run` is thread-safe."""
 
-    def __init__(self, directory: ModelDirectory, output_names: tuple[str, ...], execution: Execution) -> None:
+    def __init__(
+        self,
+        directory: ModelDirectory,
+        output_names: tuple[str, ...],
+        execution: Execution,
+        num_cores: int | None = None,
+    ) -> None:
         """Load the graph.
 
         Args:
             directory: the model directory.
             output_names: outputs of the graph to compute.
-            execution: execution provider, threads and options.
+            execution: engine, execution provider, threads and options.
+            num_cores: cores of all runs together; None for those of the machine.
 
         Raises:
-            ValueError: when the execution provider is missing, the graph cannot be loaded, or its inputs or outputs
-                differ from the manifest. The message names the file.
+            ValueError: when the engine or execution provider is missing, the graph cannot be loaded, or its inputs or
+                outputs differ from the manifest. The message names the file.
         """
-        self.path = directory.model_path
-        self._session = _load(directory, execution)
-        inputs = tuple(item.name for item in self._session.get_inputs())
-        outputs = tuple(item.name for item in self._session.get_outputs())
+        self.path = directory.graph_path(execution)
+        self._graph = _load(directory, execution, num_cores)
+        inputs, outputs = self._graph.inputs, self._graph.outputs
         _compare(self.path, "inputs", inputs, directory.manifest.inputs)
         _compare(self.path, "outputs", outputs, directory.manifest.outputs)
         if unknown := sorted(set(inputs) - set(INPUT_NAMES)):
@@ -58,9 +70,14 @@ class Session:
             raise ValueError(
                 f"`{self.path}` has no output `{missing[0]}`, which its task needs; export the model again"
             )
-        self._input_names, self._output_names = inputs, list(output_names)
+        self._output_names = list(output_names)
 
-    def run(self, arrays: Arrays, run: SessionRun | None = None) -> Arrays:
+    def new_run(self) -> Run:
+        """Return a handle for one call of `run`."""
+        run: Run = self._graph.new_run()
+        return run
+
+    def run(self, arrays: Arrays, run: Run | None = None) -> Arrays:
         """Run the graph on one batch.
 
         Args:
@@ -70,62 +87,20 @@ class Session:
         Returns:
             Outputs by name.
         """
-        feed = {name: arrays[name] for name in self._input_names}
-        outputs = self._session.run(self._output_names, feed, (run or SessionRun()).options)
-        return dict(zip(self._output_names, outputs, strict=True))
+        feed = {name: arrays[name] for name in self._graph.inputs}
+        return self._graph.run(self._output_names, feed, run or self.new_run())
 
 
-def _load(directory: ModelDirectory, execution: Execution) -> ort.InferenceSession:
-    path = directory.model_path
+def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None) -> Graph:
+    path = directory.graph_path(execution)
     try:
-        check_installed(execution.provider, ort.get_available_providers())
-        load_libraries(execution.provider, ort.preload_dlls)
-        options = _options(execution)
-        weights = _weights(directory, execution, options)
-        try:
-            session = ort.InferenceSession(
-                str(path),
-                options,
-                providers=execution.providers,
-                disabled_optimizers=list(execution.disabled_optimizers),
-                enable_fallback=0,  # otherwise it falls back to another provider with only a line on stdout
-            )
-        finally:
-            del weights  # ONNX Runtime has copied them
-        check_started(execution.provider, session.get_providers())
+        if execution.engine == "openvino":
+            return OpenVINOGraph(path, execution, num_cores)
+        return OnnxRuntimeGraph(path, directory.weight_files[path.name], execution)
     except OSError:
         raise
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
-    return session
-
-
-def _weights(directory: ModelDirectory, execution: Execution, options: ort.SessionOptions) -> list[bytes]:
-    """Read the external weight files of the graph and pass them to ONNX Runtime.
-
-    ONNX Runtime itself would map the files into memory: a later write would change the outputs, and a truncated file
-    would crash the process.
-
-    Returns:
-        The weights, to be kept alive until the session exists.
-    """
-    if execution.provider not in (CPU, CUDA):  # other providers read the files by name
-        return []
-    names = list(directory.weight_files)
-    weights = [read_regular(directory.path / name) for name in names]
-    if names:
-        options.add_external_initializers_from_files_in_memory(names, weights, list(map(len, weights)))
-    return weights
-
-
-def _options(execution: Execution) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.log_severity_level = _FATAL
-    for name, value in execution.session_options.items():
-        setattr(options, name, value)
-    for name, value in execution.session_config.items():
-        options.add_session_config_entry(name, value)
-    return options
 
 
 def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str, ...]) -> None:

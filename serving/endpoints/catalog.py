@@ -6,7 +6,6 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import Model, Models, State, Version
 from serving.endpoints.wire import parse
 from tasks.embedding import Embedding
-from tasks.model_directory import MODEL_FILE
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding
 
@@ -59,7 +58,7 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
         max_seq_length=manifest.settings.max_seq_length,
         dim=_dim(model),
         labels=getattr(manifest.settings, "labels", ()),
-        digest=manifest.files[MODEL_FILE],
+        digest=model.digest,
         manifest_json=model.manifest_json,
     )
 

@@ -24,7 +24,7 @@ from serving.open_inference.v2 import service_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
 
-NAME, PLATFORM, BACKEND = "bertline", "onnxruntime_onnx", "onnxruntime"
+NAME, PLATFORM = "bertline", "onnxruntime_onnx"
 EXTENSIONS = ("model_configuration",)
 HEALTH = ("ServerLive", "ServerReady", "ModelReady")
 """Methods that are answered while the server is unavailable, too."""
@@ -81,7 +81,7 @@ class OpenInference:
 
     def _model_config(self, request: pb.ModelConfigRequest) -> Message:
         model = find_named(self._service.models, request.name, request.version)
-        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORM, backend=BACKEND)
+        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORM, backend=model.execution.engine)
         for spec in input_specs(model):
             config.input.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape, optional=True)
         for spec in output_specs(model):

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_settings import CliSettingsSource
 
 from serving.settings import TRACE_VARIABLE, Settings, read_settings
+from tasks.providers import has_openvino
 
 PACKAGES = ("grpcio", "tokenizers", "numpy")
 _PASSWORD = re.compile(r"(?<=//)[^/@]+(?=@)")
@@ -22,7 +23,8 @@ def versions() -> str:
     """Return one line with the versions of Bertline and of the packages that its answers depend on."""
     import onnxruntime  # imported for its version: its distribution has one of several names
 
-    others = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    names = ("openvino", *PACKAGES) if has_openvino() else PACKAGES
+    others = ", ".join(f"{name} {version(name)}" for name in names)
     python = f"Python {platform.python_version()}"
     return f"bertline {version('bertline')} (onnxruntime {onnxruntime.__version__}, {others}, {python})"
 

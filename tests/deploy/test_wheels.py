@@ -139,7 +139,7 @@ def test_requirements_are_those_of_the_groups(built):
     runtime = requirements(["onnxruntime>=1.23"])
 
     assert requirements(required) == group("serving") | clients
-    for extra in ("http", "tracing", "export"):
+    for extra in ("http", "tracing", "openvino", "export"):
         assert requirements(required, extra) - requirements(required) == group(extra) - group("serving")
     assert runtime <= group("export")  # which its extra leaves out
 
@@ -176,7 +176,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, number):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("runtime", ["gpu", "openvino"])
+@pytest.mark.parametrize("runtime", ["gpu"])
 def test_one_distribution_requires_one_runtime(runtime):
     """A server for another runtime has another name, and no requirement brings a second one."""
     project = tomllib.loads(runpy.run_path(str(ROOT / wheels.BUILD))["server_project"](f"-{runtime}"))["project"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import transformers
 
-from export import export_checkpoint, ort_run
+from export import export_checkpoint, graph_run
 from export.source import read_source
 from tasks.batching import predict
 from tasks.manifest import Manifest
@@ -90,7 +90,7 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder,
 
     theirs = cross_encoder(str(directory), device="cpu", max_length=32).predict(PAIRS)
     examples = [RegressionExample(*pair) for pair in PAIRS]
-    ours = predict(model.load_task(), examples, ort_run(model.model_path))
+    ours = predict(model.load_task(), examples, graph_run(model.model_path))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_other_libraries_apply_the_function_of_the_server(tmp_path, save_cross_e
         save_cross_encoder(*NAMED[named][:2]), tmp_path / "models/s/1", UNTUNED, settings=settings
     )
 
-    expected = predict(model.load_task(), [RegressionExample(*pair) for pair in PAIRS], ort_run(model.model_path))
+    expected = predict(model.load_task(), [RegressionExample(*pair) for pair in PAIRS], graph_run(model.model_path))
     theirs = library.CrossEncoder(str(model.path), backend="onnx", local_files_only=True)
     np.testing.assert_allclose(theirs.predict(PAIRS), expected, atol=1e-5)
     network = runtime.ORTModelForSequenceClassification.from_pretrained(model.path)

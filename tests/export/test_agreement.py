@@ -12,7 +12,7 @@ import transformers
 from sklearn.metrics import accuracy_score
 from sklearn.neighbors import NearestNeighbors
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.agreement import (
     MIN_EXAMPLES,
     compares,
@@ -119,7 +119,7 @@ def test_neighbours_of_an_export_are_those_of_the_graph_and_transformers(tmp_pat
 
     task = model.load_task()
     texts = data.with_calibration(task)[0].examples
-    actual = np.array(predict(task, texts, ort_run(model.model_path), max_batch_tokens=1))
+    actual = np.array(predict(task, texts, graph_run(model.model_path), max_batch_tokens=1))
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoints["plain"])
     network = transformers.BertModel.from_pretrained(checkpoints["plain"]).eval()
     with torch.inference_mode():
@@ -167,7 +167,7 @@ def label_agreement(model, checkpoint, texts, *, special_tokens):
     is_tagging = model.manifest.task == "tagging"
     kind = transformers.AutoModelForTokenClassification if is_tagging else None
     network = (kind or transformers.AutoModelForSequenceClassification).from_pretrained(checkpoint).eval()
-    run, same = ort_run(model.model_path), []
+    run, same = graph_run(model.model_path), []
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt")
         with torch.inference_mode():

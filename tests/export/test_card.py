@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import ExportConfig, QualityLimits, export_checkpoint, html_report, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run, html_report
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.card import render
@@ -73,7 +73,7 @@ def run(code):
 def expected(task, model):
     """Return the task's prediction for the card's example, in the format that the card's code prints."""
     known_task = model.load_task()
-    predictions = predict(known_task, EXAMPLES[task], ort_run(model.model_path))
+    predictions = predict(known_task, EXAMPLES[task], graph_run(model.model_path))
     return {
         "embedding": lambda: predictions,
         "sparse-embedding": lambda: tuple(map(known_task.tokenizer.token, predictions[0].indices[:5].tolist())),
@@ -104,13 +104,14 @@ def test_onnxruntime_snippet_predicts_like_the_task(task, exported):
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_snippet_has_the_provider_options_of_the_server(target, exported):
-    """The snippet sets the server's provider options; without them, OpenVINO and CUDA compute in lower precision."""
+    """The snippet sets the server's provider options; without them, CUDA computes in lower precision."""
     manifest = replace(exported["embedding"].manifest, execution=target.execution)
 
     (providers,) = re.findall("    providers=(.*),\n", render(manifest, 1))
 
-    options = dict(target.execution.provider_options)
-    assert ast.literal_eval(providers) == [(target.provider, options) if options else target.provider]
+    shown = manifest.in_onnx_runtime
+    options = dict(shown.provider_options)
+    assert ast.literal_eval(providers) == [(shown.provider, options) if options else shown.provider]
 
 
 def test_the_card_has_the_mask_of_the_tokenizer(exported):

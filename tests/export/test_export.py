@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.__main__ import main
 from export.evaluation_set import ExportData
 from export.parity import ParityError
@@ -49,7 +49,7 @@ def last_hidden_state(directory, arrays):
 
 
 def check_vectors(model, directory, arrays):
-    actual, hidden = ort_run(model.model_path)(arrays)["sentence_embedding"], last_hidden_state(directory, arrays)
+    actual, hidden = graph_run(model.model_path)(arrays)["sentence_embedding"], last_hidden_state(directory, arrays)
     mask = arrays["attention_mask"][..., None]
     expected = hidden[:, 0]
     if model.manifest.settings.pooling == "mean":
@@ -381,13 +381,13 @@ def test_tuned_graph_below_the_limit_is_refused(attention, tmp_path, checkpoints
     """The graph is evaluated again as served; the error suggests only remedies that are left."""
 
     def wrong_in_the_file(graph, *, execution):
-        run = ort_run(graph, execution=execution)
+        run = graph_run(graph, execution=execution)
         sign = -1 if isinstance(graph, Path) else 1
         return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
 
     chosen = default_configuration().with_value("attention", attention)
     monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: (chosen, []))
-    monkeypatch.setattr("export.pipeline.ort_run", wrong_in_the_file)
+    monkeypatch.setattr("export.pipeline.graph_run", wrong_in_the_file)
     config = ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
 
     with pytest.raises(
@@ -402,13 +402,13 @@ def test_default_variant_is_written_where_the_tuned_one_misses_the_limits(tmp_pa
     """Minutes of tuning do not end in an error: the default variant met the limits before."""
 
     def wrong_in_the_first_file(graph, *, execution):
-        run = ort_run(graph, execution=execution)
+        run = graph_run(graph, execution=execution)
         sign = -1 if isinstance(graph, Path) and execution.max_batch_tokens == 128 else 1
         return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
 
     chosen, lines = default_configuration().with_value("max_batch_tokens", 128), []
     monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: (chosen, []))
-    monkeypatch.setattr("export.pipeline.ort_run", wrong_in_the_first_file)
+    monkeypatch.setattr("export.pipeline.graph_run", wrong_in_the_first_file)
     config = ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
 
     model = export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config, reporter=Reporter(lines.append))

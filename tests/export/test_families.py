@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from export import ort_run
+from export import graph_run
 from export.graph import build_graph
 from export.network import Network, Weights
 from export.source import read_source
@@ -36,7 +36,7 @@ def compare_with_transformers(kind, task, variants, tmp_path):
     source = read_source(tmp_path, task=task, settings=settings(task))
     model = source.load_model().eval()
     network = Network(model.config, Weights.from_model(model), source.task)
-    runs = [ort_run(build_graph(network, GraphPrecision(), variant)) for variant in variants]
+    runs = [graph_run(build_graph(network, GraphPrecision(), variant)) for variant in variants]
 
     for rows, length in SHAPES:
         ids, mask, types = batch(kind, rows, length)

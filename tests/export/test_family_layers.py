@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload, typical_lengths
 from export.calibrate import calibrate
@@ -77,7 +77,7 @@ def rows_of(arrays):
 
 def outputs(network, precision, variant, arrays):
     """Return the logits at unpadded positions."""
-    found = ort_run(build_graph(network, precision, variant))(arrays)["logits"]
+    found = graph_run(build_graph(network, precision, variant))(arrays)["logits"]
     return found[arrays["attention_mask"].astype(bool)] if network.task.token_outputs else found
 
 
@@ -112,7 +112,7 @@ def test_static_int8_does_not_depend_on_the_batch(case, networks):
     network, arrays = networks[case][0], arrays_of(case[0])
     num_tokens = int(arrays["attention_mask"][-1].sum())
     alone = {key: value[-1:, :num_tokens] for key, value in arrays.items()}
-    run = ort_run(build_graph(network, GraphPrecision(matmul="static int8"), GraphVariant()))
+    run = graph_run(build_graph(network, GraphPrecision(matmul="static int8"), GraphVariant()))
 
     together = run(arrays)["logits"][-1]
 
@@ -222,12 +222,12 @@ def test_checkpoint_is_exported_and_tuned(kind, key, value, precision, tmp_path)
     config = ExportConfig(precision=precision, tune=False, limits=QualityLimits(min_cosine=0.9))
     before = export_checkpoint(tmp_path / "checkpoint", tmp_path / "models/1", config, task="embedding")
     arrays = arrays_of(kind)
-    expected = ort_run(before.model_path)(arrays)["sentence_embedding"]
+    expected = graph_run(before.model_path)(arrays)["sentence_embedding"]
 
     tune_model_directory(before.path, Workload(typical_lengths(8, 32), 65))
 
     after = read_model_directory(before.path)
-    found = ort_run(after.model_path, execution=after.manifest.execution)(arrays)["sentence_embedding"]
+    found = graph_run(after.model_path, execution=after.manifest.execution)(arrays)["sentence_embedding"]
     np.testing.assert_allclose(found, expected, atol=1e-4 if precision == "fp32" else 0.1 * np.abs(expected).max())
     assert after.manifest.provenance["checkpoint"]["config"][key] == value
 

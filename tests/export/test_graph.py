@@ -8,7 +8,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export import ort_run
+from export import graph_run
 from tasks.batching import predict
 from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
@@ -48,7 +48,7 @@ def test_graph_agrees_with_transformers(task, rows, length, checkpoints, exporte
     """The graph of a foreign checkpoint agrees with transformers on batches of any shape."""
     arrays = random_batch(rows, length)
 
-    expected, actual = transformers_outputs(task, checkpoints, arrays), ort_run(exported[task].model_path)(arrays)
+    expected, actual = transformers_outputs(task, checkpoints, arrays), graph_run(exported[task].model_path)(arrays)
 
     assert actual.keys() >= expected.keys() == set(exported[task].load_task().output_names)
     mask = arrays["attention_mask"].astype(bool) if exported[task].load_task().token_outputs else ...
@@ -75,7 +75,7 @@ def test_embeddings_are_the_cls_vectors_of_transformers(checkpoints, exported, t
     with torch.inference_mode():
         expected = [network(**encode(text, return_tensors="pt")).last_hidden_state[0, 0].numpy() for text in texts]
 
-    actual = predict(exported["embedding"].load_task(), texts, ort_run(exported["embedding"].model_path))
+    actual = predict(exported["embedding"].load_task(), texts, graph_run(exported["embedding"].model_path))
 
     np.testing.assert_allclose(np.stack(actual), np.stack(expected), atol=1e-4)
 
@@ -88,7 +88,7 @@ def test_every_task_predicts_from_its_model_directory(exported):
         "masked-lm": ClozeExample("the [MASK] is"),
     }
     found = {
-        task: predict(exported[task].load_task(), [example], ort_run(exported[task].model_path))[0]
+        task: predict(exported[task].load_task(), [example], graph_run(exported[task].model_path))[0]
         for task, example in examples.items()
     }
 
@@ -102,7 +102,7 @@ def test_every_task_predicts_from_its_model_directory(exported):
 def test_outputs_do_not_depend_on_the_batch(exported, random_batch, rows, length, seed):
     """Neither other sequences nor padding change the outputs of a sequence."""
     arrays = random_batch(rows, length, seed)
-    run = ort_run(exported["embedding"].model_path)
+    run = graph_run(exported["embedding"].model_path)
     num_tokens = int(arrays["attention_mask"][-1].sum())
     alone = {name: array[-1:, :num_tokens] for name, array in arrays.items()}
 
@@ -114,7 +114,7 @@ def test_outputs_do_not_depend_on_the_batch(exported, random_batch, rows, length
 def test_missing_graph_is_a_value_error(tmp_path):
     """A missing graph is named in one line."""
     with pytest.raises(ValueError, match=r"cannot load graph `.*none\.onnx`"):
-        ort_run(tmp_path / "none.onnx")
+        graph_run(tmp_path / "none.onnx")
 
 
 def test_errors_without_message_are_named(exported, monkeypatch):
@@ -126,4 +126,4 @@ def test_errors_without_message_are_named(exported, monkeypatch):
     monkeypatch.setattr("onnxruntime.InferenceSession", fail)
 
     with pytest.raises(ValueError, match=r"cannot load graph `.*model\.onnx`: RuntimeError$"):
-        ort_run(exported["embedding"].model_path)
+        graph_run(exported["embedding"].model_path)

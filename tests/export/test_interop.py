@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transformers
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from tasks.batching import predict
 from tests.export.conftest import UNTUNED
 
@@ -43,7 +43,7 @@ def check_optimum(model, class_name, texts):
 
     arrays = tokenizer(texts, return_tensors="np", padding=True, truncation=True, max_length=32)
     found = theirs(**arrays)
-    expected = ort_run(model.model_path)({name: value.astype(np.int32) for name, value in arrays.items()})
+    expected = graph_run(model.model_path)({name: value.astype(np.int32) for name, value in arrays.items()})
 
     assert [found[name] for name in expected if name in found]
     for name, values in expected.items():
@@ -77,7 +77,7 @@ def test_sentence_transformers_loads_model_directories(
 
     theirs = library.SentenceTransformer(str(model.path), backend="onnx", local_files_only=True)
 
-    expected = predict(model.load_task(), texts, ort_run(model.model_path))
+    expected = predict(model.load_task(), texts, graph_run(model.model_path))
     np.testing.assert_allclose(theirs.encode(texts), np.stack(expected), atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import transformers
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.agreement import likeliest
 from export.evaluation_set import ExportData
 from export.quality_gate import QualityError
@@ -65,7 +65,7 @@ def test_scores_are_those_of_transformers(tmp_path, foreign):
     """A foreign checkpoint with the problem type gives the scores of transformers' pipeline."""
     model = export_checkpoint(foreign, tmp_path / "m/1", UNTUNED)
 
-    ours = predict(model.load_task(), [ClassificationExample(text) for text in TEXTS], ort_run(model.model_path))
+    ours = predict(model.load_task(), [ClassificationExample(text) for text in TEXTS], graph_run(model.model_path))
     theirs = transformers.pipeline("text-classification", model=str(foreign), device="cpu")(TEXTS, top_k=None)
     for one, other in zip(ours, theirs, strict=True):
         assert dict(one.ranked()) == pytest.approx({item["label"]: item["score"] for item in other}, abs=1e-5)
@@ -93,7 +93,7 @@ def test_the_gate_scores_sets_of_labels(tmp_path, ours, precision):
     quality = model.manifest.scores["quality"]
     task, examples = model.load_task(), read_classification(dev, Columns())
     own = model.manifest.provenance["graph"]["name"]
-    found = predict(task, examples, ort_run(model.model_path))
+    found = predict(task, examples, graph_run(model.model_path))
     assert 0.9 < quality["PyTorch"]["scores"]["micro_f1"] < 1
     assert next(iter(quality[own]["scores"])) == "micro_f1"
     assert quality[own]["scores"] == pytest.approx(task.score(examples, found), abs=0.05)

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from bertline import Client
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
@@ -136,7 +136,7 @@ def check_equals_transformers(kind, task, folder):
     """Export in fp32 and compare every output with transformers, in batches of any shape."""
     model = create(kind, task, folder / "checkpoint")
     directory = export(folder, task, **({"pooling": "mean"} if task == "embedding" else {}))
-    run, known = ort_run(directory.model_path), directory.load_task()
+    run, known = graph_run(directory.model_path), directory.load_task()
 
     assert directory.manifest.provenance["graph"]["exporter"] == "optimum"
     for rows, length in SHAPES:
@@ -160,7 +160,7 @@ def test_sparse_vectors(tmp_path):
     """The graph of a RoFormer gives the weights of SPLADE for the logits of transformers."""
     model = create("roformer", "masked-lm", tmp_path / "checkpoint")
     directory = export(tmp_path, "sparse-embedding")
-    run = ort_run(directory.model_path)
+    run = graph_run(directory.model_path)
 
     for rows, length in SHAPES:
         arrays = random_batch("roformer", directory.manifest.vocab_size, rows, length)
@@ -220,7 +220,9 @@ def test_served_equals_transformers(served):
             for item in features
         ]
     vectors = torch.nn.functional.normalize(torch.stack([torch.cat([item[0], item.amax(0)]) for item in hidden]))
-    int8 = ort_run(directories["classification"].model_path, execution=directories["classification"].manifest.execution)
+    int8 = graph_run(
+        directories["classification"].model_path, execution=directories["classification"].manifest.execution
+    )
     logits = [int8(collate([item]))["logits"][0] for item in features]
 
     with listening(folder / "models") as (_, target, _), Client(target) as client:
@@ -269,7 +271,7 @@ def test_tuning_chooses_settings(task, served, tmp_path):
     shutil.copytree(folder / "models" / task, tmp_path / "models" / task)
     before = read_model_directory(tmp_path / "models" / task / "1")
     arrays = random_batch("roformer", before.manifest.vocab_size, 3, 20)
-    expected = ort_run(before.model_path)(arrays)
+    expected = graph_run(before.model_path)(arrays)
 
     trials = tune_model_directory(before.path, Workload((3, 9, 30), before.manifest.vocab_size))
     after = read_model_directory(before.path)
@@ -277,7 +279,7 @@ def test_tuning_chooses_settings(task, served, tmp_path):
     assert {trial.name for trial in trials} >= {"max_batch_tokens", "finalists"}
     assert "attention" not in {trial.name for trial in trials}
     assert after.manifest.provenance["graph"]["exporter"] == "optimum"
-    for name, values in ort_run(after.model_path)(arrays).items():
+    for name, values in graph_run(after.model_path)(arrays).items():
         np.testing.assert_allclose(values, expected[name], atol=1e-6)
 
 
@@ -319,7 +321,7 @@ def test_folders_of_sentence_transformers(tmp_path):
     model.save(str(tmp_path / "checkpoint"))
 
     directory = export_checkpoint(tmp_path / "checkpoint", tmp_path / "a/1", ExportConfig(tune=False))
-    task, run = directory.load_task(), ort_run(directory.model_path)
+    task, run = directory.load_task(), graph_run(directory.model_path)
     found = [run(collate(items))["sentence_embedding"][0] for items in task.encode(TEXT[:5])]
 
     assert directory.manifest.hidden_size == 12
@@ -377,15 +379,19 @@ def test_what_cannot_be_exported_is_refused_in_one_line(mistake, served, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("flags", "flag"),
-    [({"precision": "int8", "mixed": True}, "--mixed"), ({"precision": "fp16", "target": "cuda"}, "--target cuda")],
+    ("precision", "target", "mixed", "flag"),
+    [
+        ("int8", "--target cpu", True, "--mixed"),
+        ("fp16", "--target cuda", False, "--target cuda"),
+        ("fp32", "--engine openvino", False, "--engine openvino"),
+    ],
 )
-def test_other_ways_are_refused(flags, flag, served):
+def test_other_ways_are_refused(precision, target, mixed, flag, served):
     """Flags that only graphs of Bertline's follow are refused by name."""
     source = read_source(served[0] / "embedding/checkpoint")
 
     with pytest.raises(ValueError, match=f"^{flag} is not for a `roformer`: Optimum exports it"):
-        source.family.check(flags["precision"], flags.get("target", "cpu"), mixed=flags.get("mixed", False))
+        source.family.check(precision, target, mixed=mixed)
 
 
 def test_sparse_attention_is_refused(tmp_path):

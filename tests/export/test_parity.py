@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.parity import ParityError, check_parity
 from export.reporter import Reporter
 from export.source import read_source
@@ -33,7 +33,7 @@ def change_weight(source, target, is_chosen, change):
     change(values)
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     onnx.save(proto, target)
-    return ort_run(target)
+    return graph_run(target)
 
 
 @pytest.mark.parametrize("task", CHECKPOINTS)
@@ -41,7 +41,7 @@ def test_equal_outputs_pass(task, exported, references):
     """The largest difference of each output is reported."""
     known_task = exported[task].load_task()
 
-    differences = check_parity(known_task, references[task], ort_run(exported[task].model_path), atol=1e-4)
+    differences = check_parity(known_task, references[task], graph_run(exported[task].model_path), atol=1e-4)
 
     assert tuple(differences) == known_task.output_names
     assert all(0 <= difference <= 1e-4 for difference in differences.values())
@@ -87,7 +87,7 @@ def test_graph_that_is_wrong_at_the_last_position_only_is_refused(tmp_path, expo
 )
 def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
     """Outputs of another shape or name, and NaN, are errors."""
-    run = ort_run(exported["embedding"].model_path)
+    run = graph_run(exported["embedding"].model_path)
 
     with pytest.raises(ParityError, match="`sentence_embedding`"):
         check_parity(
@@ -97,7 +97,7 @@ def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
 
 def test_padding_is_not_compared(exported, references):
     """Outputs at padded positions may differ."""
-    run = ort_run(exported["spans"].model_path)
+    run = graph_run(exported["spans"].model_path)
 
     def with_noise(arrays):
         return {name: np.where(arrays["attention_mask"], logits, 7.0) for name, logits in run(arrays).items()}

@@ -14,7 +14,7 @@ from export.network import Network, Weights
 from export.quality import Evaluator, Quality, ReferenceOutputs, measure_quality
 from export.quality_gate import LEVELS, MAX_TIME, Decision, QualityError, QualityLimits, choose, closest
 from export.reporter import SILENT
-from export.session import ort_run
+from export.session import graph_run
 from export.source import read_source
 from export.targets import TARGETS
 from export.variant import GraphPrecision
@@ -331,7 +331,7 @@ def test_worst_examples_are_named(exported, checkpoints):
     """A quality lists the examples with the largest differences, by location."""
     task = exported["spans"].load_task()
     evaluation_set = random_ids(task)
-    run = ort_run(exported["spans"].model_path)
+    run = graph_run(exported["spans"].model_path)
 
     def wrong_where_long(arrays):
         sign = np.where(arrays["attention_mask"].sum(1, keepdims=True) > 28, -1, 1)

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.__main__ import ExportArguments
 from export.autotune.model_directory import read_graph
 from export.graph import build_graph
@@ -165,7 +165,7 @@ def check_vectors(directory, expected):
     network = Network(model.config, Weights.from_model(model), source.task)
     runs = [torch_run(model, source.task)]
     for variant in (GraphVariant(), GraphVariant(standard=True)):
-        runs.append(ort_run(build_graph(network, GraphPrecision(), variant)))
+        runs.append(graph_run(build_graph(network, GraphPrecision(), variant)))
     for run in runs:
         found = np.stack(predict(source.task, TEXTS, run))
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
@@ -244,9 +244,9 @@ def test_model_directories_know_the_size_of_their_vectors(folder, tmp_path):
     assert model.manifest.hidden_size == 8
     assert (settings.layers, settings.normalize) == (("dense tanh", "normalize", "dense identity"), False)
     assert Manifest.from_json(model.manifest.to_json()) == model.manifest
-    np.testing.assert_allclose(np.stack(predict(model.load_task(), TEXTS, ort_run(model.model_path))), expected, 1e-4)
+    np.testing.assert_allclose(np.stack(predict(model.load_task(), TEXTS, graph_run(model.model_path))), expected, 1e-4)
     network, precision = read_graph(model)
-    again = ort_run(build_graph(network, precision, GraphVariant()))
+    again = graph_run(build_graph(network, precision, GraphVariant()))
     np.testing.assert_allclose(np.stack(predict(network.task, TEXTS, again)), expected, 1e-4)
     assert "linear layer (tanh), of length 1, linear layer (identity)" in (model.path / "README.md").read_text()
     assert {str(path.relative_to(model.path)) for path in model.path.rglob("*.json")} <= {*INTEROP_FILES, *OURS}
@@ -263,7 +263,7 @@ def test_int8_vectors_after_dense(folder):
     source = read_source(directory)
     model = source.load_model()
     network = Network(model.config, Weights.from_model(model), source.task)
-    run = ort_run(build_graph(network, GraphPrecision(matmul="dynamic int8"), GraphVariant()))
+    run = graph_run(build_graph(network, GraphPrecision(matmul="dynamic int8"), GraphVariant()))
 
     found, expected = (
         np.stack(predict(source.task, TEXTS, run)),
@@ -283,7 +283,7 @@ def test_fp16_vectors(folder, modules, standard):
     source = read_source(directory)
     model = source.load_model()
     network = Network(model.config, Weights.from_model(model), source.task)
-    run = ort_run(build_graph(network, FP16, GraphVariant(standard=standard)))
+    run = graph_run(build_graph(network, FP16, GraphVariant(standard=standard)))
 
     found = np.stack(predict(source.task, TEXTS, run))
 
@@ -300,7 +300,7 @@ def test_fp16_sums_do_not_overflow(tmp_path, save_checkpoint, standard):
     with torch.no_grad():
         model.bert.layers[-1].output_norm.bias += 300
     network = Network(model.config, Weights.from_model(model), source.task)
-    run = ort_run(build_graph(network, FP16, GraphVariant(standard=standard)))
+    run = graph_run(build_graph(network, FP16, GraphVariant(standard=standard)))
     ids = np.random.default_rng(0).integers(5, 60, (2, 512), dtype=np.int32)
     mask = (np.arange(512) < [[512], [300]]).astype(np.int32)
     arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
@@ -330,7 +330,7 @@ def test_prompts_of_the_library(folder, tmp_path, default):
     directory = folder(config=config)
     model = export_checkpoint(directory, tmp_path / "vectors/1", UNTUNED)
     theirs = library.SentenceTransformer(str(directory), device="cpu", local_files_only=True)
-    run = ort_run(model.model_path)
+    run = graph_run(model.model_path)
 
     for name in (None, "query", "document"):
         task = replace(model.load_task(), prompt_name=name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.evaluation_set import ExportData
 from tasks.batching import predict
 from tasks.small_vectors import FORMATS
@@ -39,7 +39,7 @@ def test_scales_are_of_the_graph(exported):
     small = directory.manifest.small_vectors
     rows = [json.loads(line) for line in dev.read_text("utf-8").splitlines()]
     task = directory.load_task().with_settings(normalize=True)
-    vectors = np.array(predict(task, [row["text"] for row in rows], ort_run(directory.path / "model.onnx")))
+    vectors = np.array(predict(task, [row["text"] for row in rows], graph_run(directory.path / "model.onnx")))
 
     assert len(small.scales) == len(small.lengths) == directory.manifest.hidden_size
     assert np.mean(np.abs(vectors / np.array(small.scales)) <= 127.5) > 0.99
@@ -52,7 +52,7 @@ def test_scores_are_spearman_with_such_vectors(exported):
     directory, dev = exported
     rows = [json.loads(line) for line in dev.read_text("utf-8").splitlines()]
     task = directory.load_task().with_settings(normalize=True)
-    run = ort_run(directory.path / "model.onnx")
+    run = graph_run(directory.path / "model.onnx")
     first, second = (
         np.where(np.array(predict(task, [row[name] for row in rows], run)) > 0, 1, -1) for name in ("text", "text_pair")
     )

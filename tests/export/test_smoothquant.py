@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as np_arrays
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.autotune.model_directory import read_graph, tune_model_directory
 from export.autotune.workload import Workload
 from export.calibrate import calibrate, largest_by_channel
@@ -99,7 +99,7 @@ def test_smoothquant_supports_all_variants(name, checkpoints, random_batch):
     mask = inputs["attention_mask"].astype(bool) if network.task.token_outputs else ...
 
     def outputs(precision, variant):
-        return ort_run(build_graph(network, precision, variant))(inputs)[key][mask]
+        return graph_run(build_graph(network, precision, variant))(inputs)[key][mask]
 
     mixed = replace(SMOOTHQUANT, fp32_layers=("bert.layers.0.qkv", "bert.layers.1.intermediate"))
     for precision in (SMOOTHQUANT, mixed):

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.models import MLMTransformer, SpladePooling
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
@@ -45,7 +45,7 @@ def library_weights(folder, texts=TEXTS, **options):
 def served_weights(directory, texts=TEXTS, **options):
     """Return the vectors of an exported graph, [texts, vocabulary]."""
     task = directory.load_task()
-    run = ort_run(directory.path / "model.onnx", execution=directory.manifest.execution)
+    run = graph_run(directory.path / "model.onnx", execution=directory.manifest.execution)
     dense = np.zeros((len(texts), directory.manifest.vocab_size), np.float32)
     for row, vector in zip(dense, predict(task, texts, run), strict=True):
         row[vector.indices] = vector.values
@@ -280,7 +280,7 @@ def test_graphs_of_all_families(kind, tmp_path):
         model = source.load_model().eval()
         network = Network(model.config, Weights.from_model(model), source.task)
         for precision, atol in ((GraphPrecision(), 1e-4), (GraphPrecision(matmul="fp16"), 0.05)):
-            run = ort_run(build_graph(network, precision, GraphVariant()))
+            run = graph_run(build_graph(network, precision, GraphVariant()))
             for rows, length in ((1, 1), (2, 20), (5, 40)):
                 ids, mask, types = batch(kind, rows, length)
                 expected = library_pooling(

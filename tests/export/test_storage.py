@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.network import Weights
@@ -37,7 +37,7 @@ def test_weights_are_in_a_second_file(large, exported, random_batch):
     assert {(item.location, item.offset % 4096) for item in places} == {(DATA_FILE, 0)}
     onnx.checker.check_model(str(large.model_path))
     arrays = random_batch(3, 9)
-    found, expected = (ort_run(model.model_path)(arrays) for model in (large, exported["embedding"]))
+    found, expected = (graph_run(model.model_path)(arrays) for model in (large, exported["embedding"]))
     np.testing.assert_array_equal(found["sentence_embedding"], expected["sentence_embedding"])
 
 
@@ -63,13 +63,13 @@ def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_fi
     config = ExportConfig(precision=precision, tune=False)
     before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
-    expected = ort_run(before.model_path)(arrays)["logits"]
+    expected = graph_run(before.model_path)(arrays)["logits"]
 
     tune_model_directory(before.path, Workload((3, 9), 65))
 
     after = read_model_directory(before.path)
     mask = arrays["attention_mask"].astype(bool)
-    found = ort_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
+    found = graph_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
     assert DATA_FILE in after.manifest.files
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
 

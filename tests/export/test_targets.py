@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MethodType
 from typing import get_args
 
 import numpy as np
@@ -10,13 +11,15 @@ import onnx
 import onnxruntime
 import pytest
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import read_graph, tune_model_directory
-from export.autotune.search import autotune
+from export.autotune.search import able_targets, autotune
 from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
+from export.quality import Evaluator
+from export.reporter import Reporter
 from export.session import check_provider
-from export.targets import TARGETS, TargetName, default_configuration, target_named, target_of
+from export.targets import TARGETS, TargetName, default_configuration, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision, GraphVariant
 from tasks.manifest import Execution, Precision
 from tasks.model_directory import read_model_directory
@@ -50,7 +53,7 @@ def stand_in(monkeypatch):
 
 def test_targets_list_precisions():
     """Every target supports a precision or gives a reason why not."""
-    assert set(TARGETS) == set(get_args(TargetName))
+    assert {target.name for target in TARGETS.values()} == set(get_args(TargetName))
     for target in TARGETS.values():
         assert {*target.matmul_precisions, *target.unsupported} == set(get_args(Precision))
         assert target_of(target.execution) is target
@@ -58,49 +61,91 @@ def test_targets_list_precisions():
     assert target_of(Execution(provider=TENSORRT)).name == "cuda"
     with pytest.raises(ValueError, match="no export target uses `X`"):
         target_of(Execution(provider="X"))
-    with pytest.raises(ValueError, match=r"unknown target: `tpu` \(one of: cpu, cuda, openvino\)"):
-        target_named("tpu")
 
 
 @pytest.mark.parametrize(
-    ("target", "precision", "reason"),
-    [("cpu", "fp16", "use fp32 or int8"), ("openvino", "fp16", "use fp32 or int8"), ("cuda", "int8", "use fp16")],
+    ("arguments", "providers"),
+    [
+        (("cpu",), [CPU, OPENVINO]),
+        (("cpu", "onnxruntime"), [CPU]),
+        (("cpu", "openvino"), [OPENVINO]),
+        (("cuda",), [CUDA]),
+    ],
 )
-def test_unsupported_precisions_are_refused(target, precision, reason, checkpoints, tmp_path):
+def test_engines_that_compete(arguments, providers):
+    """On CPUs all engines compete, unless one is chosen."""
+    assert [target.provider for target in targets_for(*arguments)] == providers
+
+
+def test_engines_that_are_not_installed_do_not_compete(monkeypatch):
+    """OpenVINO is optional."""
+    monkeypatch.setattr("export.targets.has_openvino", lambda: False)
+    assert [target.provider for target in targets_for("cpu")] == [CPU]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tpu",), r"unknown target: `tpu` \(one of: cpu, cuda\)$"),
+        (("openvino",), r"unknown target: `openvino` \(one of: cpu, cuda\); use --engine openvino"),
+        (("cpu", "tvm"), r"unknown engine: `tvm` \(one of: auto, onnxruntime, openvino\)"),
+        (("cuda", "openvino"), "--engine openvino does not run on --target cuda; use --engine onnxruntime"),
+    ],
+)
+def test_unknown_targets_and_engines(arguments, message):
+    """Errors list the known names, or name the flag that works."""
+    with pytest.raises(ValueError, match=message):
+        targets_for(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision", "reason"),
+    [
+        ({"target": "cpu"}, "fp16", "use fp32 or int8"),
+        ({"engine": "openvino"}, "fp16", "use fp32 or int8"),
+        ({"target": "cuda"}, "int8", "use fp16"),
+    ],
+)
+def test_unsupported_precisions_are_refused(flags, precision, reason, checkpoints, tmp_path):
     """An unsupported precision is an error before anything is read."""
+    [(flag, value)] = flags.items()
     with pytest.raises(
-        ValueError, match=f"--target {target} does not support --precision {precision}: .*{reason}"
+        ValueError, match=f"--{flag} {value} does not support --precision {precision}: .*{reason}"
     ) as refused:
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target=target, precision=precision))
+        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(**flags, precision=precision))
 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("target", ["cuda", "openvino"])
-def test_missing_provider_is_named_first(target, tmp_path, monkeypatch):
+def test_missing_provider_is_named_first(tmp_path, monkeypatch):
     """A missing provider is an error that lists the available ones and the needed package."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
-    provider = TARGETS[target].provider
 
-    with pytest.raises(
-        ValueError, match=rf"not installed: `{provider}` \(available: {CPU}\); pip uninstall"
-    ) as refused:
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target=target))
+    with pytest.raises(ValueError, match=rf"not installed: `{CUDA}` \(available: {CPU}\); pip uninstall") as refused:
+        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target="cuda"))
 
-    assert PACKAGES[provider] in str(refused.value)
+    assert PACKAGES[CUDA] in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_missing_engine_is_named_first(tmp_path, monkeypatch):
+    """A missing engine is an error that names its package."""
+    monkeypatch.setattr("tasks.providers.find_spec", lambda name: None)
+
+    with pytest.raises(ValueError, match=r"engine is not installed: `openvino`; pip install openvino$"):
+        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(engine="openvino"))
 
 
 def test_tuning_needs_the_provider_of_the_model_directory(exported, tmp_path, monkeypatch):
     """Tuning does not replace a missing provider by another one."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     directory = exported["embedding"]
-    manifest = replace(directory.manifest, execution=Execution(provider=OPENVINO))
+    manifest = replace(directory.manifest, execution=Execution(provider=CUDA))
     monkeypatch.setattr(
         "export.autotune.model_directory.read_model_directory", lambda path: replace(directory, manifest=manifest)
     )
 
-    with pytest.raises(ValueError, match=f"not installed: `{OPENVINO}`"):
+    with pytest.raises(ValueError, match=f"not installed: `{CUDA}`"):
         tune_model_directory(directory.path, Workload((5,), 65))
 
 
@@ -126,13 +171,15 @@ def test_provider_that_does_not_start_is_an_error(monkeypatch):
     [
         ("cpu", GraphPrecision(), f"{FUSED} {EXECUTION}"),
         ("cpu", STATIC, f"attention skip_layer_norm bias_gelu standard {EXECUTION}"),
-        ("openvino", STATIC, "attention max_batch_tokens num_threads"),
+        ("openvino", STATIC, "attention floats max_batch_tokens num_threads"),
+        ("openvino", GraphPrecision(), "attention max_batch_tokens num_threads"),
         ("cuda", GraphPrecision(), f"{FUSED} max_batch_tokens"),
         ("cuda", GraphPrecision(matmul="fp16"), f"{FUSED} provider max_batch_tokens"),
     ],
 )
-def test_alternatives(target, precision, expected):
+def test_alternatives(target, precision, expected, monkeypatch):
     """Each target has its own fields to tune, and their values include the default."""
+    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))
     found = dict(TARGETS[target].alternatives(precision, num_cores=4))
 
     assert list(found) == expected.split()
@@ -192,9 +239,9 @@ def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
     assert types >= {"Attention", "SkipLayerNormalization", "EmbedLayerNormalization", "BiasGelu"}
     assert [(CUDA, dict(PROVIDER_OPTIONS[CUDA]))] in stand_in
 
-    before = ort_run(exported.model_path)(random_batch(3, 8))["logits"]
+    before = graph_run(exported.model_path)(random_batch(3, 8))["logits"]
     tune_model_directory(exported.path, Workload((5, 9, 7), 65))
-    after = ort_run(exported.model_path)(random_batch(3, 8))["logits"]
+    after = graph_run(exported.model_path)(random_batch(3, 8))["logits"]
     np.testing.assert_allclose(after, before, atol=0.01)
 
 
@@ -218,38 +265,145 @@ def texts_file(tmp_path, texts):
     return path
 
 
-def test_export_for_openvino(checkpoints, tmp_path, stand_in, texts_file):
-    """The graph has standard operators only, and can be tuned."""
-    config = ExportConfig(target="openvino", precision="int8", tune=False)
-    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
-    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=ExportData(texts=texts_file))
+@pytest.fixture
+def for_openvino():
+    config = ExportConfig(engine="openvino", precision="int8", tune=False)
+    return replace(config, limits=replace(config.limits, min_cosine=0.9))
 
-    assert exported.manifest.execution.provider == OPENVINO
-    assert exported.manifest.provenance["versions"]["onnxruntime-openvino"] == onnxruntime.__version__
-    model = onnx.load(exported.model_path)
-    assert {node.domain for node in model.graph.node} == {""}
-    tune_model_directory(exported.path, Workload((5, 9, 7), 65))
+
+def outputs_of(directory, execution, arrays):
+    return graph_run(directory.graph_path(execution), execution=execution)(arrays)
+
+
+def test_export_for_openvino(checkpoints, tmp_path, for_openvino, texts_file, random_batch):
+    """The directory has a graph for each engine, both judged, with standard operators only in OpenVINO's."""
+    exported = export_checkpoint(
+        checkpoints["plain"], tmp_path / "plain/1", for_openvino, data=ExportData(texts=texts_file)
+    )
+
+    manifest = exported.manifest
+    assert (manifest.execution.provider, manifest.fallback) == (OPENVINO, default_configuration().execution)
+    assert {"openvino", "onnxruntime"} <= manifest.provenance["versions"].keys()
+    assert {"model.onnx", "model.openvino.onnx"} <= manifest.files.keys()
+    assert {node.domain for node in onnx.load(exported.model_path).graph.node} == {""}
+    assert {"static int8", "static int8, ONNX Runtime"} <= manifest.scores["quality"].keys()
+    assert "OpenVINO runs batches" in (exported.path / "README.md").read_text("utf-8")
+    name, fallback = task_output(exported), outputs_of(exported, manifest.fallback, random_batch(3, 8))
+    found = outputs_of(exported, manifest.execution, random_batch(3, 8))
+    np.testing.assert_allclose(found[name], fallback[name], atol=0.05)
+
+
+def task_output(directory):
+    return directory.manifest.outputs[0]
+
+
+@pytest.mark.parametrize(("engine", "has_both"), [("openvino", True), ("onnxruntime", False)])
+def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_openvino, texts_file):
+    """Tuning takes the engine that it is told, and leaves no graph that the manifest does not name."""
+    data = ExportData(texts=texts_file)
+    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", for_openvino, data=data)
+    tune_model_directory(exported.path, Workload((5, 9, 7), 65), engine=engine)
     again = read_model_directory(exported.path)
-    assert again.manifest.execution.provider == OPENVINO
+
+    assert again.manifest.execution.engine == engine
+    assert (again.manifest.fallback is not None) == has_both
+    assert (exported.path / "model.openvino.onnx").exists() == has_both
     assert read_graph(again)[1] == STATIC
 
 
-def test_openvino_needs_texts_for_int8(checkpoints, tmp_path, stand_in):
-    """Without texts, int8 for OpenVINO is an error, as it cannot be calibrated."""
-    with pytest.raises(ValueError, match="--target openvino supports static int8 only; give --train or --texts"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(target="openvino", precision="int8"))
-
-
-@pytest.mark.skipif(OPENVINO not in onnxruntime.get_available_providers(), reason="needs onnxruntime-openvino")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_openvino_itself(precision, checkpoints, tmp_path, texts_file):
-    """With OpenVINO installed, a graph is exported and tuned."""
-    config = ExportConfig(target="openvino", precision=precision)
+@pytest.mark.parametrize("faster", [CPU, OPENVINO])
+def test_the_faster_engine_is_chosen(faster, precision, checkpoints, tmp_path, texts_file, monkeypatch):
+    """With both engines, the export takes the faster one; ONNX Runtime's graph is written in any case."""
+
+    def seconds(self, configuration, precision=None):
+        return 1.0 if configuration.execution.provider == faster else 1.5
+
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
+    config = ExportConfig(precision=precision)
     config = replace(config, limits=replace(config.limits, min_cosine=0.9))
     data = ExportData(texts=texts_file)
-    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=data)
+    manifest = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=data).manifest
 
-    assert {trial["name"] for trial in exported.manifest.provenance["graph"]["trials"]} >= {
-        "attention",
-        "max_batch_tokens",
-    }
+    assert manifest.execution.provider == faster
+    assert (manifest.fallback is None) == (faster == CPU)
+    names = {trial["name"] for trial in manifest.provenance["graph"]["trials"]}
+    assert {"attention", "OpenVINO attention", "OpenVINO max_batch_tokens"} <= names
+
+
+def test_a_small_gain_keeps_onnx_runtime(exported, monkeypatch):
+    """An engine that is hardly faster is not worth a second graph."""
+    network, _ = read_graph(exported["embedding"])
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration: 1.0 if configuration.execution.provider == OPENVINO else 1.015,
+    )
+
+    best, _ = autotune(
+        network, GraphPrecision(), Workload((5,), 65), num_cores=2, target=TARGETS["cpu"], rivals=[TARGETS["openvino"]]
+    )
+
+    assert best == default_configuration()
+
+
+def test_an_engine_that_misses_the_limits_is_left(checkpoints, tmp_path, texts_file, monkeypatch):
+    """If OpenVINO's graph is faster but loses too much quality, ONNX Runtime's is written."""
+    seconds = {OPENVINO: 1.0, CPU: 1.5}
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration, precision=None: seconds[configuration.execution.provider],
+    )
+    real = Evaluator.measure_run
+
+    def measure_run(self, name, run, **options):
+        if isinstance(getattr(run, "func", None), MethodType):  # OpenVINO's
+            return real(self, name, lambda arrays: {key: -value for key, value in run(arrays).items()}, **options)
+        return real(self, name, run, **options)
+
+    monkeypatch.setattr(Evaluator, "measure_run", measure_run)
+    config = ExportConfig(precision="int8")
+    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
+    lines = []
+    exported = export_checkpoint(
+        checkpoints["plain"],
+        tmp_path / "plain/1",
+        config,
+        data=ExportData(texts=texts_file),
+        reporter=Reporter(lines.append),
+    )
+
+    assert exported.manifest.execution.engine == "onnxruntime"
+    assert not (exported.path / "model.openvino.onnx").exists()
+    assert any("misses the limits, so another one is written" in line for line in lines)
+
+
+def test_openvino_needs_texts_for_int8(checkpoints, tmp_path, for_openvino):
+    """Without texts, int8 for OpenVINO is an error, as it cannot be calibrated."""
+    with pytest.raises(ValueError, match="--engine openvino supports static int8 only; give --train or --texts"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", for_openvino)
+
+
+def test_dynamic_int8_stays_in_onnx_runtime(exported, tmp_path):
+    """A graph that OpenVINO does not run is tuned for ONNX Runtime, and refused where only OpenVINO is wanted."""
+    network, _ = read_graph(exported["embedding"])
+    targets = targets_for("cpu")
+
+    assert able_targets(targets, network, GraphPrecision(matmul="dynamic int8")) == [TARGETS["cpu"]]
+    with pytest.raises(ValueError, match="--engine openvino does not run dynamic int8; use --engine onnxruntime"):
+        able_targets(targets[1:], network, GraphPrecision(matmul="dynamic int8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("task", ["embedding", "classification", "spans", "masked-lm", "tagging"])
+def test_openvino_itself(precision, task, checkpoints, tmp_path, texts_file, random_batch):
+    """Each task's graph is tuned for OpenVINO, and its outputs are those of ONNX Runtime."""
+    config = ExportConfig(engine="openvino", precision=precision)
+    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
+    exported = export_checkpoint(checkpoints[task], tmp_path / "x/1", config, data=ExportData(texts=texts_file))
+
+    manifest = exported.manifest
+    arrays = random_batch(3, 8)
+    fallback, found = (outputs_of(exported, item, arrays) for item in (manifest.fallback, manifest.execution))
+    for name in exported.load_task().output_names:
+        np.testing.assert_allclose(found[name], fallback[name], atol=0.1 if precision == "int8" else 1e-4)

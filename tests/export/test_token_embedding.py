@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from export import ExportConfig, QualityLimits, export_checkpoint, ort_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.evaluation_set import ExportData
 from export.quality_gate import QualityError
 from export.reporter import Reporter
@@ -119,7 +119,7 @@ def served_vectors(directory, texts=TEXTS, **options):
     """Return the vectors of an exported graph for each text, all texts in one batch."""
     task = directory.load_task()
     task = type(task)(task.tokenizer, task.settings, **options)
-    run = ort_run(directory.model_path, execution=directory.manifest.execution)
+    run = graph_run(directory.model_path, execution=directory.manifest.execution)
     return [item.vectors for item in predict(task, texts, run)]
 
 
@@ -180,7 +180,7 @@ def test_ranking_is_maxsim(folder, tmp_path):
     directory = export_checkpoint(checkpoint, tmp_path / "models/colbert/1", UNTUNED)
     ranking = create_ranking(directory.load_task())
 
-    (scores,) = predict(ranking, [RankingExample("the bakery", tuple(TEXTS[:3]))], ort_run(directory.model_path))
+    (scores,) = predict(ranking, [RankingExample("the bakery", tuple(TEXTS[:3]))], graph_run(directory.model_path))
 
     query = pylate_vectors(checkpoint, "the bakery", is_query=True)
     documents = [pylate_vectors(checkpoint, text, is_query=False) for text in TEXTS[:2]]
@@ -250,7 +250,7 @@ def test_scores_of_long_documents(folder, tmp_path):
     directory = export_checkpoint(folder(), tmp_path / "models/colbert/1", UNTUNED, data=data)
 
     ranking = create_ranking(directory.load_task())
-    ranked = predict(ranking, [RankingExample(one, (other,)) for one, other in pairs], ort_run(directory.model_path))
+    ranked = predict(ranking, [RankingExample(one, (other,)) for one, other in pairs], graph_run(directory.model_path))
     expected = scipy.stats.spearmanr(LABELS, np.concatenate(ranked)).statistic
     assert directory.manifest.scores["quality"]["fp32"]["scores"]["spearman"] == pytest.approx(expected, abs=1e-4)
     assert not directory.manifest.truncate
@@ -340,7 +340,7 @@ def test_masks_that_no_token_attends_to(kind, tmp_path):
     expected = reference_outputs(reference, "embedding", ids.clamp(min=5), mask, types)["last_hidden_state"]
 
     arrays = {"input_ids": ids.clamp(min=5), "attention_mask": mask, "token_type_ids": types}
-    found = ort_run(directory.model_path)({name: item.numpy().astype(np.int32) for name, item in arrays.items()})
+    found = graph_run(directory.model_path)({name: item.numpy().astype(np.int32) for name, item in arrays.items()})
 
     np.testing.assert_allclose(found["token_embeddings"], expected, atol=1e-4)
 

@@ -15,7 +15,7 @@ from export.calibrate import calibrate
 from export.graph import build_graph
 from export.linear import LinearLayers
 from export.network import Network, Range, Weights, to_int8
-from export.session import ort_run
+from export.session import graph_run
 from export.source import read_source
 from export.storage import save_graph
 from export.variant import Attention, GraphPrecision, GraphVariant
@@ -59,7 +59,7 @@ def networks(checkpoints):
 
 def outputs(network, precision, variant, arrays):
     """Return the outputs at unpadded positions."""
-    found = ort_run(build_graph(network, precision, variant))(arrays)
+    found = graph_run(build_graph(network, precision, variant))(arrays)
     mask = arrays["attention_mask"].astype(bool) if network.task.token_outputs else ...
     return {name: value[mask] for name, value in found.items()}
 
@@ -90,7 +90,7 @@ def test_static_int8_does_not_depend_on_the_batch(name, networks, random_batch):
     key = network.task.output_names[0]
 
     def difference(matmul):
-        run = ort_run(build_graph(network, GraphPrecision(matmul=matmul), GraphVariant()))
+        run = graph_run(build_graph(network, GraphPrecision(matmul=matmul), GraphVariant()))
         together = run(arrays)[key][-1]
         return np.abs((together[:num_tokens] if network.task.token_outputs else together) - run(alone)[key][0]).max()
 
@@ -109,7 +109,7 @@ def test_sums_of_integers_are_exact_on_every_cpu(matmul, standard, networks):
     graph.output("y", layers.apply("layer", "x"))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy")
 
-    (sums,) = ort_run(graph.model([x], [y]))({"x": np.full((8, 64), 255, np.float32)}).values()
+    (sums,) = graph_run(graph.model([x], [y]))({"x": np.full((8, 64), 255, np.float32)}).values()
 
     np.testing.assert_allclose(sums, 64 * 255, rtol=1e-5)
 
@@ -234,7 +234,7 @@ def test_fp16_is_close_to_fp32(name, standard, networks, random_batch):
 
 def test_padding_has_no_effect_in_half_precision(networks, random_batch):
     """Padded tokens do not change the outputs, and the mask is finite in fp16."""
-    run = ort_run(build_graph(networks["plain"], GraphPrecision(matmul="fp16"), GraphVariant()))
+    run = graph_run(build_graph(networks["plain"], GraphPrecision(matmul="fp16"), GraphVariant()))
     arrays = random_batch(3, 12)
     other = arrays | {"input_ids": np.where(arrays["attention_mask"] == 1, arrays["input_ids"], 7)}
 

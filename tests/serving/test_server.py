@@ -15,7 +15,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.codec_pool import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
 from serving.core.encoding import TextEncoder
 from serving.core.models import Model
-from serving.core.session import SessionRun
+from serving.core.onnx_runtime import OnnxRuntimeRun
 from serving.endpoints import tokenize as tokenize_module
 from serving.grpc_api.listening import MAX_STREAMS
 from serving.grpc_api.steps import code_of_cancellation
@@ -382,9 +382,9 @@ def test_drain_runs_out_of_grace(slow):
 def test_a_run_that_hangs_is_aborted(slow_models, monkeypatch):
     """A hanging run is INTERNAL and makes the server NOT_SERVING until it ends, and later calls are answered."""
     aborted = queue.Queue()
-    abort = SessionRun.abort
+    abort = OnnxRuntimeRun.abort
     monkeypatch.setattr(
-        SessionRun, "abort", lambda run: aborted.put(run)
+        OnnxRuntimeRun, "abort", lambda run: aborted.put(run)
     )  # so that it hangs until the test has seen the health status
     monkeypatch.setattr("serving.server.MONITOR_S", 0.001)
     with serve(slow_models, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:

@@ -75,7 +75,8 @@ def test_round_trip(directory, tokenizer):
     model = read_model_directory(str(directory))
     task = model.load_task()
 
-    assert model == ModelDirectory(path=directory, manifest=make_manifest(task.name, model.manifest.files))
+    manifest = make_manifest(task.name, model.manifest.files)
+    assert model == ModelDirectory(path=directory, manifest=manifest, weight_files={"model.onnx": ()})
     assert Manifest.from_json(model.manifest.to_json()) == model.manifest
     assert model.model_path == directory / "model.onnx"
     assert task.settings == settings_from_dict(task.name, SETTINGS[task.name])
@@ -208,10 +209,10 @@ FIELDS = {
     5: ["opset", "hidden_size", "vocab_size"],
     "list": ["inputs", "outputs"],
     "strings": ["files"],
-    "object": ["settings", "execution", "provenance", "scores", "small_vectors"],
+    "object": ["settings", "execution", "provenance", "scores", "small_vectors", "fallback"],
     "bool": ["truncate"],
 }
-OPTIONAL = {"truncate", "small_vectors"}
+OPTIONAL = {"truncate", "small_vectors", "fallback"}
 VALUES = {
     "null": None,
     "bool": True,
@@ -229,7 +230,7 @@ WRONG = [
     for kind, fields in FIELDS.items()
     for field in fields
     for name, value in VALUES.items()
-    if (name != kind or field in ("task", "execution")) and (field, name) not in FITTING
+    if (name != kind or field in ("task", "execution", "fallback")) and (field, name) not in FITTING
 ]
 
 
@@ -283,9 +284,59 @@ def test_provider_options_are_read_as_written(directory):
     """Provider options are optional and read as they were written."""
     assert read_model_directory(directory).manifest.execution.provider_options == {}
 
-    execution = Execution(provider="OpenVINOExecutionProvider", provider_options={"device_type": "CPU"})
+    execution = Execution(provider="CUDAExecutionProvider", provider_options={"use_tf32": "0"})
     change(directory, execution=asdict(execution))
     assert read_model_directory(directory).manifest.execution == execution
+
+
+OLD_OPENVINO = "OpenVINOExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"device_type": "CPU", "load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
+            Execution(provider="OpenVINO"),
+        ),
+        (
+            {"load_config": '{"CPU": {"NUM_STREAMS": 3}}'},
+            Execution(provider="OpenVINO", provider_options={"NUM_STREAMS": "3"}, floats="bf16"),
+        ),
+    ],
+)
+def test_models_for_the_openvino_provider(directory, options, expected):
+    """Models exported for ONNX Runtime's provider of OpenVINO run in OpenVINO itself, with the same options."""
+    change(directory, execution={"provider": OLD_OPENVINO, "provider_options": options, "max_batch_tokens": 512})
+
+    assert read_model_directory(directory).manifest.execution == expected
+
+
+@pytest.mark.parametrize("text", ["ov.json", "[1]", '{"CPU": 1}'])
+def test_malformed_options_of_the_openvino_provider(directory, text):
+    """Malformed options of that provider are a one-line error."""
+    change(directory, execution={"provider": OLD_OPENVINO, "provider_options": {"load_config": text}})
+
+    assert "provider option `load_config` must be JSON, settings by device" in error_of(directory)
+
+
+def test_fallback_is_read_as_written(directory):
+    """The settings of the graph for ONNX Runtime beside OpenVINO's are read as they were written."""
+    execution, fallback = Execution(provider="OpenVINO", floats="bf16"), Execution(max_batch_tokens=256)
+    manifest = replace(read_model_directory(directory).manifest, execution=execution, fallback=fallback)
+    again = Manifest.from_json(manifest.to_json())
+
+    assert again == manifest
+    assert again.in_onnx_runtime == fallback
+    assert replace(again, fallback=None).in_onnx_runtime == Execution()
+
+
+def test_older_servers_read_what_they_know(directory):
+    """Manifests of models for ONNX Runtime have no keys that earlier versions refuse."""
+    values = json.loads(read_model_directory(directory).manifest.to_json())
+
+    assert not {"fallback", "truncate", "small_vectors"} & values.keys()
+    assert "floats" not in values["execution"]
 
 
 def test_wrong_task_and_settings(directory):

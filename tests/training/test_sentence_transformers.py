@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from export import ExportConfig, export_checkpoint, ort_run
+from export import ExportConfig, export_checkpoint, graph_run
 from tasks.batching import predict
 from tasks.embedding import EmbeddingSettings, dense_layer
 from tasks.files import sha256
@@ -110,7 +110,7 @@ def test_folders_are_trained_whole(library, folder, recipe, tmp_path, alone, poo
     assert all((after[name] - before[name]).abs().max() > 1e-4 for name in after)
     model = export_checkpoint(path, tmp_path / "models/vectors/1", ExportConfig(tune=False))
     np.testing.assert_allclose(
-        np.stack(predict(model.load_task(), TEXTS, ort_run(model.model_path))), vectors, atol=1e-5
+        np.stack(predict(model.load_task(), TEXTS, graph_run(model.model_path))), vectors, atol=1e-5
     )
     assert model.manifest.provenance["checkpoint"]["sha256"] == folder_digest(path)
 

@@ -27,19 +27,6 @@ def test_batch_equals_single_sequences(tmp_path):
         np.testing.assert_allclose(outputs["sentence_embedding"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_abort_before_the_run(tmp_path):
-    """An abort before the run starts is not lost, and affects that run only."""
-    write_model(tmp_path)
-    model = load_model(tmp_path / "tiny" / "1")
-    sequences = model.task.encode(["cat"])[0]
-    run = model.new_run()
-    run.abort()
-
-    with pytest.raises(Exception, match="terminate flag"):
-        model.compute(sequences, run)
-    assert len(model.compute(sequences, model.new_run())) == 1
-
-
 def test_shared_tokenizer(tmp_path):
     """Models with the same tokenizer file share one tokenizer, loaded once."""
     for version in ("1", "2"):
@@ -66,7 +53,7 @@ def test_execution(tmp_path, settings, max_batch_tokens, num_threads):
 
     assert model.max_batch_tokens == max_batch_tokens
     assert model.num_threads == num_threads
-    assert model.session._session.get_session_options().intra_op_num_threads == num_threads
+    assert model.session._graph._session.get_session_options().intra_op_num_threads == num_threads
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""Graphs in OpenVINO: their settings, aborts and errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tasks.manifest import Execution
+from tasks.openvino_graph import OpenVINOGraph, OpenVINORun, rounded_up
+from tasks.providers import OPENVINO
+from tests.serving.models import Weights, make_graph
+
+EXECUTION = Execution(provider=OPENVINO)
+
+
+def graph_of(passes=0, hidden_size=8, **settings):
+    weights = Weights.random(0, hidden_size, 1)
+    return OpenVINOGraph(make_graph("embedding", weights, passes).SerializeToString(), EXECUTION, **settings)
+
+
+def batch(size=2, length=5):
+    return {name: np.ones((size, length), np.int32) for name in ("input_ids", "attention_mask", "token_type_ids")}
+
+
+@pytest.mark.parametrize(("num_threads", "num_streams"), [(1, "4"), (2, "2"), (4, "1"), (9, "1")])
+def test_as_many_batches_as_there_are_cores_for(num_threads, num_streams):
+    """OpenVINO gets all cores of the server, and a stream for each batch that fits on them."""
+    settings = Execution(provider=OPENVINO, num_threads=num_threads).openvino_settings(4)
+
+    assert (settings["NUM_STREAMS"], settings["INFERENCE_NUM_THREADS"]) == (num_streams, "4")
+
+
+def test_options_of_a_manifest_win():
+    """Options of the manifest replace the settings, and the rest stays."""
+    execution = Execution(provider=OPENVINO, provider_options={"NUM_STREAMS": "7", "X": "y"}, floats="bf16")
+    settings = execution.openvino_settings(4)
+
+    assert settings["NUM_STREAMS"] == "7"
+    assert settings["X"] == "y"
+    assert settings["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert EXECUTION.openvino_settings(4)["INFERENCE_PRECISION_HINT"] == "f32"
+
+
+@pytest.mark.parametrize("values", [{"floats": "bf16"}, {"provider": OPENVINO, "floats": "fp8"}])
+def test_floats_are_for_openvino(values):
+    """Other floats than fp32 are bf16, and OpenVINO's."""
+    with pytest.raises(ValueError, match=r"execution\.floats must be fp32, or bf16 with OpenVINO: `"):
+        Execution(**values)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, 1), (15, 15), (16, 16), (17, 18), (32, 32), (33, 36), (67, 72), (511, 512), (512, 512)]
+)
+def test_sizes_of_batches(size, expected):
+    """Small sizes stay; larger ones are rounded up by less than an eighth."""
+    assert rounded_up(size) == expected
+    assert rounded_up(expected) == expected
+
+
+@pytest.mark.parametrize("task", ["embedding", "tagging", "classification"])
+@pytest.mark.parametrize(("size", "length"), [(1, 1), (3, 17), (17, 35), (33, 9)])
+def test_padding_changes_no_outputs(task, size, length):
+    """A batch of any shape has the outputs of ONNX Runtime, in the same shapes."""
+    model = make_graph(task, Weights.random(0, 8, 3), 0).SerializeToString()
+    rng = np.random.default_rng(0)
+    mask = (np.arange(length) < rng.integers(1, length, (size, 1), endpoint=True)).astype(np.int32)
+    arrays = {"attention_mask": mask, "input_ids": rng.integers(0, 9, mask.shape, np.int32), "token_type_ids": mask * 0}
+    graph = OpenVINOGraph(model, EXECUTION)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+    found = graph.run(graph.outputs, arrays)
+
+    for name, expected in zip(graph.outputs, session.run(graph.outputs, arrays), strict=True):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_are_copies():
+    """The outputs of one run stay as they are when the next one reuses its request."""
+    graph = graph_of()
+    first = graph.run(graph.outputs, batch())["sentence_embedding"]
+    before = first.copy()
+    graph.run(
+        graph.outputs, {name: array * 0 for name, array in batch().items()} | {"attention_mask": batch()["input_ids"]}
+    )
+
+    np.testing.assert_array_equal(first, before)
+
+
+def test_threads_have_requests_of_their_own():
+    """Runs at the same time do not mix their outputs."""
+    graph, found = graph_of(passes=20), {}
+    expected = {length: graph.run(graph.outputs, batch(2, length)) for length in (3, 30)}
+
+    def work(length):
+        found[length] = [graph.run(graph.outputs, batch(2, length)) for _ in range(50)]
+
+    threads = [threading.Thread(target=work, args=[length]) for length in expected]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for length, outputs in expected.items():
+        for item in found[length]:
+            np.testing.assert_allclose(item["sentence_embedding"], outputs["sentence_embedding"], rtol=1e-6)
+
+
+def test_abort_in_the_middle():
+    """An abort ends a run soon, and the graph computes the next one."""
+    graph = graph_of(passes=300, hidden_size=512)
+    run, started = OpenVINORun(), time.monotonic()
+    graph.run(graph.outputs, batch(64, 16))
+    many = batch(64, 1024)  # takes about 64 times as long
+    threading.Timer(0.02, run.abort).start()
+    short_s, started = time.monotonic() - started, time.monotonic()
+
+    with pytest.raises(RuntimeError, match=r"^Infer Request was canceled$"):
+        graph.run(graph.outputs, many, run)
+    assert time.monotonic() - started < 8 * short_s
+    run.abort()  # after its end, and without effect on the next run
+    assert graph.run(graph.outputs, batch())["sentence_embedding"].shape == (2, 512)
+
+
+def test_abort_before_the_run():
+    """An abort before the run begins is not lost, and affects that run only."""
+    graph, run = graph_of(), OpenVINORun()
+    run.abort()
+
+    with pytest.raises(RuntimeError, match="the run was aborted"):
+        graph.run(graph.outputs, batch(), run)
+    assert graph.run(graph.outputs, batch(), OpenVINORun())
+
+
+def test_weights_are_copied(tmp_path):
+    """Writing to the weights of a loaded graph changes no outputs."""
+    graph, path = make_graph("embedding", Weights.random(0, 8, 1), 0), tmp_path / "model.onnx"
+    onnx.save(graph, path, save_as_external_data=True, location="weights", size_threshold=0)
+    compiled = OpenVINOGraph(path, EXECUTION)
+    before = compiled.run(compiled.outputs, batch())
+    with (tmp_path / "weights").open("r+b") as file:
+        file.write(bytes((tmp_path / "weights").stat().st_size))
+
+    np.testing.assert_array_equal(
+        compiled.run(compiled.outputs, batch())["sentence_embedding"], before["sentence_embedding"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "options", "message"),
+    [
+        (b"garbage", {}, "Unable to read the model. Please check if the model format is supported"),
+        (None, {"NONSENSE": "1"}, "Unsupported property NONSENSE"),
+    ],
+)
+def test_errors_are_one_line(graph, options, message):
+    """A graph or option that OpenVINO refuses is an error in one line, which says why."""
+    graph = graph or make_graph("embedding", Weights.random(0, 8, 1), 0).SerializeToString()
+
+    with pytest.raises(ValueError, match=message) as refused:
+        OpenVINOGraph(graph, Execution(provider=OPENVINO, provider_options=options))
+    assert "\n" not in str(refused.value)
