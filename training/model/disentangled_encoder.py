@@ -286,12 +286,15 @@ class DisentangledLayer(Layer):
 class DisentangledEncoder(Encoder):
     """Encoder of DeBERTa v2 and v3."""
 
+    config: DisentangledConfig
     embeddings: DisentangledEmbeddings
 
     def __init__(self, config: DisentangledConfig, *, with_pooler: bool) -> None:
         nn.Module.__init__(self)  # embeddings and layers differ from BERT's
         self.config = config
         self.frozen = False
+        if config.conv_kernel_size:
+            self.unpackable = "its convolution reads neighbouring tokens"
         self.embeddings = DisentangledEmbeddings(config)
         self.layers = nn.ModuleList(DisentangledLayer(config, number) for number in range(config.num_hidden_layers))
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
@@ -299,11 +302,10 @@ class DisentangledEncoder(Encoder):
         if with_pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        if attention_mask_BL is not None and self.config.conv_kernel_size:  # the convolution sees no padding
-            x_BLD = x_BLD * attention_mask_BL[..., None].to(x_BLD.dtype)
-        mask, relative = padding_mask(attention_mask_BL), self.embeddings.relative_to(input_ids_BL.shape[1])
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None) -> Tensor:
+        if attention_mask is not None and self.config.conv_kernel_size:  # the convolution sees no padding
+            x_BLD = x_BLD * attention_mask[..., None].to(x_BLD.dtype)
+        mask, relative = padding_mask(attention_mask), self.embeddings.relative_to(x_BLD.shape[1])
         for layer in self.layers:
             x_BLD = layer(x_BLD, mask, relative)
         return x_BLD

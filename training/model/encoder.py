@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from training.model import cpu
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 from training.model.config import EncoderConfig
+from training.model.packing import Packing, find_packing
 
 
 class Dropout(nn.Dropout):
@@ -57,24 +58,35 @@ class Embeddings(nn.Module):
         self.projection = nn.Linear(size, config.hidden_size, bias=bias) if has_projection else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
+    def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor, position_ids_BL: Tensor | None = None) -> Tensor:
+        """Return the embeddings [B, L, D].
+
+        Args:
+            position_ids_BL: of packed rows; None for one text a row, as `position_ids` counts.
+        """
         x_BLD = self.word(input_ids_BL)
         if self.token_type is not None:
             has_types = self.token_type.num_embeddings > 1
             x_BLD = x_BLD + (self.token_type(token_type_ids_BL) if has_types else self.token_type.weight[0])
         if self.position is not None:
-            x_BLD = x_BLD + self.positions(self.position, input_ids_BL)
+            x_BLD = x_BLD + self.positions(self.position, input_ids_BL, position_ids_BL)
         if self.projects_first:
             return self.dropout(self.norm(x_BLD if self.projection is None else self.projection(x_BLD)))
         x_BLD = self.dropout(self.norm(x_BLD))
         return x_BLD if self.projection is None else self.projection(x_BLD)
 
-    def positions(self, table: nn.Embedding, input_ids_BL: Tensor) -> Tensor:
+    def positions(self, table: nn.Embedding, input_ids_BL: Tensor, position_ids_BL: Tensor | None) -> Tensor:
         """Return the position embeddings, [L, D] or [B, L, D]."""
-        if self.padding_id is None:
+        if self.padding_id is None and position_ids_BL is None:
             return table.weight[: input_ids_BL.shape[1]]
+        return table(self.position_ids(input_ids_BL) if position_ids_BL is None else position_ids_BL)
+
+    def position_ids(self, input_ids_BL: Tensor) -> Tensor:
+        """Return the row of each token in the table of positions, [B, L]."""
+        if self.padding_id is None:
+            return torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device).expand_as(input_ids_BL)
         is_token_BL = (input_ids_BL != self.padding_id).long()
-        return table(self.padding_id + is_token_BL.cumsum(1) * is_token_BL)
+        return self.padding_id + is_token_BL.cumsum(1) * is_token_BL
 
 
 class Layer(nn.Module):
@@ -138,9 +150,16 @@ def attend(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, *, training: 
     return context_BHLK.transpose(1, 2).flatten(2)
 
 
-def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:
-    """Return the mask [B, 1, 1, L] that keeps tokens from attending to padding; None without padding."""
-    return None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
+def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Return the mask [B, 1, 1, L] that keeps tokens from attending to padding; None without padding.
+
+    Args:
+        attention_mask: [B, L]; or [B, L, L], queries by keys, which becomes [B, 1, L, L].
+    """
+    if attention_mask is None:
+        return None
+    mask = attention_mask.bool()[:, None]
+    return mask if mask.dim() == 4 else mask[:, :, None]
 
 
 def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> Tensor:
@@ -164,8 +183,14 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> 
 class Encoder(nn.Module):
     """Embeddings, layers and pooler, below every head."""
 
+    packs = False
+    """True to pack short texts in training (see `training.model.packing`); the training loop sets it."""
+    unpackable = ""
+    """Reason why texts cannot share rows; empty if they can."""
+
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()
+        self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layer_weights))
         self.num_passes = config.num_hidden_layers // config.num_layer_weights
@@ -183,19 +208,33 @@ class Encoder(nn.Module):
             attention_mask_BL: 1 for tokens and 0 for padding; None for no padding.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.encode(input_ids_BL, attention_mask_BL, token_type_ids_BL)
+            packing = self._find_packing(attention_mask_BL)
+            if packing is None:
+                return self.encode(self.embeddings(input_ids_BL, token_type_ids_BL), attention_mask_BL)
+            inputs = input_ids_BL, token_type_ids_BL, self.embeddings.position_ids(input_ids_BL)
+            x_PRD = self.embeddings(*(packing.pack(values_BL) for values_BL in inputs))
+            return packing.unpack(self.encode(x_PRD, packing.mask()))
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        """Compute embeddings and layers, with gradients or without; other families have layers of their own."""
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
+    def _find_packing(self, attention_mask_BL: Tensor | None) -> Packing | None:
+        if attention_mask_BL is None or not (self.packs and self.training):
+            return None
+        return find_packing(attention_mask_BL, self.config)
+
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Compute the layers; other families have layers of their own.
+
+        Args:
+            x_BLD: embeddings.
+            attention_mask: as for `padding_mask`.
+        """
+        mask = self.attention_bias(attention_mask, x_BLD.shape[1])
         for layer in [*self.layers] * self.num_passes:
             x_BLD = layer(x_BLD, mask)
         return x_BLD
 
-    def attention_bias(self, attention_mask_BL: Tensor | None, length: int) -> Tensor | None:
+    def attention_bias(self, attention_mask: Tensor | None, length: int) -> Tensor | None:
         """Return the padding mask or, with relative positions, floats [B, H, L, L] to add to the scores."""
-        mask = padding_mask(attention_mask_BL)
+        mask = padding_mask(attention_mask)
         if self.relative_bias is None:
             return mask
         buckets_LL = distance_buckets(length, self.relative_bias.num_embeddings).to(self.relative_bias.weight.device)

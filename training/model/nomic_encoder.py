@@ -97,15 +97,17 @@ class NomicLayer(nn.Module):
 class NomicEncoder(Encoder):
     """Encoder of Nomic BERT."""
 
+    config: NomicBertConfig
+
     def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=with_pooler)
-        self.config = config
+        if config.scales_positions:
+            self.unpackable = "its positions depend on the length of a text"
         self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1], input_ids_BL.device)
-        mask = padding_mask(attention_mask_BL)
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None) -> Tensor:
+        rotation = self.rotation(attention_mask, x_BLD.shape[1], x_BLD.device)
+        mask = padding_mask(attention_mask)
         for layer in self.layers:
             x_BLD = layer(x_BLD, rotation, mask)
         return x_BLD
