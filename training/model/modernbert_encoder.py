@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tasks.schema import Bounds, check_choice
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 from training.model.config import SIZE
-from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask
+from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask, row_length
+from training.model.packing import Packing
 from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
@@ -120,16 +121,19 @@ class ModernBertLayer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, packing: Packing | None = None
+    ) -> Tensor:
         """Compute the layer.
 
         Args:
             rotation: cosine and sine of `rotary_table`.
             mask: bool, as for `training.model.encoder.Layer`.
+            packing: as there.
         """
         context_BLD = rotary_attention(
             self.qkv(self.attention_norm(x_BLD)),
-            *(rotation, mask),
+            *(rotation, mask, packing),
             num_heads=self.num_heads,
             dropout=self.attention_dropout.p,
             training=self.training,
@@ -153,15 +157,15 @@ class ModernBertEncoder(Encoder):
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.pooler = PredictionHead(config)
 
-    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None) -> Tensor:
-        length, device = x_BLD.shape[1], x_BLD.device
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        length, device = row_length(x_BLD, packing), x_BLD.device
         frequencies = [self.config.frequencies(local=local, device=device) for local in (False, True)]
         rotations = [rotary_table(length, item) for item in frequencies]
         distances = (length, self.config.local_attention // 2)
         masks = [window_mask(attention_mask, length, distance, device) for distance in distances]
         for number, layer in enumerate(self.layers):
             local = self.config.is_local(number)
-            x_BLD = layer(x_BLD, rotations[local], masks[local])
+            x_BLD = layer(x_BLD, rotations[local], masks[local], packing)
         return self.final_norm(x_BLD)
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

@@ -1,76 +1,106 @@
-"""Packing: short texts of a batch share rows, so that training computes less padding.
+"""Packing: the texts of a batch become one sequence without padding, so that training on CPUs computes less.
 
 Attention stays inside each text, and the positions of each text start anew. So outputs and gradients are those of the
 padded batch (Krell et al. 2021, arXiv 2107.02027, section 3.2). Heads and losses find the outputs where the padded
-batch has them.
+batch has them. Only attention works on rows: several short texts share one, and a mask keeps them apart.
 
-Shape suffixes as in `training.model.encoder`, P rows of R places, and T tokens of the batch without padding.
+Shape suffixes as in `training.model.encoder`, T places of the sequence, P rows of R places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from training.model.config import EncoderConfig
 
+SEQUENCE_STEP = 32
+"""A sequence has a multiple of this number of places, so that shapes are few."""
 ROW_LENGTHS = (64, 128)
-"""Lengths of packed rows, beside the length of the padded batch. Few lengths make few shapes, and in longer rows
-attention costs more than packing saves."""
+"""Lengths of rows that are tried, beside the length of the padded batch."""
 MIN_SAVING = 0.03
 """Least fraction of the computation that packing must save."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Places of a batch's tokens in packed rows."""
+    """Places of a batch's tokens in the padded batch, in one sequence, and in rows.
 
-    tokens_T: Tensor
-    """Place of each token in the padded batch: row * length + column."""
-    places_T: Tensor
-    """Place of each token in the packed rows, counted likewise."""
+    Places are counted as row * length + column. Places of the sequence after the last token repeat the first one;
+    nothing reads them.
+    """
+
+    num_tokens: int
     padded_shape: tuple[int, int]
-    packed_shape: tuple[int, int]
+    row_shape: tuple[int, int]
+    padded_places_T: Tensor
+    """Place in the padded batch of each place of the sequence."""
+    row_places_T: Tensor
+    """Place in the rows of each place of the sequence."""
 
-    def pack(self, values_BL: Tensor, empty: int = 0) -> Tensor:
-        """Return the values of the tokens in packed rows [P, R], and `empty` elsewhere."""
-        values_T = values_BL.flatten()[self.tokens_T]
-        packed = values_T.new_full(self.packed_shape, empty)
-        packed.view(-1)[self.places_T] = values_T
-        return packed
+    def pack(self, values_BL: Tensor) -> Tensor:
+        """Return the values of a padded batch as a sequence [1, T]."""
+        return values_BL.flatten()[self.padded_places_T][None]
 
-    def mask(self) -> Tensor:
-        """Return where each place may attend to, bool [P, R, R]: to its text, or to other empty places."""
-        batch, length = self.padded_shape
-        texts_PR = self.pack(torch.arange(batch)[:, None].expand(batch, length), empty=-1)
+    def unpack(self, x_1TD: Tensor) -> Tensor:
+        """Return the states of a sequence as a padded batch [B, L, D], with 0 at padding."""
+        (batch, length), x_TD = self.padded_shape, x_1TD[0, : self.num_tokens]
+        padded = x_TD.new_zeros(batch * length, x_TD.shape[1])
+        return padded.index_copy(0, self.padded_places_T[: self.num_tokens], x_TD).view(batch, length, -1)
+
+    def to_rows(self, x_1TD: Tensor) -> Tensor:
+        """Return the states of a sequence in rows [P, R, D], and the first token's where no token is."""
+        return x_1TD[0].index_select(0, self._sequence_places).view(*self.row_shape, -1)
+
+    def from_rows(self, x_PRD: Tensor) -> Tensor:
+        """Return the states of rows as a sequence [1, T, D]."""
+        return x_PRD.flatten(0, 1).index_select(0, self.row_places_T)[None]
+
+    @cached_property
+    def mask_PRR(self) -> Tensor:
+        """Where each place of a row may attend to, bool: to its text, or to other places without a token."""
+        texts_PR = self._in_rows(self.padded_places_T // self.padded_shape[1], empty=-1).view(self.row_shape)
         return texts_PR[:, :, None] == texts_PR[:, None, :]
 
-    def unpack(self, hidden_PRD: Tensor) -> Tensor:
-        """Return the states of the tokens in the padded batch [B, L, D], and 0 at padding."""
-        batch, length = self.padded_shape
-        hidden_TD = hidden_PRD.flatten(0, 1).index_select(0, self.places_T)
-        padded = hidden_TD.new_zeros(batch * length, hidden_TD.shape[1]).index_copy(0, self.tokens_T, hidden_TD)
-        return padded.view(batch, length, -1)
+    @cached_property
+    def _sequence_places(self) -> Tensor:
+        return self._in_rows(torch.arange(len(self.row_places_T)), empty=0)
+
+    def _in_rows(self, values_T: Tensor, *, empty: int) -> Tensor:
+        num_rows, row_length = self.row_shape
+        found, tokens = torch.full((num_rows * row_length,), empty), slice(self.num_tokens)
+        found[self.row_places_T[tokens]] = values_T[tokens]
+        return found
 
 
 def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | None:
-    """Return the cheapest packing of a batch; None if it saves little, or if padding stands before tokens."""
+    """Return the packing of a batch with the cheapest rows; None if it saves little.
+
+    None also if padding stands before tokens, as positions in a row would then differ from those in the text.
+    """
     batch, length = attention_mask_BL.shape
     lengths_B = attention_mask_BL.sum(1)
     is_token_BL = torch.arange(length) < lengths_B[:, None]
     if not torch.equal(is_token_BL, attention_mask_BL.bool()):
         return None
     lengths = lengths_B.tolist()
-    found = [(size, *first_fit(lengths, size)) for size in {length, *ROW_LENGTHS} if size >= max(lengths)]
-    size, starts, num_rows = min(found, key=lambda item: _cost(item[2], item[0], config))
-    if _cost(num_rows, size, config) > (1 - MIN_SAVING) * _cost(batch, length, config):
+    num_places = -(-sum(lengths) // SEQUENCE_STEP) * SEQUENCE_STEP
+    found = [(*first_fit(lengths, size), size) for size in {length, *ROW_LENGTHS} if size >= max(lengths)]
+    starts, *row_shape = min(found, key=lambda item: _cost(num_places, item[1:], config))
+    if _cost(num_places, row_shape, config) > (1 - MIN_SAVING) * _cost(batch * length, (batch, length), config):
         return None
-    places_BL = torch.tensor(starts)[:, None] + torch.arange(length)
-    tokens_T = is_token_BL.flatten().nonzero()[:, 0]
-    return Packing(tokens_T, places_BL[is_token_BL], (batch, length), (num_rows, size))
+    row_places_BL = torch.tensor(starts)[:, None] + torch.arange(length)
+    padded_places, row_places = is_token_BL.flatten().nonzero()[:, 0], row_places_BL[is_token_BL]
+    return Packing(
+        len(row_places),
+        (batch, length),
+        (row_shape[0], row_shape[1]),
+        *(torch.cat([places, places[:1].expand(num_places - len(places))]) for places in (padded_places, row_places)),
+    )
 
 
 def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
@@ -90,10 +120,11 @@ def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
     return starts, len(free)
 
 
-def _cost(num_rows: int, length: int, config: EncoderConfig) -> float:
-    """Return the time of a layer on a CPU, in arbitrary units.
+def _cost(num_places: int, row_shape: Sequence[int], config: EncoderConfig) -> float:
+    """Return the time of a layer on a CPU, in arbitrary units, as measured (docs/experiments, 2026-11-27).
 
-    It grows with the places, and in attention with their products. Both are equal at a length of 1/20 of the hidden
-    size times the size of a head (docs/experiments, 2026-11-27).
+    A place costs as much as attention to 1/20 of the hidden size times the size of a head; a place of a row, as much as
+    attention to 64 more.
     """
-    return num_rows * length * (length + config.hidden_size * config.head_size / 20)
+    num_rows, row_length = row_shape
+    return num_places * config.hidden_size * config.head_size / 20 + num_rows * row_length * (row_length + 64)

@@ -39,13 +39,13 @@ UNPACKABLE = {
 
 
 @pytest.fixture
-def packed_shapes(monkeypatch):
-    """Shapes of the packed rows of each forward pass that packs."""
+def row_shapes(monkeypatch):
+    """Shapes of the rows of attention of each forward pass that packs."""
     shapes = []
 
     def find(attention_mask_BL, config):
         if packing := find_packing(attention_mask_BL, config):
-            shapes.append(packing.packed_shape)
+            shapes.append(packing.row_shape)
         return packing
 
     monkeypatch.setattr(encoder, "find_packing", find)
@@ -74,7 +74,7 @@ def assert_same(padded, packed):
 
 
 @pytest.mark.parametrize("kind", sorted(CONFIGS.keys() - UNPACKABLE))
-def test_every_family_computes_the_same_packed(kind, tmp_path, packed_shapes):
+def test_every_family_computes_the_same_packed(kind, tmp_path, row_shapes):
     """Hidden states, pooled outputs and gradients of a packed batch are those of the padded one."""
     create(kind, "embedding", tmp_path)
     model = load_model(tmp_path, "embedding", dropout=0.0).train()
@@ -88,7 +88,7 @@ def test_every_family_computes_the_same_packed(kind, tmp_path, packed_shapes):
 
     padded, packed = padded_and_packed(model, losses)
 
-    assert packed_shapes == [(3, 20)]
+    assert row_shapes == [(3, 20)]
     assert_same(padded, packed)
 
 
@@ -111,7 +111,7 @@ LONG_EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_task_learns_the_same_packed(name, checkpoint, packed_shapes):
+def test_every_task_learns_the_same_packed(name, checkpoint, row_shapes):
     """Losses and gradients of each task are those of the padded batch."""
     task = create_task(name, Tokenizer.load(checkpoint), settings_from_dict(name, SETTINGS.get(name, {})))
     num_labels = len(getattr(task.settings, "labels", ()))
@@ -124,7 +124,7 @@ def test_every_task_learns_the_same_packed(name, checkpoint, packed_shapes):
 
     padded, packed = padded_and_packed(model, partial(OBJECTIVES[name].losses, model, part))
 
-    assert len(packed_shapes) == 1
+    assert len(row_shapes) == 1
     assert_same(padded, packed)
 
 
@@ -136,7 +136,7 @@ OBJECTIVES_OF_TEXT = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES_OF_TEXT)
-def test_pretraining_learns_the_same_packed(name, corpus, packed_shapes):
+def test_pretraining_learns_the_same_packed(name, corpus, row_shapes):
     """Losses and gradients of pretraining are those of the padded batch."""
     objective = OBJECTIVES_OF_TEXT[name]
     source = PretrainingExamples(corpus, max_seq_length=64, short_seq_prob=0.9, next_sentences=objective.next_sentences)
@@ -150,12 +150,12 @@ def test_pretraining_learns_the_same_packed(name, corpus, packed_shapes):
 
     padded, packed = padded_and_packed(model, partial(objective.losses, model, part))
 
-    assert len(packed_shapes) == 1
+    assert len(row_shapes) == 1
     assert_same(padded, packed)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
-def test_vectors_learn_the_same_packed(pooling, checkpoint, packed_shapes):
+def test_vectors_learn_the_same_packed(pooling, checkpoint, row_shapes):
     """Pooled vectors and their contrastive loss are those of the padded batch."""
     model = create_model("embedding", read_shape(checkpoint), dropout=0.0).train()
     settings = EmbeddingSettings(pooling=pooling)
@@ -168,7 +168,7 @@ def test_vectors_learn_the_same_packed(pooling, checkpoint, packed_shapes):
 
     padded, packed = padded_and_packed(model, partial(objective.losses, model, part))
 
-    assert packed_shapes == [(3, 20)]
+    assert row_shapes == [(3, 20)]
     assert_same(padded, packed)
 
 
@@ -196,30 +196,32 @@ def mask_of(lengths, width):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "width", "shape"),
+    ("lengths", "width", "row_shape", "num_places"),
     [
-        ([9, 10, 11, 12] * 8, 16, (6, 64)),
-        ([120, 60, 64, 128, 30, 33], 128, (4, 128)),
-        ([20, 30, 25, 9], 512, (2, 64)),
-        ([200, 30, 40, 50], 256, (2, 256)),
-        ([40] * 9, 48, (3, 128)),
+        ([14, 9, 12, 11] * 8, 16, (32, 16), 384),
+        ([5, 6, 7] * 9, 16, (12, 16), 192),
+        ([30, 60] * 8, 128, (12, 64), 736),
+        ([120, 60, 64, 128, 30, 33], 128, (4, 128), 448),
+        ([200, 30, 40, 50], 256, (2, 256), 320),
     ],
 )
-def test_rows_have_the_length_that_costs_least(lengths, width, shape):
-    """Rows are as long as the padded batch, 64 or 128 tokens, whichever is computed fastest."""
+def test_rows_have_the_length_that_costs_least(lengths, width, row_shape, num_places):
+    """Rows are as long as the padded batch, 64 or 128 tokens, and a sequence has a multiple of 32 places."""
     packing = find_packing(mask_of(lengths, width), CONFIG)
 
     assert packing is not None
-    assert packing.packed_shape == shape
+    assert packing.num_tokens == sum(lengths)
+    assert packing.row_shape == row_shape
+    assert packing.padded_places_T.shape == packing.row_places_T.shape == (num_places,)
 
 
 @pytest.mark.parametrize(
     "mask",
-    [mask_of([128, 128], 128), mask_of([128, 127, 126, 120], 128), mask_of([250, 200], 256), 1 - mask_of([5, 9], 64)],
-    ids=["no padding", "little padding", "long texts", "padding before tokens"],
+    [mask_of([128, 128], 128), mask_of([128, 127, 126, 120], 128), 1 - mask_of([5, 9], 64)],
+    ids=["no padding", "little padding", "padding before tokens"],
 )
 def test_a_batch_stays_padded_if_packing_saves_little(mask):
-    """Packing that saves less than 3%, and padding before tokens, leave a row for each text."""
+    """Packing that saves less than 3%, and padding before tokens, leave the batch as it is."""
     assert find_packing(mask, CONFIG) is None
 
 
