@@ -159,7 +159,7 @@ class AblationEncoder(Encoder):
     """Encoder of an `AblationConfig`."""
 
     config: AblationConfig
-    unpackable = "its layers are combined or run in one direction"
+    unpackable = "the layers of this network are combined or run in one direction"
 
     def __init__(self, config: AblationConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=False)

@@ -181,11 +181,11 @@ def train(
 
 
 def _set_packing(model: BertModel, settings: LoopSettings, world: World) -> None:
-    """Let short texts share rows on CPUs, or note why they cannot. A compiled network needs the same shapes."""
+    """Pack batches on CPUs, or note why that is impossible. A compiled network needs few shapes."""
     wanted = settings.packing == "auto" and world.device.type == "cpu" and not _compiles(settings, world)
     model.bert.packs = wanted and not model.bert.unpackable
     if wanted and model.bert.unpackable and world.is_main:
-        print(f"note: short texts do not share rows, as {model.bert.unpackable}", flush=True)
+        print(f"note: batches are padded, not packed: {model.bert.unpackable}", flush=True)
 
 
 def _compiles(settings: LoopSettings, world: World) -> bool:

@@ -308,7 +308,7 @@ class DisentangledEncoder(Encoder):
         self.config = config
         self.frozen = False
         if config.conv_kernel_size:
-            self.unpackable = "its convolution reads neighbouring tokens"
+            self.unpackable = "the convolution of this network reads neighbouring tokens"
         self.embeddings = DisentangledEmbeddings(config)
         self.layers = nn.ModuleList(DisentangledLayer(config, number) for number in range(config.num_hidden_layers))
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]

@@ -199,9 +199,9 @@ class Encoder(nn.Module):
     """Embeddings, layers and pooler, below every head."""
 
     packs = False
-    """True to pack short texts in training (see `training.model.packing`); the training loop sets it."""
+    """True to pack the batches of training (see `training.model.packing`); the training loop sets it."""
     unpackable = ""
-    """Reason why texts cannot share rows; empty if they can."""
+    """Reason why batches cannot be packed; empty if they can."""
 
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()

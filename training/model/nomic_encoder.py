@@ -106,7 +106,7 @@ class NomicEncoder(Encoder):
     def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=with_pooler)
         if config.scales_positions:
-            self.unpackable = "its positions depend on the length of a text"
+            self.unpackable = "the positions of this network depend on the length of a text"
         self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
 
     def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:

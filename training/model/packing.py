@@ -87,20 +87,30 @@ def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | 
     is_token_BL = torch.arange(length) < lengths_B[:, None]
     if not torch.equal(is_token_BL, attention_mask_BL.bool()):
         return None
-    lengths = lengths_B.tolist()
-    num_places = -(-sum(lengths) // SEQUENCE_STEP) * SEQUENCE_STEP
-    found = [(*first_fit(lengths, size), size) for size in {length, *ROW_LENGTHS} if size >= max(lengths)]
-    starts, *row_shape = min(found, key=lambda item: _cost(num_places, item[1:], config))
+    starts, *row_shape = _cheapest_rows(lengths_B.tolist(), length)
+    num_places = -(-int(lengths_B.sum()) // SEQUENCE_STEP) * SEQUENCE_STEP
     if _cost(num_places, row_shape, config) > (1 - MIN_SAVING) * _cost(batch * length, (batch, length), config):
         return None
     row_places_BL = torch.tensor(starts)[:, None] + torch.arange(length)
     padded_places, row_places = is_token_BL.flatten().nonzero()[:, 0], row_places_BL[is_token_BL]
     return Packing(
-        len(row_places),
-        (batch, length),
-        (row_shape[0], row_shape[1]),
-        *(torch.cat([places, places[:1].expand(num_places - len(places))]) for places in (padded_places, row_places)),
+        num_tokens=len(row_places),
+        padded_shape=(batch, length),
+        row_shape=(row_shape[0], row_shape[1]),
+        padded_places_T=_filled(padded_places, num_places),
+        row_places_T=_filled(row_places, num_places),
     )
+
+
+def _cheapest_rows(lengths: Sequence[int], padded_length: int) -> tuple[list[int], int, int]:
+    """Return the place where each text begins, and number and length of the rows in which attention is fastest."""
+    sizes = [size for size in (padded_length, *ROW_LENGTHS) if size >= max(lengths)]
+    found = [(*first_fit(lengths, size), size) for size in sizes]
+    return min(found, key=lambda rows: _attention_cost(*rows[1:]))
+
+
+def _filled(places: Tensor, size: int) -> Tensor:
+    return torch.cat([places, places[:1].expand(size - len(places))])
 
 
 def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
@@ -121,10 +131,14 @@ def first_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
 
 
 def _cost(num_places: int, row_shape: Sequence[int], config: EncoderConfig) -> float:
-    """Return the time of a layer on a CPU, in arbitrary units, as measured (docs/experiments, 2026-11-27).
+    """Return the time of a layer on a CPU, in the unit of `_attention_cost` (docs/experiments, 2026-11-27).
 
-    A place costs as much as attention to 1/20 of the hidden size times the size of a head; a place of a row, as much as
-    attention to 64 more.
+    Outside attention, a place takes as long as scores with as many others as 1/20 of the hidden size times that of a
+    head.
     """
-    num_rows, row_length = row_shape
-    return num_places * config.hidden_size * config.head_size / 20 + num_rows * row_length * (row_length + 64)
+    return num_places * config.hidden_size * config.head_size / 20 + _attention_cost(*row_shape)
+
+
+def _attention_cost(num_rows: int, row_length: int) -> float:
+    """Return the time of attention: scores of each place with all of its row; to move it costs as much as 64 more."""
+    return num_rows * row_length * (row_length + 64)

@@ -33,8 +33,8 @@ from training.objectives.registry import OBJECTIVES
 from training.objectives.replaced_tokens import ReplacedTokenDetection
 
 UNPACKABLE = {
-    "deberta-v2, all options": "its convolution reads neighbouring tokens",
-    "nomic_bert, all options": "its positions depend on the length of a text",
+    "deberta-v2, all options": "the convolution of this network reads neighbouring tokens",
+    "nomic_bert, all options": "the positions of this network depend on the length of a text",
 }
 
 
