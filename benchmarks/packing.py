@@ -1,4 +1,4 @@
-"""Claim: on a CPU, packing short texts into shared rows makes fine-tuning 1.2 to 1.5 times as fast, and slows nothing.
+"""Claim: on a CPU, packed batches of short texts are trained 1.2 to 1.3 times as fast as padded ones, and none slower.
 
     python -m benchmarks.packing --train sst-2/train.jsonl
     python -m benchmarks.packing --corpus build/corpus --family modernbert --layers 6 --hidden-size 384 --heads 12
@@ -57,9 +57,9 @@ class PackingSettings:
     max_seq_length: Annotated[int, Bounds(least=8)] = 128
     batch_size: Annotated[int, COUNT] = 32
     dropout: Annotated[float, BELOW_ONE] = 0.1
-    steps: Annotated[int, COUNT] = 8
+    steps: Annotated[int, COUNT] = 48
     """Batches in a round."""
-    rounds: Annotated[int, Bounds(least=2)] = 8
+    rounds: Annotated[int, Bounds(least=2)] = 4
     """Rounds of each kind; the first does not count."""
 
     def __post_init__(self) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from training.model.config import EncoderConfig
 
-SEQUENCE_STEP = 32
-"""A sequence has a multiple of this number of places, so that shapes are few."""
+SEQUENCE_STEP = 64
+"""A sequence has a multiple of this number of places, so that shapes are few: each costs time and memory."""
 ROW_LENGTHS = (64, 128)
 """Lengths of rows that are tried, beside the length of the padded batch."""
 MIN_SAVING = 0.03

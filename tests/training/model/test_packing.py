@@ -188,6 +188,24 @@ def test_texts_of_a_row_do_not_see_each_other(checkpoint):
     assert not torch.isclose(one[1, :10], two[1, :10]).all(-1).any()
 
 
+def test_dropout_has_the_same_effect_packed(checkpoint):
+    """Mean and deviation of the states over many draws of dropout are those of the padded batch."""
+    torch.manual_seed(0)
+    model = create_model("embedding", read_shape(checkpoint), dropout=0.2).train()
+    mask = mask_of([20, 9, 11, 6, 5, 4], 20)
+    ids = torch.randint(5, 80, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    found = {}
+    for model.bert.packs in (False, True):
+        with torch.no_grad():
+            draws = [model(ids, mask, torch.zeros_like(ids))["last_hidden_state"][mask.bool()] for _ in range(400)]
+        found[model.bert.packs] = torch.stack(draws)
+
+    for statistic in (torch.mean, torch.std):
+        padded, packed = (statistic(draws, dim=0) for draws in found.values())
+        assert (padded - packed).abs().mean() < 0.1 * found[False].std(0).mean()
+        assert (padded - packed).mean().abs() < 0.01
+
+
 CONFIG = EncoderConfig(vocab_size=80)
 
 
@@ -200,13 +218,13 @@ def mask_of(lengths, width):
     [
         ([14, 9, 12, 11] * 8, 16, (32, 16), 384),
         ([5, 6, 7] * 9, 16, (12, 16), 192),
-        ([30, 60] * 8, 128, (12, 64), 736),
+        ([30, 60] * 8, 128, (12, 64), 768),
         ([120, 60, 64, 128, 30, 33], 128, (4, 128), 448),
         ([200, 30, 40, 50], 256, (2, 256), 320),
     ],
 )
 def test_rows_have_the_length_that_costs_least(lengths, width, row_shape, num_places):
-    """Rows are as long as the padded batch, 64 or 128 tokens, and a sequence has a multiple of 32 places."""
+    """Rows are as long as the padded batch, 64 or 128 tokens, and a sequence has a multiple of 64 places."""
     packing = find_packing(mask_of(lengths, width), CONFIG)
 
     assert packing is not None
