@@ -64,6 +64,8 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("jobs", "memory nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("jobs", "memory nosuch --texts nosuch.txt --more-texts 9", "--more-texts must be at least 10"),
         ("loading", "nosuch --texts nosuch.txt", "no directory of models: `nosuch`"),
+        ("packing", "", "give one of --train, labelled texts, and --corpus"),
+        ("packing", "--corpus nosuch --rounds 1", "--rounds must be at least 2"),
         ("students", "models/embed/1 --texts nosuch.txt", "give at least two different model directories"),
         ("students", "a a/ --texts nosuch.txt", "two different"),
         ("students", "a b --texts nosuch.txt --seconds 0", "--seconds must be"),

@@ -125,7 +125,8 @@ def test_loss_is_that_of_sentence_transformers(num_negatives):
 )
 def test_supervised_training_brings_topics_together(pooling, num_epochs, learning_rate, recipe, alone):
     """Supervised training raises Spearman on dev far above the start and the baselines, which the task card holds."""
-    path = train_embedding(replace(recipe, pooling=pooling, num_epochs=num_epochs, learning_rate=learning_rate), alone)
+    changes = {"pooling": pooling, "num_epochs": num_epochs, "learning_rate": learning_rate}
+    path = train_embedding(replace(recipe, **changes, dropout=0.0), alone)  # with dropout, success is luck of the seed
 
     card = read_task_card(path)
     rows = card.scores

@@ -63,7 +63,7 @@ def command(corpus_dir, run, *flags, processes=None):
 @pytest.mark.slow
 def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
     """A run killed in the second epoch resumes with the losses and weights of an undisturbed run."""
-    flags = ["--num-steps", "60", "--checkpoint-every", "7", "--dropout", "0.1"]
+    flags = ["--num-steps", "60", "--checkpoint-every", "7", "--dropout", "0.1", "--short-seq-prob", "0.5"]
     subprocess.run(command(corpus_dir, tmp_path / "whole", *flags), check=True, capture_output=True)
     process = subprocess.Popen(command(corpus_dir, tmp_path / "killed", *flags), stderr=subprocess.DEVNULL)
     while len(losses(tmp_path / "killed")) < 38:
@@ -83,9 +83,10 @@ def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
 def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone):
     """Two processes and micro-batches of 1, 3 and 8 give the same losses."""
     runs = {"whole": 8, "three": 3, "single": 1}
+    changes = {"num_steps": 5, "dropout": 0.0, "short_seq_prob": 0.9}  # short examples are packed
     for name, size in runs.items():
-        pretrain(recipe(corpus_dir, tmp_path / name, num_steps=5, dropout=0.0, micro_batch_size=size), alone)
-    flags = ["--num-steps", "5", "--dropout", "0", "--learning-rate", "1e-3"]
+        pretrain(recipe(corpus_dir, tmp_path / name, micro_batch_size=size, **changes), alone)
+    flags = ["--num-steps", "5", "--dropout", "0", "--learning-rate", "1e-3", "--short-seq-prob", "0.9"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command_line = command(corpus_dir, tmp_path / "processes", *flags, processes=2)
     ran = subprocess.run(command_line, check=True, capture_output=True, env=environment, text=True)

@@ -158,11 +158,13 @@ def num_bilstm_weights(config: EncoderConfig) -> int:
 class AblationEncoder(Encoder):
     """Encoder of an `AblationConfig`."""
 
+    config: AblationConfig
+    unpackable = "the layers of this network are combined or run in one direction"
+
     def __init__(self, config: AblationConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=False)
         others = (len(config.stacks) - 1) * config.num_hidden_layers
         self.layers.extend(Layer(config) for _ in range(others))
-        self.config = config
         self.states = (
             StateCombiner(
                 config.hidden_size * len(config.stacks),

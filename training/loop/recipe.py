@@ -22,6 +22,7 @@ FREE_FIELDS = (
     "checkpoint_every",
     "keep_last",
     "compile",
+    "packing",
     "data_workers",
 )
 """Recipe fields that may change when a run resumes."""

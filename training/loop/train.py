@@ -79,6 +79,7 @@ def train(
     world.barrier()  # the main process may come from an evaluation, and collectives below have a short timeout
     cpu.keep_memory()
     model.to(world.device)
+    _set_packing(model, settings, world)
     network = _wrap(model, settings, world)
     optimizer = create_optimizer(
         model,
@@ -179,10 +180,22 @@ def train(
     return progress
 
 
+def _set_packing(model: BertModel, settings: LoopSettings, world: World) -> None:
+    """Pack batches on CPUs, or note why that is impossible. A compiled network needs few shapes."""
+    wanted = settings.packing == "auto" and world.device.type == "cpu" and not _compiles(settings, world)
+    model.bert.packs = wanted and not model.bert.unpackable
+    if wanted and model.bert.unpackable and world.is_main:
+        print(f"note: batches are padded, not packed: {model.bert.unpackable}", flush=True)
+
+
+def _compiles(settings: LoopSettings, world: World) -> bool:
+    return settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda")
+
+
 def _wrap(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:
     """Compile the model if the settings say so, and wrap it in DDP if there are several processes."""
     network = model
-    if settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda"):
+    if _compiles(settings, world):
         torch._dynamo.config.recompile_limit = MAX_SHAPES
         network = torch.compile(network, dynamic=False)  # type: ignore[assignment]
     return DistributedDataParallel(network) if world.size > 1 else network

@@ -50,6 +50,9 @@ class LoopSettings:
     """Precision of matrix products: bf16 autocast, fp32, or auto (bf16 if the hardware has it)."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile. auto: on for pretraining on GPUs, where batches have few shapes and runs are long."""
+    packing: Literal["auto", "off"] = "auto"
+    """Join the texts of a micro-batch to one sequence, so that padding is not computed. auto: on CPUs, for batches
+    where that saves time; off: pad all texts. Losses are the same, but for rounding and for what dropout draws."""
     data_workers: Annotated[int, NOT_NEGATIVE] | None = None
     """Processes that make batches; 0 for a thread of the training process. Default: up to 8 in pretraining on a GPU,
     else 0. The batches are the same."""

@@ -25,7 +25,18 @@ from tasks.schema import Bounds, check_choice
 from training.bounds import BELOW_ONE
 from training.model.activations import POOLER_ACTIVATIONS
 from training.model.config import SIZE, EncoderConfig
-from training.model.encoder import Dropout, Embeddings, Encoder, Layer, attend, create_encoder, padding_mask
+from training.model.encoder import (
+    Dropout,
+    Embeddings,
+    Encoder,
+    Layer,
+    attend,
+    create_encoder,
+    padding_mask,
+    row_length,
+    split_heads,
+)
+from training.model.packing import Packing
 
 PositionTerms = Literal["", "c2p", "p2c", "c2p|p2c"]
 """Terms of attention scores that depend on positions."""
@@ -232,21 +243,24 @@ class DisentangledLayer(Layer):
         self.position_query = nn.Linear(hidden, hidden) if has_own and "p2c" in config.pos_att_type else None
         self.convolution = Convolution(config) if config.conv_kernel_size and number == 0 else None
 
-    def forward(self, x_BLD: Tensor, mask: Tensor | None, relative: Relative | None = None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, mask: Tensor | None, packing: Packing | None = None, relative: Relative | None = None
+    ) -> Tensor:
         """Compute the layer.
 
         Args:
             mask: bool, as for `training.model.encoder.Layer`.
+            packing: as there.
             relative: relative embeddings; None if attention reads none.
         """
-        q_BHLK, k_BHLK, v_BHLK = self.split_heads(x_BLD).unbind(0)
+        q_BHLK, k_BHLK, v_BHLK = split_heads(self.qkv(x_BLD), self.num_heads, packing).unbind(0)
         bias = mask
         if relative is not None:
             bias = self.position_scores(q_BHLK, k_BHLK, relative)
             bias = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
         scale = self.config.score_scale * self.config.head_size**0.5  # attention divides by the root of the size
         qkv_3BHLK = torch.stack([q_BHLK * scale, k_BHLK, v_BHLK])
-        context_BLD = attend(qkv_3BHLK, bias, self.attention_dropout, training=self.training)
+        context_BLD = attend(qkv_3BHLK, bias, self.attention_dropout, packing, training=self.training)
         y_BLD = self.after_attention(context_BLD, x_BLD)
         return y_BLD if self.convolution is None else self.convolution.add(x_BLD, y_BLD)
 
@@ -286,12 +300,15 @@ class DisentangledLayer(Layer):
 class DisentangledEncoder(Encoder):
     """Encoder of DeBERTa v2 and v3."""
 
+    config: DisentangledConfig
     embeddings: DisentangledEmbeddings
 
     def __init__(self, config: DisentangledConfig, *, with_pooler: bool) -> None:
         nn.Module.__init__(self)  # embeddings and layers differ from BERT's
         self.config = config
         self.frozen = False
+        if config.conv_kernel_size:
+            self.unpackable = "the convolution of this network reads neighbouring tokens"
         self.embeddings = DisentangledEmbeddings(config)
         self.layers = nn.ModuleList(DisentangledLayer(config, number) for number in range(config.num_hidden_layers))
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
@@ -299,13 +316,12 @@ class DisentangledEncoder(Encoder):
         if with_pooler:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        if attention_mask_BL is not None and self.config.conv_kernel_size:  # the convolution sees no padding
-            x_BLD = x_BLD * attention_mask_BL[..., None].to(x_BLD.dtype)
-        mask, relative = padding_mask(attention_mask_BL), self.embeddings.relative_to(input_ids_BL.shape[1])
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        if attention_mask is not None and self.config.conv_kernel_size:  # the convolution sees no padding
+            x_BLD = x_BLD * attention_mask[..., None].to(x_BLD.dtype)
+        relative = self.embeddings.relative_to(row_length(x_BLD, packing))
         for layer in self.layers:
-            x_BLD = layer(x_BLD, mask, relative)
+            x_BLD = layer(x_BLD, padding_mask(attention_mask), packing, relative)
         return x_BLD
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

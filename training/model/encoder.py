@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from training.model import cpu
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 from training.model.config import EncoderConfig
+from training.model.packing import Packing, find_packing
 
 
 class Dropout(nn.Dropout):
@@ -57,24 +58,35 @@ class Embeddings(nn.Module):
         self.projection = nn.Linear(size, config.hidden_size, bias=bias) if has_projection else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor) -> Tensor:
+    def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor, position_ids_BL: Tensor | None = None) -> Tensor:
+        """Return the embeddings [B, L, D].
+
+        Args:
+            position_ids_BL: rows of the table of positions; None for those of `position_ids`.
+        """
         x_BLD = self.word(input_ids_BL)
         if self.token_type is not None:
             has_types = self.token_type.num_embeddings > 1
             x_BLD = x_BLD + (self.token_type(token_type_ids_BL) if has_types else self.token_type.weight[0])
         if self.position is not None:
-            x_BLD = x_BLD + self.positions(self.position, input_ids_BL)
+            x_BLD = x_BLD + self.positions(self.position, input_ids_BL, position_ids_BL)
         if self.projects_first:
             return self.dropout(self.norm(x_BLD if self.projection is None else self.projection(x_BLD)))
         x_BLD = self.dropout(self.norm(x_BLD))
         return x_BLD if self.projection is None else self.projection(x_BLD)
 
-    def positions(self, table: nn.Embedding, input_ids_BL: Tensor) -> Tensor:
+    def positions(self, table: nn.Embedding, input_ids_BL: Tensor, position_ids_BL: Tensor | None) -> Tensor:
         """Return the position embeddings, [L, D] or [B, L, D]."""
-        if self.padding_id is None:
+        if self.padding_id is None and position_ids_BL is None:
             return table.weight[: input_ids_BL.shape[1]]
+        return table(self.position_ids(input_ids_BL) if position_ids_BL is None else position_ids_BL)
+
+    def position_ids(self, input_ids_BL: Tensor) -> Tensor:
+        """Return the row of each token in the table of positions, [B, L]."""
+        if self.padding_id is None:
+            return torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device).expand_as(input_ids_BL)
         is_token_BL = (input_ids_BL != self.padding_id).long()
-        return table(self.padding_id + is_token_BL.cumsum(1) * is_token_BL)
+        return self.padding_id + is_token_BL.cumsum(1) * is_token_BL
 
 
 class Layer(nn.Module):
@@ -94,21 +106,17 @@ class Layer(nn.Module):
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x_BLD: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, mask: Tensor | None, packing: Packing | None = None) -> Tensor:
         """Compute the layer.
 
         Args:
             mask: bool, true where a token may attend, or floats to add to the scores; broadcast to [B, H, L, L]. None
                 for everywhere.
+            packing: rows of attention, if `x_BLD` is a packed sequence; `mask` is of these rows.
         """
-        context_BLD = attend(self.split_heads(x_BLD), mask, self.attention_dropout, training=self.training)
+        qkv_3BHLK = split_heads(self.qkv(x_BLD), self.num_heads, packing)
+        context_BLD = attend(qkv_3BHLK, mask, self.attention_dropout, packing, training=self.training)
         return self.after_attention(context_BLD, x_BLD)
-
-    def split_heads(self, x_BLD: Tensor) -> Tensor:
-        """Return queries, keys and values of all heads, [3, B, H, L, K]."""
-        batch, length, hidden = x_BLD.shape
-        qkv_BL3HK = self.qkv(x_BLD).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
-        return qkv_BL3HK.permute(2, 0, 3, 1, 4)
 
     def after_attention(self, context_BLD: Tensor, x_BLD: Tensor) -> Tensor:
         """Return the output of the layer.
@@ -122,11 +130,24 @@ class Layer(nn.Module):
         return self.output_norm(self.dropout.add(y_BLD, x_BLD))
 
 
-def attend(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, *, training: bool) -> Tensor:
+def split_heads(qkv_BLT: Tensor, num_heads: int, packing: Packing | None) -> Tensor:
+    """Return queries, keys and values of all heads in the rows of attention, [3, B, H, L, K].
+
+    Args:
+        qkv_BLT: query, key and value side by side, T = 3 D.
+        packing: as in `Layer.forward`.
+    """
+    qkv_BLT = qkv_BLT if packing is None else packing.to_rows(qkv_BLT)
+    return qkv_BLT.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+def attend(
+    qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, packing: Packing | None = None, *, training: bool
+) -> Tensor:
     """Compute scaled dot-product attention of all heads, side by side: [B, L, D].
 
     Args:
-        mask: as in `Layer.forward`.
+        mask, packing: as in `Layer.forward`.
         dropout: dropout rate of the probabilities in training.
     """
     if training and qkv_3BHLK.device.type == "cpu":
@@ -135,12 +156,25 @@ def attend(qkv_3BHLK: Tensor, mask: Tensor | None, dropout: float, *, training: 
         q, k, v = qkv_3BHLK.unbind(0)
         rate = dropout if training else 0.0
         context_BHLK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-    return context_BHLK.transpose(1, 2).flatten(2)
+    context_BLD = context_BHLK.transpose(1, 2).flatten(2)
+    return context_BLD if packing is None else packing.from_rows(context_BLD)
 
 
-def padding_mask(attention_mask_BL: Tensor | None) -> Tensor | None:
-    """Return the mask [B, 1, 1, L] that keeps tokens from attending to padding; None without padding."""
-    return None if attention_mask_BL is None else attention_mask_BL.bool()[:, None, None, :]
+def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Return the mask [B, 1, 1, L] that keeps tokens from attending to padding; None without padding.
+
+    Args:
+        attention_mask: [B, L]; or [B, L, L], queries by keys, which becomes [B, 1, L, L].
+    """
+    if attention_mask is None:
+        return None
+    mask = attention_mask.bool()[:, None]
+    return mask if mask.dim() == 4 else mask[:, :, None]
+
+
+def row_length(x_BLD: Tensor, packing: Packing | None) -> int:
+    """Return the length of the rows of attention, which differs from that of a packed sequence."""
+    return x_BLD.shape[1] if packing is None else packing.row_shape[1]
 
 
 def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> Tensor:
@@ -164,8 +198,14 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int = 128) -> 
 class Encoder(nn.Module):
     """Embeddings, layers and pooler, below every head."""
 
+    packs = False
+    """True to pack the batches of training (see `training.model.packing`); the training loop sets it."""
+    unpackable = ""
+    """Reason why batches cannot be packed; empty if they can."""
+
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()
+        self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layer_weights))
         self.num_passes = config.num_hidden_layers // config.num_layer_weights
@@ -183,19 +223,34 @@ class Encoder(nn.Module):
             attention_mask_BL: 1 for tokens and 0 for padding; None for no padding.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self.encode(input_ids_BL, attention_mask_BL, token_type_ids_BL)
+            packing = self._find_packing(attention_mask_BL)
+            if packing is None:
+                return self.encode(self.embeddings(input_ids_BL, token_type_ids_BL), attention_mask_BL)
+            inputs = input_ids_BL, token_type_ids_BL, self.embeddings.position_ids(input_ids_BL)
+            x_1TD = self.embeddings(*(packing.pack(values_BL) for values_BL in inputs))
+            return packing.unpack(self.encode(x_1TD, packing.mask_PRR, packing))
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        """Compute embeddings and layers, with gradients or without; other families have layers of their own."""
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        mask = self.attention_bias(attention_mask_BL, input_ids_BL.shape[1])
+    def _find_packing(self, attention_mask_BL: Tensor | None) -> Packing | None:
+        if attention_mask_BL is None or not (self.packs and self.training):
+            return None
+        return find_packing(attention_mask_BL, self.config)
+
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        """Compute the layers; other families have layers of their own.
+
+        Args:
+            x_BLD: embeddings.
+            attention_mask: as for `padding_mask`.
+            packing: as in `Layer.forward`.
+        """
+        mask = self.attention_bias(attention_mask, row_length(x_BLD, packing))
         for layer in [*self.layers] * self.num_passes:
-            x_BLD = layer(x_BLD, mask)
+            x_BLD = layer(x_BLD, mask, packing)
         return x_BLD
 
-    def attention_bias(self, attention_mask_BL: Tensor | None, length: int) -> Tensor | None:
+    def attention_bias(self, attention_mask: Tensor | None, length: int) -> Tensor | None:
         """Return the padding mask or, with relative positions, floats [B, H, L, L] to add to the scores."""
-        mask = padding_mask(attention_mask_BL)
+        mask = padding_mask(attention_mask)
         if self.relative_bias is None:
             return mask
         buckets_LL = distance_buckets(length, self.relative_bias.num_embeddings).to(self.relative_bias.weight.device)

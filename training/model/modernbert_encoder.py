@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tasks.schema import Bounds, check_choice
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 from training.model.config import SIZE
-from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask
+from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask, row_length
+from training.model.packing import Packing
 from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
@@ -67,21 +68,24 @@ class ModernBertConfig(RotaryConfig):
         return rotary_frequencies(self.head_size, self.local_rope_theta if local else self.global_rope_theta, device)
 
 
-def window_mask(attention_mask_BL: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
+def window_mask(attention_mask: Tensor | None, length: int, distance: int, device: torch.device) -> Tensor | None:
     """Return where tokens may attend to: true for tokens up to `distance` away that are not padding.
+
+    Args:
+        attention_mask: as for `padding_mask`.
 
     Returns:
         A mask as for `training.model.encoder.Layer`.
     """
-    tokens_B11L = padding_mask(attention_mask_BL)
+    tokens = padding_mask(attention_mask)
     if length <= distance + 1:
-        return tokens_B11L
+        return tokens
     places = torch.arange(length, device=device)
     distance_LL = (places[:, None] - places).abs()
     near_LL = distance_LL <= distance
-    if tokens_B11L is None:
+    if tokens is None:
         return near_LL[None, None]
-    return (near_LL & tokens_B11L) | (distance_LL == 0)  # padding sees itself: a softmax over nothing is NaN
+    return (near_LL & tokens) | (distance_LL == 0)  # padding sees itself: a softmax over nothing is NaN
 
 
 class PredictionHead(nn.Linear):
@@ -117,16 +121,19 @@ class ModernBertLayer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, packing: Packing | None = None
+    ) -> Tensor:
         """Compute the layer.
 
         Args:
             rotation: cosine and sine of `rotary_table`.
             mask: bool, as for `training.model.encoder.Layer`.
+            packing: as there.
         """
         context_BLD = rotary_attention(
             self.qkv(self.attention_norm(x_BLD)),
-            *(rotation, mask),
+            *(rotation, mask, packing),
             num_heads=self.num_heads,
             dropout=self.attention_dropout.p,
             training=self.training,
@@ -139,6 +146,8 @@ class ModernBertLayer(nn.Module):
 class ModernBertEncoder(Encoder):
     """Encoder of ModernBERT."""
 
+    config: ModernBertConfig
+
     def __init__(self, config: ModernBertConfig) -> None:
         nn.Module.__init__(self)  # layers and pooler differ from BERT's
         self.config = config
@@ -148,16 +157,15 @@ class ModernBertEncoder(Encoder):
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.pooler = PredictionHead(config)
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        length, device = input_ids_BL.shape[1], input_ids_BL.device
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        length, device = row_length(x_BLD, packing), x_BLD.device
         frequencies = [self.config.frequencies(local=local, device=device) for local in (False, True)]
         rotations = [rotary_table(length, item) for item in frequencies]
         distances = (length, self.config.local_attention // 2)
-        masks = [window_mask(attention_mask_BL, length, distance, device) for distance in distances]
+        masks = [window_mask(attention_mask, length, distance, device) for distance in distances]
         for number, layer in enumerate(self.layers):
             local = self.config.is_local(number)
-            x_BLD = layer(x_BLD, rotations[local], masks[local])
+            x_BLD = layer(x_BLD, rotations[local], masks[local], packing)
         return self.final_norm(x_BLD)
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

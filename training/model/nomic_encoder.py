@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tasks.schema import Bounds
 from training.model.activations import ACTIVATIONS
 from training.model.config import SIZE
-from training.model.encoder import Dropout, Encoder, create_encoder, padding_mask
+from training.model.encoder import Dropout, Encoder, create_encoder, padding_mask, row_length
+from training.model.packing import Packing
 from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
 
 
@@ -75,16 +76,19 @@ class NomicLayer(nn.Module):
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, packing: Packing | None = None
+    ) -> Tensor:
         """Compute the layer.
 
         Args:
             rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
             mask: bool, as for `training.model.encoder.Layer`.
+            packing: as there.
         """
         context_BLD = rotary_attention(
             self.qkv(x_BLD),
-            *(rotation, mask),
+            *(rotation, mask, packing),
             num_heads=self.num_heads,
             dropout=self.attention_dropout,
             training=self.training,
@@ -97,17 +101,19 @@ class NomicLayer(nn.Module):
 class NomicEncoder(Encoder):
     """Encoder of Nomic BERT."""
 
+    config: NomicBertConfig
+
     def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=with_pooler)
-        self.config = config
+        if config.scales_positions:
+            self.unpackable = "the positions of this network depend on the length of a text"
         self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
 
-    def encode(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
-        x_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        rotation = self.rotation(attention_mask_BL, input_ids_BL.shape[1], input_ids_BL.device)
-        mask = padding_mask(attention_mask_BL)
+    def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        rotation = self.rotation(attention_mask, row_length(x_BLD, packing), x_BLD.device)
+        mask = padding_mask(attention_mask)
         for layer in self.layers:
-            x_BLD = layer(x_BLD, rotation, mask)
+            x_BLD = layer(x_BLD, rotation, mask, packing)
         return x_BLD
 
     def rotation(self, attention_mask_BL: Tensor | None, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

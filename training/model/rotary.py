@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tasks.schema import Bounds, FieldError
 from training.model.config import EncoderConfig
-from training.model.encoder import attend
+from training.model.encoder import attend, split_heads
+from training.model.packing import Packing
 
 THETA = Bounds(least=1, most=1e12)
 """Bounds of a base of wavelengths."""
@@ -80,6 +81,7 @@ def rotary_attention(
     qkv_BLT: Tensor,
     rotation: tuple[Tensor, Tensor],
     mask: Tensor | None,
+    packing: Packing | None,
     *,
     num_heads: int,
     dropout: float,
@@ -90,10 +92,10 @@ def rotary_attention(
     Args:
         qkv_BLT: query, key and value side by side, T = 3 D.
         rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
-        mask: as for `training.model.encoder.Layer`.
+        mask, packing: as for `training.model.encoder.Layer`.
         dropout: dropout rate of the probabilities in training.
     """
-    batch, length, size = qkv_BLT.shape
-    qkv_3BHLK = qkv_BLT.view(batch, length, 3, num_heads, size // 3 // num_heads).permute(2, 0, 3, 1, 4)
+    qkv_3BHLK = split_heads(qkv_BLT, num_heads, packing)
     cos, sin = (table.to(qkv_BLT.dtype) for table in rotation)
-    return attend(torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]]), mask, dropout, training=training)
+    rotated_3BHLK = torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]])
+    return attend(rotated_3BHLK, mask, dropout, packing, training=training)

@@ -73,6 +73,8 @@ class EncoderDistillation(MaskedLM):
         if "hidden" in self.weights:
             model.dense[HIDDEN] = nn.Linear(model.config.hidden_size, self.teacher.config.hidden_size)
         self._own, self._theirs = _States(model, -1), _States(self.teacher, self.teacher_layer)
+        if "relations" in self.weights:
+            model.bert.unpackable = "relations between tokens are compared with those of a teacher"
         return model
 
     def _check(self, model: BertForPreTraining) -> None:
