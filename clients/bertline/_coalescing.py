@@ -1,8 +1,10 @@
 """Small calls that come while a client is busy leave together, as one request. Shared by Client and AsyncClient.
 
 Calls of the same method, model and options share a lane. While fewer requests of the lane are in flight than the client
-allows, a call leaves at once. Later calls wait, and leave together when a reply comes. Each has its own result,
-timeout and error: if the server refuses the shared request because of one input, all its calls are sent alone.
+allows, a call leaves at once. Later calls wait, and leave together when a reply comes: as many as make all requests
+equally large, since small requests would overtake large ones again and again, and most would hold one call. Each call
+has its own result, timeout and error: if the server refuses the shared request because of one input, all its calls are
+sent alone.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Member:
     timeout: float
     """Seconds that the call may take from its start."""
     waiter: Any
-    """Future or event that its caller waits for."""
+    """Future that its caller waits for, or another object with `done`."""
     deadline_s: float = field(init=False)
     """End of the timeout, by time.monotonic."""
 
@@ -44,6 +46,11 @@ class Member:
         return self.call.requests
 
     @property
+    def num_inputs(self) -> int:
+        """Number of inputs of the call."""
+        return len(self.split.items)
+
+    @property
     def left_s(self) -> float:
         """Seconds until the deadline."""
         return self.deadline_s - time.monotonic()
@@ -52,6 +59,8 @@ class Member:
 @dataclass(eq=False)
 class _Lane:
     num_in_flight: int = 0
+    num_inputs: int = 0
+    """Inputs of the calls in flight, of those that wait, and in `leave` of those that have just ended."""
     waiting: deque[Member] = field(default_factory=deque)
 
 
@@ -74,26 +83,34 @@ class Coalescer:
             return None
         return (call.method, split.options) if split.num_bytes <= MAX_BYTES else None
 
-    def enter(self, lane: Hashable) -> bool:
-        """Return whether a request of the lane may leave now, and count it as in flight."""
+    def enter(self, lane: Hashable, member: Member) -> bool:
+        """Return whether a call may leave now, alone, and count it as in flight. Otherwise it waits."""
         found = self._lanes.setdefault(lane, _Lane())
+        found.num_inputs += member.num_inputs
         if found.num_in_flight >= self._max_in_flight:
+            found.waiting.append(member)
             return False
         found.num_in_flight += 1
         return True
 
-    def wait(self, lane: Hashable, member: Member) -> None:
-        """Add a call to those that wait, after `enter` has returned False."""
-        self._lanes[lane].waiting.append(member)
+    def leave(self, lane: Hashable, ended: Sequence[Member]) -> list[Member]:
+        """Return the calls that leave together now that a request has ended; if none waits, count it as ended.
 
-    def leave(self, lane: Hashable) -> list[Member]:
-        """Return the calls that leave together now that a request has ended; if none waits, count it as ended."""
+        Args:
+            lane: lane of the request.
+            ended: calls of the request.
+        """
         found, members, num_inputs = self._lanes[lane], list[Member](), 0
+        equal = -(-found.num_inputs // (self._max_in_flight + 1))  # those that wait count as one request
+        found.num_inputs -= sum(member.num_inputs for member in ended)
         while found.waiting:
+            if found.waiting[0].waiter.done():  # its caller has left
+                found.num_inputs -= found.waiting.popleft().num_inputs
+                continue
             split = found.waiting[0].split
             num_inputs += len(split.items)
-            is_full = num_inputs > split.limit(self._max_inputs) or (len(members) + 1) * MAX_BYTES > split.max_bytes
-            if members and is_full:
+            is_full = num_inputs > min(equal, split.limit(self._max_inputs))
+            if members and (is_full or (len(members) + 1) * MAX_BYTES > split.max_bytes):
                 break
             members.append(found.waiting.popleft())
         if not members:
@@ -138,7 +155,7 @@ class SharedRequest:
             raise ServerError(f"the server sent {len(results)} results for {request.num_inputs} inputs")
         start = 0
         for member in self.members:
-            count = len(member.split.items)
+            count = member.num_inputs
             part = slice(start, start + count)
             own = Request(request.message, 0, count)
             member.replies.add_part(own, results[part], ReplyPart.of(reply, part))

@@ -370,14 +370,13 @@ class AsyncClient:
         """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
         assert self._coalescer
         loop = self._check_loop()
-        if self._coalescer.enter(lane):
+        member = Member(call, replies, timeout, loop.create_future())
+        if self._coalescer.enter(lane, member):
             try:
                 await self._send(call, replies, timeout)
             finally:
-                self._send_waiting(lane)
+                self._send_waiting(lane, [member])
             return
-        member = Member(call, replies, timeout, loop.create_future())
-        self._coalescer.wait(lane, member)
         expiry = loop.call_later(timeout, self._expire, member)
         try:
             await member.waiter
@@ -387,10 +386,10 @@ class AsyncClient:
     def _expire(self, member: Member) -> None:
         _fail(member, self._connection.timed_out(member.timeout))
 
-    def _send_waiting(self, lane: Hashable) -> None:
-        """Send the calls that wait, in a task of their own, now that a request has ended."""
+    def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
+        """Send calls that wait, in a task of their own, now that the request of others has ended."""
         assert self._coalescer
-        if members := self._coalescer.leave(lane):
+        if members := self._coalescer.leave(lane, ended):
             task = asyncio.get_running_loop().create_task(self._send_shared(lane, members))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
@@ -402,7 +401,7 @@ class AsyncClient:
         finally:
             unanswered = [member for member in members if not member.waiter.done()]  # if this task was cancelled
             for_each(ServerError(CLOSED), unanswered, _fail)
-            self._send_waiting(lane)
+            self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
         """Send calls as one request or, if one of them may be wrong, each alone."""

@@ -615,13 +615,12 @@ class Client:
         assert self._coalescer
         member = Member(call, replies, timeout, turn := _Turn())
         with self._lock:
-            if not (enters := self._coalescer.enter(lane)):
-                self._coalescer.wait(lane, member)
+            enters = self._coalescer.enter(lane, member)
         if enters:
             try:
                 self._send(call, replies, timeout)
             finally:
-                self._pass_turn(lane)
+                self._pass_turn(lane, [member])
             return
         try:
             is_known = turn.event.wait(timeout) or not self._give_up(turn)
@@ -629,7 +628,7 @@ class Client:
             if not self._give_up(turn) and turn.members:
                 _go_alone(turn.members)
                 _wake(turn.members)
-                self._pass_turn(lane)
+                self._pass_turn(lane, turn.members)
             raise
         if not is_known:
             raise self._connection.timed_out(timeout)
@@ -637,7 +636,7 @@ class Client:
             try:
                 self._send_together(turn.members)
             finally:
-                self._pass_turn(lane)
+                self._pass_turn(lane, turn.members)
         if turn.goes_alone:
             self._send(call, replies, max(0.0, member.left_s))
         elif turn.error:
@@ -649,16 +648,14 @@ class Client:
             turn.is_over = not turn.event.is_set()
         return turn.is_over
 
-    def _pass_turn(self, lane: Hashable) -> None:
-        """Send the calls that wait, now that a request has ended: wake the one with the latest deadline to do it."""
+    def _pass_turn(self, lane: Hashable, ended: Sequence[Member]) -> None:
+        """Send calls that wait, now that the request of others has ended: wake the one with the latest deadline."""
         assert self._coalescer
         with self._lock:
-            while members := self._coalescer.leave(lane):
-                if waiting := [member for member in members if not member.waiter.is_over]:
-                    sender = max(waiting, key=lambda member: member.deadline_s)
-                    sender.waiter.members = waiting
-                    sender.waiter.event.set()
-                    return
+            if members := self._coalescer.leave(lane, ended):
+                sender = max(members, key=lambda member: member.deadline_s)
+                sender.waiter.members = members
+                sender.waiter.event.set()
 
     def _send_together(self, members: Sequence[Member]) -> None:
         """Send calls as one request. If one of them may be wrong, or this thread is interrupted, each goes alone."""
@@ -761,6 +758,10 @@ class _Turn:
     error: BertlineError | None = None
     is_over: bool = False
     """True if its timeout ended before the event was set."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits any more."""
+        return self.is_over
 
 
 def _fail(member: Member, error: BertlineError) -> None:

@@ -3,7 +3,8 @@
 Three rules divide the cores' time, so that no job and no caller can block another:
 
 1. Fair queueing: the caller with the least core time so far goes next (start-time fair queueing: Goyal, Vin and Cheng,
-   SIGCOMM 1996). Its shortest job goes first; among jobs of similar size, the one with the earliest deadline.
+   SIGCOMM 1996). Its shortest job goes first; among jobs of similar size, and among all that fit into one batch, the
+   one with the earliest deadline.
 2. Short jobs first: a much shorter job goes before the job chosen by rule 1, for up to SHORT_RATIO of the time.
 3. No starvation: the oldest job goes first for OLD_RATIO of the time.
 
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-from serving.core.job import Entry, Job, Origin
+from serving.core.job import Entry, Job, Origin, size_class
 
 SHORT_RATIO = 0.5
 """Maximum fraction of the cores' time for short jobs that go before their turn (rule 2)."""
@@ -55,7 +56,8 @@ REFUSAL_S = 2.0
 T = TypeVar("T")
 JobKey = tuple[int, float, int]
 """Size class, deadline and number of a job. Jobs with the smallest key go first: shorter, then more urgent, then older
-ones."""
+ones. Under rule 1, all jobs that fit into one batch are equally short: if the shortest always went first, it would
+rarely find others of its length to share a batch with."""
 
 
 class Rule(Enum):
@@ -150,7 +152,10 @@ class _Caller:
     name: Hashable
     served_s: float
     """Core seconds received, on the virtual clock of its class."""
-    jobs: _KeyedHeap[Job] = field(default_factory=_KeyedHeap)
+    by_turn: _KeyedHeap[Job] = field(default_factory=_KeyedHeap)
+    """Jobs in their order under rule 1."""
+    by_size: _KeyedHeap[Job] = field(default_factory=_KeyedHeap)
+    """The same jobs, shortest first, for rule 2."""
     waiting: WaitingWork = field(default_factory=WaitingWork)
 
 
@@ -182,8 +187,14 @@ class _FairQueue:
         elif not caller.waiting.num_entries and caller.served_s < self.now_s:
             caller.served_s = self.now_s
             self._push(caller)
-        caller.jobs.add(key, job)
+        caller.by_turn.add(_turn_key(job, key), job)
+        caller.by_size.add(key, job)
         self._forget_refusal(caller.name)
+
+    def remove(self, job: Job, key: JobKey) -> None:
+        caller = self.callers[job.origin.caller]
+        caller.by_turn.discard(_turn_key(job, key))
+        caller.by_size.discard(key)
 
     def count(self, name: Hashable, num_entries: int, work_s: float) -> None:
         caller = self.callers[name]
@@ -209,7 +220,7 @@ class _FairQueue:
             served_s, _, caller = self._heap[0]
             if served_s == caller.served_s and caller.waiting.num_entries:
                 self.now_s = max(self.now_s, served_s)
-                return caller.jobs.first()
+                return caller.by_turn.first()
             heapq.heappop(self._heap)
             if served_s == caller.served_s and self.callers.get(caller.name) is caller:
                 del self.callers[caller.name]  # the virtual clock has caught up with it: a new one would be equal
@@ -288,7 +299,7 @@ class FairOrder:
         """Add a job with all its entries."""
         self._next = None
         deadline_s = math.inf if job.deadline_s is None else job.deadline_s
-        key = self._keys[job] = (size_class(job.work_s), deadline_s, next(self._numbers))
+        key = self._keys[job] = (job.size_class, deadline_s, next(self._numbers))
         self._classes[job.origin.is_bulk].add(job, key)
         if not job.origin.is_bulk:
             callers = self._sizes[key[0]].callers
@@ -310,7 +321,7 @@ class FairOrder:
 
     def _forget(self, job: Job) -> None:
         key, caller = self._keys.pop(job), job.origin.caller
-        self._classes[job.origin.is_bulk].callers[caller].jobs.discard(key)
+        self._classes[job.origin.is_bulk].remove(job, key)
         if not job.origin.is_bulk:
             callers = self._sizes[key[0]].callers
             callers[caller] -= 1
@@ -362,7 +373,7 @@ class FairOrder:
         if not self._sizes:
             return None
         caller = next(iter(self._sizes[min(self._sizes)].callers))
-        return self._classes[False].callers[caller].jobs.first()
+        return self._classes[False].callers[caller].by_size.first()
 
     def charge(self, next_job: NextJob, batch: Sequence[Entry]) -> None:
         """Charge callers and rules for a batch. To be called before its entries are removed."""
@@ -403,6 +414,7 @@ class FairOrder:
         return WaitEstimate(min(estimate.work_ahead_s, shorter_s / SHORT_RATIO), estimate.others_served_less)
 
 
-def size_class(work_s: float) -> int:
-    """Return the size class of a job: the exponent of the power of two above its core seconds."""
-    return math.frexp(work_s)[1]
+def _turn_key(job: Job, key: JobKey) -> JobKey:
+    """Return the key of a job under rule 1, given its key by size."""
+    batch_s = job.model.max_batch_tokens * job.seconds_per_token
+    return max(key[0], size_class(batch_s)), key[1], key[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Sequence, Sized
 from concurrent.futures import Future, InvalidStateError
@@ -94,6 +95,11 @@ class Entry:
         return self.job.model
 
 
+def size_class(work_s: float) -> int:
+    """Return the size class of a job: the exponent of the power of two above its core seconds."""
+    return math.frexp(work_s)[1]
+
+
 class Job:
     """Groups of sequences that were submitted together; each group becomes one result."""
 
@@ -121,6 +127,7 @@ class Job:
         self.num_tokens = sum(len(entry.sequence) for entry in self.entries)
         self.work_s = seconds_per_token * self.num_tokens
         """Estimated core seconds of all entries."""
+        self.size_class = size_class(self.work_s)
         self.submitted_s = now_s
         self._first_waiting = 0
         """Index of an entry before which none waits."""

@@ -4,14 +4,54 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from serving.core.fair_order import FairOrder, WaitEstimate
+from serving.core.fair_order import MUCH_SHORTER, FairOrder, WaitEstimate
 from serving.core.job import BatchModel, Entry, Job, Origin
 
 MAX_PADDING = 0.2
 """Maximum fraction of padding in a batch, unless all its padding takes less time than one more run would. A row alone
 costs about a tenth more than in a full batch (measured), so a row that adds more padding than that is cheaper alone."""
+
+Lane = tuple[bool, int]
+"""Jobs of about the same urgency: whether they are bulk, and their size class."""
+Buckets = dict[int, OrderedDict[Entry, None]]
+"""Entries by length, oldest first."""
+
+
+@dataclass
+class _Batch:
+    """Batch that is being formed."""
+
+    first: Entry
+    others: list[Entry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._longest = self._num_tokens = len(self.first.sequence)
+
+    def fill(self, lanes: Collection[Buckets], max_tokens: float) -> None:
+        """Add the entries that fit, nearest in length to the first one first.
+
+        Args:
+            lanes: entries to choose from.
+            max_tokens: maximum tokens of the batch, padding included.
+        """
+        for length in nearest(sorted({length for buckets in lanes for length in buckets}), len(self.first.sequence)):
+            for entry in (entry for buckets in lanes for entry in buckets.get(length, ())):
+                if entry is self.first:
+                    continue
+                if not self._fits(length, max_tokens):
+                    break
+                self.others.append(entry)
+                self._longest, self._num_tokens = max(self._longest, length), self._num_tokens + length
+            if (len(self.others) + 2) * self._longest > max_tokens:
+                return
+
+    def _fits(self, length: int, max_tokens: float) -> bool:
+        padded = (len(self.others) + 2) * max(self._longest, length)
+        max_padding = max(MAX_PADDING * padded, self.first.model.run_tokens)
+        return padded <= max_tokens and padded - self._num_tokens - length <= max_padding
 
 
 class Queue:
@@ -23,7 +63,7 @@ class Queue:
         self.sequences: Counter[BatchModel] = Counter()
         """Model -> number of waiting sequences."""
         self._order = FairOrder()
-        self._by_length: dict[BatchModel, dict[int, OrderedDict[Entry, None]]] = defaultdict(dict)
+        self._lanes: dict[BatchModel, dict[Lane, Buckets]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return self.sequences.total()
@@ -33,7 +73,7 @@ class Queue:
         if not job.entries:
             return
         self._order.add(job)
-        buckets = self._by_length[job.model]
+        buckets = self._lanes[job.model].setdefault(_lane(job), {})
         for entry in job.entries:
             entry.is_waiting = True
             buckets.setdefault(len(entry.sequence), OrderedDict())[entry] = None
@@ -46,18 +86,21 @@ class Queue:
         if not waiting:
             return 0
         model = waiting[0].model
-        buckets = self._by_length[model]
+        lanes = self._lanes[model]
         for entry in waiting:
             entry.is_waiting = False
-            length = len(entry.sequence)
+            lane, length = _lane(entry.job), len(entry.sequence)
+            buckets = lanes[lane]
             del buckets[length][entry]
             if not buckets[length]:
                 del buckets[length]
+                if not buckets:
+                    del lanes[lane]
             self.tokens[model] -= length
         self.sequences[model] -= len(waiting)
         self._order.remove(waiting)
-        if not buckets:  # keep no reference to a model that is being unloaded
-            del self._by_length[model], self.tokens[model], self.sequences[model]
+        if not lanes:  # keep no reference to a model that is being unloaded
+            del self._lanes[model], self.tokens[model], self.sequences[model]
         return len(waiting)
 
     def estimate_wait(self, origin: Origin, work_s: float, now_s: float) -> WaitEstimate:
@@ -76,35 +119,35 @@ class Queue:
     def pop_batch(self) -> list[Entry]:
         """Remove and return the next batch: the next entry, and the entries of its model that are nearest in length.
 
+        Entries of less urgent jobs (bulk beside interactive jobs, much larger ones) join it only as far as they cost no
+        more than another run would: the next job would wait for them.
+
         Returns:
             Entries of at most `max_batch_tokens` padded tokens; a longer entry is a batch alone. Empty if nothing
             waits.
         """
         if not (next_job := self._order.next_job()):
             return []
-        first = next_job.job.first_waiting()
-        batch = [first, *self._neighbours(first)]
-        self._order.charge(next_job, batch)
-        self.remove(batch)
-        return batch
+        job, model = next_job.job, next_job.job.model
+        batch, lanes = _Batch(job.first_waiting()), self._lanes[model]
+        urgent = {lane: buckets for lane, buckets in sorted(lanes.items()) if _is_as_urgent(lane, _lane(job))}
+        batch.fill(urgent.values(), model.max_batch_tokens)
+        if len(urgent) < len(lanes):
+            others = [buckets for lane, buckets in sorted(lanes.items()) if lane not in urgent]
+            batch.fill(others, min(model.max_batch_tokens, model.run_tokens))
+        entries = [batch.first, *batch.others]
+        self._order.charge(next_job, entries)
+        self.remove(entries)
+        return entries
 
-    def _neighbours(self, first: Entry) -> Iterator[Entry]:
-        """Yield the entries that fit into a batch with the first one, nearest in length first."""
-        max_tokens, run_tokens = first.model.max_batch_tokens, first.model.run_tokens
-        buckets = self._by_length[first.model]
-        longest = tokens = len(first.sequence)
-        rows = 1
-        for length in nearest(sorted(buckets), longest):
-            for entry in buckets[length]:
-                if entry is first:
-                    continue
-                padded = (rows + 1) * max(longest, length)
-                if padded > max_tokens or padded - tokens - length > max(MAX_PADDING * padded, run_tokens):
-                    break
-                longest, rows, tokens = max(longest, length), rows + 1, tokens + length
-                yield entry
-            if (rows + 1) * longest > max_tokens:
-                return
+
+def _lane(job: Job) -> Lane:
+    return job.origin.is_bulk, job.size_class
+
+
+def _is_as_urgent(lane: Lane, first: Lane) -> bool:
+    """Return whether jobs of a lane may share a batch whose first entry is of the lane `first`."""
+    return lane[0] <= first[0] and lane[1] < first[1] + MUCH_SHORTER
 
 
 def nearest(values: Sequence[int], target: int) -> Iterator[int]:

@@ -27,9 +27,12 @@ ADMITTED_BYTES = 64 * 1024
 """Largest request that is parsed and admitted on the event loop, so that refusals do not wait for other requests."""
 TOKENIZE_BYTES = 4 * 2**20
 """Maximum bytes of waiting `Tokenize` requests: some ten seconds of work."""
-OUTPUTS_PER_BYTE = 4
-"""Output values of a graph that take as long to serialise as one byte of a request takes to encode. A few tokens of a
-masked language model have hundreds of thousands of outputs, and the reply may hold all of them."""
+OUTPUTS_PER_BYTE = 64
+"""Output values of a graph that take as long to copy into a reply as one byte of a request takes to encode. A few
+tokens of a masked language model have hundreds of thousands of outputs, and the reply may hold all of them."""
+REPLY_SEQUENCE_BYTES = 4
+"""Bytes of a request that take longer to encode than the result of one sequence takes to join a reply. Results are
+serialised in the workers."""
 INPUT_BYTES, WINDOW_BYTES, TOKEN_BYTES = 2048, 4096, 16
 """Bytes of memory per input, per further window of an input, and per token, until the request is answered."""
 
@@ -148,7 +151,7 @@ class InferenceService:
         call.stages.append(Stage("inference", submitted.submitted_s + done.queue_s, done.inference_s))
 
         serialize, model = _Timed(submitted.inference.reply), submitted.inference.model
-        reply: Reply = await self.codec_pool.run(call, _reply_size(submitted, len(data)), partial(serialize, done))
+        reply: Reply = await self.codec_pool.run(call, _reply_size(submitted), partial(serialize, done))
         self._metrics.decoded(model, sum(submitted.decode.seconds) + sum(serialize.seconds))
         if self._cache is not None:
             self._metrics.cache_looked_up(model, hit=False)
@@ -222,11 +225,11 @@ def _reserve_more(call: Call, submitted: _Submitted, reserved_bytes: int) -> Non
             raise
 
 
-def _reply_size(submitted: _Submitted, num_bytes: int) -> int:
+def _reply_size(submitted: _Submitted) -> int:
     """Return the size of a request that takes as long to encode as this reply takes to serialise."""
     inference = submitted.inference
     lengths = [len(window) for items in inference.windows for window in items]
-    return max(num_bytes, inference.model.num_outputs(lengths) // OUTPUTS_PER_BYTE)
+    return max(REPLY_SEQUENCE_BYTES * len(lengths), inference.model.num_outputs(lengths) // OUTPUTS_PER_BYTE)
 
 
 def _cancel_submitted(result: Future[_Submitted]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, InvalidInput, Overloaded, ServerError, TextsCut, TimedOut, Usage
 from bertline._calls import classify_call, embed_call, rerank_call, zero_shot_call
-from bertline._coalescing import MAX_BYTES, MAX_INPUTS, Coalescer
+from bertline._coalescing import MAX_BYTES, MAX_INPUTS, Coalescer, Member
+from bertline._convert import Call, ReplyCollector
 from bertline.errors import BertlineError
 from bertline.testing import FakeModel, FakeServer, vector
 
@@ -305,15 +306,47 @@ def test_ctrl_c_in_a_waiting_call_holds_up_no_other(server: FakeServer) -> None:
         assert np.array_equal(client.embed(["after"]), [vector("after")])
 
 
-def test_large_calls_and_rankings_go_alone() -> None:
-    """Calls with many inputs or bytes, rankings, and calls without inputs are not sent with others."""
+def plain_call(texts: list[str]) -> Call[Any]:
     options: dict[str, Any] = dict.fromkeys(
         ("pooling", "normalize", "dimensions", "window_stride", "prompt_name", "input_type")
     )
+    return embed_call(texts, "", "", None, windows=False, format="float32", **options)
+
+
+@given(st.lists(st.integers(0, 3), min_size=60, max_size=60), st.booleans())
+def test_requests_of_a_busy_client_are_equally_large(ends: list[int], come_back_first: bool) -> None:
+    """Whichever request ends next, its callers come back in requests of about the same size."""
+    coalescer, call = Coalescer(4, 64), plain_call(["a"])
+    in_flight: list[list[Member]] = []
+
+    def come() -> None:
+        member = Member(call, ReplyCollector(call, None), 60.0, Future())
+        if coalescer.enter("lane", member):
+            in_flight.append([member])
+
+    for _ in range(64):
+        come()
+    found = []
+    for end in ends:
+        ended = in_flight.pop(end)
+        if come_back_first:
+            for _ in ended:
+                come()
+        in_flight.append(coalescer.leave("lane", ended))
+        found.append(len(in_flight[-1]))
+        if not come_back_first:
+            for _ in ended:
+                come()
+
+    assert min(found) > 8
+    assert max(found) <= 26
+
+
+def test_large_calls_and_rankings_go_alone() -> None:
+    """Calls with many inputs or bytes, rankings, and calls without inputs are not sent with others."""
 
     def lane(texts: list[str]) -> object:
-        call = embed_call(texts, "", "", None, windows=False, format="float32", **options)
-        return Coalescer(4, 64).lane(call)
+        return Coalescer(4, 64).lane(plain_call(texts))
 
     assert lane(["a"]) == lane(["b", "c"]) is not None
     assert lane(["x" * MAX_BYTES]) is not None

@@ -13,10 +13,20 @@ from serving.core.job import Job, Origin
 SECONDS_PER_TOKEN = 0.001
 
 
-def add(order, length, caller=None, *, count=1, is_bulk=False, deadline_s=None):
+class Model:
+    """Model that computes one token at a time by default, so that no job fits into a batch."""
+
+    def __init__(self, max_batch_tokens=1):
+        self.max_batch_tokens = max_batch_tokens
+
+
+SMALLEST = Model()
+
+
+def add(order, length, caller=None, *, count=1, is_bulk=False, deadline_s=None, model=SMALLEST):
     """Add a job of `count` sequences."""
     job = Job(
-        None,
+        model,
         [[range(length)] for _ in range(count)],
         lambda group, outputs: None,
         deadline_s=deadline_s,
@@ -59,6 +69,18 @@ def test_short_before_long():
 
     assert [take(order) for _ in range(3)] == [short, *long]
     assert order.next_job() is None
+
+
+def test_jobs_of_a_batch_keep_their_order():
+    """Jobs of a caller that fit into one batch go in order of arrival, unless one is much shorter."""
+    order, model = FairOrder(), Model(max_batch_tokens=100)
+    jobs = [add(order, length, "own", model=model) for length in (90, 20, 60, 30)]
+
+    assert [take(order) for _ in range(2)] == jobs[:2]
+
+    query = add(order, 3, "own", model=model)
+
+    assert [take(order) for _ in range(3)] == [query, *jobs[2:]]
 
 
 def test_nearest_deadline_first():

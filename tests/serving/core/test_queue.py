@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.job import Job
+from serving.core.job import Job, Origin
 from serving.core.queue import MAX_PADDING, Queue, nearest
 
 
@@ -17,9 +17,11 @@ def fill(queue, *models_and_lengths):
     return [add(queue, model, [length], 0.0) for model, length in models_and_lengths]
 
 
-def add(queue, model, lengths, seconds_per_token):
-    groups = [[range(length)] for length in lengths]
-    job = Job(model, groups, lambda group, outputs: None, deadline_s=None, seconds_per_token=seconds_per_token)
+def add(queue, model, lengths, seconds_per_token, *, is_bulk=False):
+    groups, origin = [[range(length)] for length in lengths], Origin(None, is_bulk)
+    job = Job(
+        model, groups, lambda group, outputs: None, deadline_s=None, seconds_per_token=seconds_per_token, origin=origin
+    )
     queue.add(job)
     return job.entries[0]
 
@@ -78,6 +80,38 @@ def test_padding_is_cheaper_than_another_run(run_tokens, expected):
     fill(queue, *((model, length) for model in [Model(1000, run_tokens)] for length in (10, 40, 60)))
 
     assert lengths(queue.pop_batch()) == expected
+
+
+@pytest.mark.parametrize(
+    ("others", "is_bulk", "run_tokens", "expected"),
+    [
+        ([10] * 10, False, 0, [10]),
+        ([10] * 2, False, 0, [10] * 3),
+        ([10] * 2, True, 0, [10]),
+        ([10] * 10, False, 45, [10] * 4),
+        ([10] * 2, True, 45, [10] * 3),
+    ],
+    ids=["much larger", "a little larger", "bulk", "free beside much larger", "free beside bulk"],
+)
+def test_a_query_does_not_wait_for_less_urgent_work_in_its_batch(others, is_bulk, run_tokens, expected):
+    """Entries of bulk and of much larger jobs join a batch only as far as they cost no more than another run."""
+    queue, model = Queue(), Model(1000, run_tokens)
+    query = add(queue, model, [10], 0.001)
+    add(queue, model, others, 0.001, is_bulk=is_bulk)
+    batch = queue.pop_batch()
+
+    assert batch[0] is query
+    assert lengths(batch) == expected
+
+
+def test_a_large_job_takes_small_ones_into_its_batch():
+    """Entries of smaller jobs join the batch of a large one."""
+    queue, model = Queue(), Model(1000)
+    bulk = add(queue, model, [10] * 20, 0.001, is_bulk=True)
+    queue.remove(bulk.job.entries[1:])
+    add(queue, model, [10], 0.001, is_bulk=True)
+
+    assert lengths(queue.pop_batch()) == [10, 10]
 
 
 def test_remove():
