@@ -74,11 +74,8 @@ class OpenVINOGraph:
             ValueError: when OpenVINO is not installed or cannot compile the graph; in one line.
         """
         check_openvino()
-        import openvino
-
+        core = _core()
         try:
-            core = openvino.Core()
-            core.set_property({"ENABLE_MMAP": False})  # a later write to a mapped file would change the outputs
             graph = core.read_model(model)
             settings = execution.openvino_settings(num_cores or available_cpus())
             self._compiled = core.compile_model(graph, "CPU", settings)
@@ -129,6 +126,27 @@ class OpenVINOGraph:
         with suppress(IndexError):
             return self._idle.pop()
         return self._compiled.create_infer_request()
+
+
+_cores: list[Any] = []
+_core_lock = threading.Lock()
+
+
+def _core() -> Any:
+    """Return the only core of this process, which stays to its end.
+
+    The first core gives its thread an alternate stack for signal handlers. When the last one is deleted, the stack is
+    freed but still set, and the next signal, such as Ctrl-C, would end the process with a segmentation fault (seen with
+    OpenVINO 2026.4.1).
+    """
+    import openvino
+
+    with _core_lock:
+        if not _cores:
+            core = openvino.Core()
+            core.set_property({"ENABLE_MMAP": False})  # a later write to a mapped file would change the outputs
+            _cores.append(core)
+        return _cores[0]
 
 
 def _has_length(shape: Any) -> bool:

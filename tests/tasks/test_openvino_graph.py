@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -145,6 +147,31 @@ def test_weights_are_copied(tmp_path):
     np.testing.assert_array_equal(
         compiled.run(compiled.outputs, batch())["sentence_embedding"], before["sentence_embedding"]
     )
+
+
+SIGNAL_AFTER_USE = """
+import gc, signal, sys
+from tasks.openvino_graph import OpenVINOGraph
+from tasks.manifest import Execution
+
+graph = OpenVINOGraph(open(sys.argv[1], "rb").read(), Execution(provider="OpenVINO"))
+del graph
+gc.collect()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_signals_after_the_last_graph(tmp_path):
+    """A signal is handled when all graphs are gone; OpenVINO would leave a freed stack for its handler."""
+    path = tmp_path / "model.onnx"
+    onnx.save(make_graph("embedding", Weights.random(0, 8, 1), 0), path)
+
+    done = subprocess.run([sys.executable, "-c", SIGNAL_AFTER_USE, path], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,7 @@ def test_version_prints_one_line():
     """--version prints the versions of Bertline and its main packages in one line."""
     done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
 
-    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, grpcio .*\)\n", done.stdout)
+    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, (openvino \S+, )?grpcio .*\)\n", done.stdout)
 
 
 def files(*directories):
