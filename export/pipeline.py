@@ -207,16 +207,18 @@ def _write_graph(
         _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
     configuration, trials = _autotune(decision, workload, targets, config, reporter)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
-    others = dict.fromkeys(item for item in (configuration.fallback, default_configuration(target)) if item)
-    for other in [item for item in others if item != configuration] + [None]:
+    attempts = [configuration, *filter(None, [configuration.fallback]), default_configuration(target)]
+    *others, last = dict.fromkeys(attempts)
+    for configuration in others:
         try:
             decision, differences = write(configuration)
             break
         except QualityError as error:
-            if other is None:
-                raise
             reporter.say(f"the tuned variant misses the limits, so another one is written: {error}")
-            configuration, trials = other, [trial for trial in trials if trial.name != PRECISION]
+            trials = [trial for trial in trials if trial.name != PRECISION]
+    else:
+        configuration = last
+        decision, differences = write(configuration)
     small = _small_vectors(directory, configuration, evaluator) if isinstance(task, Embedding) else None
     record = data.files.record(evaluation_set, calibration)
     return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate, small)

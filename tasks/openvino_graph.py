@@ -135,9 +135,9 @@ _core_lock = threading.Lock()
 def _core() -> Any:
     """Return the only core of this process, which stays to its end.
 
-    The first core gives its thread an alternate stack for signal handlers. When the last one is deleted, the stack is
-    freed but still set, and the next signal, such as Ctrl-C, would end the process with a segmentation fault (seen with
-    OpenVINO 2026.4.1).
+    Each core gives its thread an alternate stack for signal handlers, and puts back the one before when it is deleted.
+    If the first of two is deleted first, the second puts back its freed stack, and the next signal, such as Ctrl-C,
+    ends the process with a segmentation fault (seen with OpenVINO 2026.4.1).
     """
     import openvino
 
