@@ -22,9 +22,6 @@ from tasks.manifest import Execution
 from tasks.openvino_graph import OpenVINOGraph
 from tasks.providers import CPU, TENSORRT, check_installed, check_openvino, check_started, load_libraries
 
-_FATAL = 4
-"""Log severity; errors arrive as exceptions."""
-
 
 def on_all_cores(execution: Execution) -> Execution:
     """Return settings that use all cores for one batch, for runs that are not timed."""
@@ -104,11 +101,7 @@ def _session(
     check_installed(execution.provider, onnxruntime.get_available_providers())
     load_libraries(execution.provider, onnxruntime.preload_dlls)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _FATAL
-    for name, value in execution.session_options.items():
-        setattr(options, name, value)
-    for name, value in execution.session_config.items():
-        options.add_session_config_entry(name, value)
+    execution.configure(options)
     try:
         session = onnxruntime.InferenceSession(
             _add_weights(options, model, execution, weights) if isinstance(model, Graph) else str(model),

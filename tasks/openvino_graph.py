@@ -121,6 +121,11 @@ class OpenVINOGraph:
         self._idle.append(request)
         return found
 
+    def release_memory(self, arrays: Arrays) -> None:
+        """Free the intermediate results of earlier batches. No other run may be active."""
+        self._idle.clear()
+        self._compiled.release_memory()
+
     def _request(self) -> Any:
         """Return a request that no other thread uses; there are as many as runs at the same time."""
         with suppress(IndexError):

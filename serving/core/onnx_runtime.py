@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from tasks.manifest import Execution
+from tasks.manifest import FATAL, Execution
 from tasks.providers import CPU, CUDA, check_installed, check_started, load_libraries
 from tasks.regular import read_regular
-
-_FATAL = 4
-"""Log severity of ONNX Runtime. Errors of a run are raised as exceptions, and the scheduler logs them once."""
 
 
 class OnnxRuntimeRun:
@@ -21,7 +18,7 @@ class OnnxRuntimeRun:
 
     def __init__(self) -> None:
         self.options = ort.RunOptions()
-        self.options.log_severity_level = _FATAL
+        self.options.log_severity_level = FATAL
 
     def abort(self) -> None:
         """End the run with an exception after its current operator."""
@@ -47,7 +44,8 @@ class OnnxRuntimeGraph:
         """
         check_installed(execution.provider, ort.get_available_providers())
         load_libraries(execution.provider, ort.preload_dlls)
-        options = _options(execution)
+        options = ort.SessionOptions()
+        execution.configure(options)
         weights = _weights(path, weight_files, execution, options)
         try:
             self._session = ort.InferenceSession(
@@ -60,6 +58,7 @@ class OnnxRuntimeGraph:
         finally:
             del weights  # ONNX Runtime has copied them
         check_started(execution.provider, self._session.get_providers())
+        self._provider = execution.provider
         self.inputs = tuple(item.name for item in self._session.get_inputs())
         """Names of the inputs."""
         self.outputs = tuple(item.name for item in self._session.get_outputs())
@@ -78,6 +77,16 @@ class OnnxRuntimeGraph:
         """
         return dict(zip(names, self._session.run(names, arrays, run.options), strict=True))
 
+    def release_memory(self, arrays: dict[str, np.ndarray]) -> None:
+        """Run a batch, after which ONNX Runtime frees the memory of earlier, larger ones.
+
+        It keeps the first block that it took, in which the weights are, and that of GPUs.
+        """
+        if self._provider == CPU:
+            run = self.new_run()
+            run.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+            self.run(self.outputs[:1], arrays, run)
+
 
 def _weights(path: Path, names: Sequence[str], execution: Execution, options: ort.SessionOptions) -> list[bytes]:
     """Read the external weight files of the graph and pass them to ONNX Runtime.
@@ -94,13 +103,3 @@ def _weights(path: Path, names: Sequence[str], execution: Execution, options: or
     if names:
         options.add_external_initializers_from_files_in_memory(list(names), weights, list(map(len, weights)))
     return weights
-
-
-def _options(execution: Execution) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.log_severity_level = _FATAL
-    for name, value in execution.session_options.items():
-        setattr(options, name, value)
-    for name, value in execution.session_config.items():
-        options.add_session_config_entry(name, value)
-    return options

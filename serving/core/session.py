@@ -36,6 +36,9 @@ class Graph(Protocol):
     def run(self, names: Sequence[str], arrays: Arrays, run: Any) -> Arrays:
         """Return outputs by name."""
 
+    def release_memory(self, arrays: Arrays) -> None:
+        """Free what larger batches than this one took. No other run may be active."""
+
 
 class Session:
     """Graph with the inputs and outputs of its manifest; `run` is thread-safe."""
@@ -87,8 +90,14 @@ class Session:
         Returns:
             Outputs by name.
         """
-        feed = {name: arrays[name] for name in self._graph.inputs}
-        return self._graph.run(self._output_names, feed, run or self.new_run())
+        return self._graph.run(self._output_names, self._feed(arrays), run or self.new_run())
+
+    def release_memory(self, arrays: Arrays) -> None:
+        """Free what larger batches than this one took. No other run may be active."""
+        self._graph.release_memory(self._feed(arrays))
+
+    def _feed(self, arrays: Arrays) -> Arrays:
+        return {name: arrays[name] for name in self._graph.inputs}
 
 
 def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None) -> Graph:
