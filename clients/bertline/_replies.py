@@ -276,4 +276,5 @@ def read_model_info(info: pb.ModelInfo) -> Model:
         manifest_json=info.manifest_json,
         state=_STATES.get(info.state, ""),
         error=info.error,
+        engine=info.engine,
     )

@@ -246,13 +246,15 @@ class Model:
     labels: tuple[str, ...]
     """Labels of classification and tagging, in the order of the logits; empty for other tasks."""
     digest: str
-    """SHA-256 of model.onnx, hexadecimal."""
+    """SHA-256 of the graph that computes the answers, hexadecimal."""
     manifest_json: str = field(repr=False)
     state: str = ""
     """`loading`, `ready`, `failed`, or `stale`: the directory changed and cannot be loaded, so its earlier content
     answers. Empty if the server does not report it."""
     error: str = ""
     """Why its directory cannot be loaded; empty if it can."""
+    engine: str = ""
+    """Library that runs the graph: `onnxruntime` or `openvino`. Empty if the server does not report it."""
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def _describe_loaded(model: Model) -> pb.ModelInfo:
         labels=getattr(manifest.settings, "labels", ()),
         digest=model.digest,
         manifest_json=model.manifest_json,
+        engine=model.execution.engine,
     )
 
 

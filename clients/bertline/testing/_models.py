@@ -118,6 +118,7 @@ class FakeModel:
             manifest_json=json.dumps(self._settings | self._small_vectors | self.manifest),
             state=state,
             error=self.error,
+            engine="onnxruntime",
         )
 
 

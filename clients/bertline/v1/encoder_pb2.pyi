@@ -651,7 +651,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "task", "precision", "max_seq_length", "dim", "labels", "digest", "manifest_json", "state", "error")
+    __slots__ = ("model", "task", "precision", "max_seq_length", "dim", "labels", "digest", "manifest_json", "state", "error", "engine")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -662,6 +662,7 @@ class ModelInfo(_message.Message):
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     task: str
     precision: str
@@ -672,7 +673,8 @@ class ModelInfo(_message.Message):
     manifest_json: str
     state: ModelState
     error: str
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., task: _Optional[str] = ..., precision: _Optional[str] = ..., max_seq_length: _Optional[int] = ..., dim: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., error: _Optional[str] = ...) -> None: ...
+    engine: str
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., task: _Optional[str] = ..., precision: _Optional[str] = ..., max_seq_length: _Optional[int] = ..., dim: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., digest: _Optional[str] = ..., manifest_json: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., error: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class ListModelsReply(_message.Message):
     __slots__ = ("models",)

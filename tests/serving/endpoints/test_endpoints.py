@@ -202,7 +202,7 @@ def test_list_models(server, references):
     assert (models["embedder"].dim, models["classifier"].dim) == (8, 0)
     assert list(models["classifier"].labels) == ["no", "maybe", "entailment"]
     assert models["reader"].max_seq_length == 16
-    assert models["filler"].precision == "fp32"
+    assert (models["filler"].precision, models["filler"].engine) == ("fp32", "onnxruntime")
     assert models["filler"].digest in models["filler"].manifest_json
 
 
