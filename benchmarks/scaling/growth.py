@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,23 @@ def _has_numbers(item: Table) -> bool:
     return len(item.rows) > 1 and all(isinstance(value, int | float) for value in list(item.rows[0].values())[:2])
 
 
+def _labels(sizes: Sequence[float]) -> list[str]:
+    """Return a label for each size; none for a size so close to the one before that their labels would touch."""
+    labels, last = list[str](), 0.0
+    for size in sizes:
+        is_near = last and np.log(size / last) < 0.12 * np.log(sizes[-1] / sizes[0])
+        labels.append("" if is_near else f"{size:,.0f}" if size >= 100 else f"{size:.3g}")
+        last = last if is_near else size
+    return labels
+
+
 def plot(parts: dict[str, Part], path: Path) -> None:
     """Plot the first cost of each table against its size, both logarithmic, beside a line of exponent 1."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator
 
     tables = [item for part in parts.values() for item in part.tables if _has_numbers(item)]
     if not tables:
@@ -56,8 +68,13 @@ def plot(parts: dict[str, Part], path: Path) -> None:
         x, y = ([row[name] for row in item.rows] for name in (size, cost))
         axes.loglog(x, [y[0] * value / x[0] for value in x], color=IDEAL, linewidth=1, linestyle="--")
         axes.loglog(x, y, color=COLOUR, marker="o")
-        axes.set(xlabel=size, ylabel=cost, title=item.title[:46])
-        axes.title.set_fontsize(9)
+        axes.set(xlabel=size, ylabel=cost, ylim=(min(y) / 2, max(y) * 2))
+        axes.set_title(textwrap.fill(item.title, 46), fontsize=9)
+        axes.set_xticks(x, _labels(x), fontsize=8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if max(y) > 50 * min(y) else (1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.spines[["top", "right"]].set_visible(False)
     for axes in np.ravel(grid)[len(tables) :]:
         axes.axis("off")

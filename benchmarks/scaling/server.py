@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -38,6 +39,7 @@ from tasks.manifest import MANIFEST_FILE
 REPEATS = 20
 QUIET = ("--log-level=error",)
 TICKS = os.sysconf("SC_CLK_TCK")
+NGINX = Path(__file__).parents[2] / "deploy/nginx.conf"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Begin of an HTTP/2 connection with an empty SETTINGS frame."""
 
@@ -135,21 +137,52 @@ def process(settings: ScalingSettings) -> Iterator[Table]:
 
 
 def processes(settings: ScalingSettings) -> Iterator[Table]:
-    """Yield a table: texts/s of one server on all cores, and of one server a core behind one name."""
+    """Yield a table: texts/s of one server on all cores, and of one server a core, at several addresses or one port."""
     rows, cores = [], available_cpus()
+    set_ups = [("one server", 1, False), (f"{cores} servers, one core each, several addresses", cores, False)]
+    if shutil.which("nginx"):
+        set_ups += [("one server behind nginx", 1, True), (f"{cores} servers behind nginx, one port", cores, True)]
     with tempfile.TemporaryDirectory() as folder:
         tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        for name, count in (("one server", 1), (f"{cores} servers, one core each", cores)):
+        for name, count, has_proxy in set_ups:
             with ExitStack() as stack:
                 flags = (*QUIET, f"--workers={cores // count}")
                 servers = [stack.enter_context(running_server(tiny, flags)) for _ in range(count)]
                 target = "ipv4:" + ",".join(server.target for server in servers)
+                if has_proxy:
+                    target = stack.enter_context(_proxy(Path(folder), [server.target for server in servers]))
                 client = LoadClient()
                 stack.callback(client.close)
                 load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)
                 bulk = client.run(replace(load, num_texts=32, num_in_flight=8 * count)).texts_per_s
                 rows.append({"set-up": name, "single texts/s": client.run(load).texts_per_s, "bulk texts/s": bulk})
-    yield Table("Processes behind one name, a tiny network", rows, "The client's channel spreads calls by round_robin.")
+    note = "Several addresses: the client takes turns. One port: nginx does, as in deploy/nginx.conf."
+    yield Table("Processes behind one name, a tiny network", rows, note)
+
+
+@contextmanager
+def _proxy(folder: Path, targets: Sequence[str]) -> Iterator[str]:
+    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its target."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        target = f"127.0.0.1:{found.getsockname()[1]}"
+    replaced = {
+        "server 127.0.0.1:50051;": " ".join(f"server {item};" for item in targets),
+        "listen 8443": f"listen {target}",
+        "/tmp/bertline-nginx": str(folder / "nginx"),
+    }
+    text = NGINX.read_text("utf-8")
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    config = folder / "nginx.conf"
+    config.write_text(f"daemon off;\n{text}")
+    process = subprocess.Popen(["nginx", "-c", config], stderr=subprocess.DEVNULL)
+    try:
+        with grpc.insecure_channel(target) as channel:
+            grpc.channel_ready_future(channel).result(10)
+        yield target
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def workers(settings: ScalingSettings) -> Iterator[Table]:
