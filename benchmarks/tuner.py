@@ -48,7 +48,7 @@ class TunerSettings:
     """Number of other processes that keep cores busy."""
     num_sequences: Annotated[int, COUNT] = 400
     num_tunings: Annotated[int, COUNT] = 3
-    rounds: Annotated[int, COUNT] = 15
+    rounds: Annotated[int, COUNT] = 60
     """Number of rounds among the finalists."""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from export.network import Network
 from export.package import ExportResult, check_destination, check_record, write_package
 from export.parity import batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
-from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose
+from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose, judged_floats
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, graph_run, on_all_cores
 from export.small_vectors import NEEDED, describe, has_texts, measure_small_vectors
@@ -205,7 +205,7 @@ def _write_graph(
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)
         _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
-    configuration, trials = _autotune(decision, workload, targets, config, reporter)
+    configuration, trials = _autotune(decision, workload, targets, config, evaluator)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
     attempts = [configuration, *filter(None, [configuration.fallback]), default_configuration(target)]
     *others, last = dict.fromkeys(attempts)
@@ -352,12 +352,15 @@ def _time(
 
 
 def _autotune(
-    decision: Decision, workload: Workload, targets: Sequence[Target], config: ExportConfig, reporter: Reporter
+    decision: Decision, workload: Workload, targets: Sequence[Target], config: ExportConfig, evaluator: Evaluator
 ) -> tuple[Configuration, list[Trial]]:
     if not config.tune:
         return default_configuration(targets[0]), []
-    target, *rivals = able_targets(targets, decision.network, decision.precision)
-    reporter.say("speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)")
+    able = able_targets(targets, decision.network, decision.precision)
+    target, *rivals = (judged_floats(decision, item, evaluator=evaluator, limits=config.limits) for item in able)
+    evaluator.reporter.say(
+        "speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)"
+    )
     return autotune(
         decision.network,
         decision.precision,
@@ -366,7 +369,7 @@ def _autotune(
         rivals=rivals,
         num_cores=available_cpus(),
         compare_with=[] if config.precision == "fp32" else [GraphPrecision()],
-        reporter=reporter,
+        reporter=evaluator.reporter,
     )
 
 

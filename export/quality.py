@@ -29,6 +29,8 @@ from tasks.metrics import main_score
 
 REFERENCE = "PyTorch"
 """Name of the reference among measured qualities."""
+MAX_LESS_AGREEMENT, MAX_LESS_COSINE = 0.01, 0.001
+"""Differences in agreement and mean cosine, above which a graph is less close to PyTorch than another."""
 _CHUNK = 32
 """Number of examples whose outputs are in memory at the same time; outputs of masked-lm are large."""
 _NUM_WORST = 5
@@ -64,6 +66,15 @@ class Quality:
     def headline(self) -> tuple[str, float] | None:
         """Name and value of the score that the quality gate uses."""
         return main_score(self.scores)
+
+    def is_less_close(self, other: Quality) -> bool:
+        """Return whether clearly less agrees with PyTorch than of another graph of the same precision.
+
+        Neighbours and predictions are compared where there are enough examples, else the mean cosine.
+        """
+        if self.agreement:
+            return any(found < other.agreement[name] - MAX_LESS_AGREEMENT for name, found in self.agreement.items())
+        return not self.mean_cosine >= other.mean_cosine - MAX_LESS_COSINE
 
     @property
     def closeness(self) -> float:
@@ -241,10 +252,14 @@ class Evaluator:
                 self.reference, runs, max_batch_tokens=_BATCH_TOKENS if self.target.pads else 1, progress=bar.update
             )
 
-    def measure_run(self, name: str, run: RunModel, *, max_batch_tokens: int) -> dict[str, Quality]:
-        """Return the qualities of PyTorch and of one run, by name."""
-        with self.reporter.bar("final check", unit="example", total=len(self.evaluation_set.examples)) as bar:
-            return measure_quality(self.reference, {name: run}, max_batch_tokens=max_batch_tokens, progress=bar.update)
+    def measure_runs(self, title: str, runs: Mapping[str, RunModel], *, max_batch_tokens: int) -> dict[str, Quality]:
+        """Return the qualities of PyTorch and of some runs, by name.
+
+        Args:
+            title: title of the progress bar.
+        """
+        with self.reporter.bar(title, unit="example", total=len(self.evaluation_set.examples)) as bar:
+            return measure_quality(self.reference, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
 
     def most_sensitive_layers(self, network: AnyNetwork, matmul: MatMulPrecision) -> list[str]:
         """Rank the layers by the loss of mean cosine when only that layer is int8, largest loss first."""

@@ -13,17 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from export.agreement import SAME_NEAREST, SAME_PREDICTION
-from export.graph import AnyNetwork
+from export.graph import AnyNetwork, build_graph
 from export.network import Network
 from export.quality import REFERENCE, Evaluator, Quality
+from export.session import graph_run, on_all_cores
 from export.targets import Target
 from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
-from tasks.manifest import Precision
+from tasks.machine import BF16, cpu_flags
+from tasks.manifest import Floats, Precision
 from tasks.masked_lm import MaskedLM
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding
@@ -310,12 +312,34 @@ def check_final_graph(
         QualityError: if it misses the limits, although another graph variant met them.
     """
     max_batch_tokens = configuration.execution.max_batch_tokens
-    qualities = evaluator.measure_run(decision.precision.name, run, max_batch_tokens=max_batch_tokens)
+    runs = {decision.precision.name: run}
+    qualities = evaluator.measure_runs("final check", runs, max_batch_tokens=max_batch_tokens)
     decision = replace(decision, qualities={**decision.qualities, **qualities})
     if reason := decision.shortfall(limits):
         remedies = "raise the limit" if decision.precision == GraphPrecision() else "raise the limit, or use fp32"
         raise QualityError(f"graph rejected: {decision.precision.name}, as served: {reason} ({remedies})")
     return decision
+
+
+def judged_floats(decision: Decision, target: Target, *, evaluator: Evaluator, limits: QualityLimits) -> Target:
+    """Return a target that also races bf16 between int8 products, where the CPU computes it and quality allows it.
+
+    Its graph must be within the limits, and agree with PyTorch nearly as often as the same graph in fp32: a score can
+    stay the same while many predictions change.
+    """
+    if target.engine != "openvino" or not decision.precision.is_int8 or not BF16 & cpu_flags():
+        return target
+    graph = build_graph(decision.network, decision.precision, target.variant)
+    execution = on_all_cores(target.execution)
+    runs = {name: graph_run(graph, execution=replace(execution, floats=name)) for name in get_args(Floats)}
+    tokens = execution.max_batch_tokens
+    qualities = evaluator.measure_runs("evaluating bf16", runs, max_batch_tokens=tokens)
+    fp32, bf16 = (replace(decision, qualities={**qualities, decision.precision.name: qualities[name]}) for name in runs)
+    reason = bf16.shortfall(limits)
+    if not reason and bf16.quality.is_less_close(fp32.quality):
+        reason = f"less close to PyTorch than in fp32 ({fp32.quality})"
+    evaluator.reporter.say(f"OpenVINO, bf16 between the products: {bf16.quality}; {reason or 'races, too'}")
+    return target if reason else replace(target, floats=get_args(Floats))
 
 
 def _candidates(network: AnyNetwork, precision: Precision, target: Target) -> list[GraphPrecision]:

@@ -17,7 +17,7 @@ from export.variant import (
     GraphVariant,
     MatMulPrecision,
 )
-from tasks.machine import BF16, available_cpus, cpu_flags
+from tasks.machine import available_cpus
 from tasks.manifest import Execution, Floats, Precision
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of, has_openvino
 
@@ -44,6 +44,8 @@ class Target:
     disabled_optimizers: tuple[str, ...] = ()
     single_batch: bool = False
     """True if one batch runs at a time on all cores, rather than one batch per core."""
+    floats: Sequence[Floats] = ("fp32",)
+    """Types to try for what the graph has in fp32; more than fp32 only where `quality_gate.judged_floats` says so."""
 
     def check(self, precision: Precision) -> None:
         """Raise if the target does not support a precision.
@@ -99,8 +101,8 @@ class Target:
             yield "disabled_optimizers", (self.disabled_optimizers, ())
         if self.provider == CUDA and precision.matmul == "fp16":  # TensorRT computes fp32 as TF32
             yield "provider", (CUDA, TENSORRT)
-        if self.provider == OPENVINO and precision.is_int8 and BF16 & cpu_flags():
-            yield "floats", get_args(Floats)
+        if len(self.floats) > 1:
+            yield "floats", self.floats
         yield "max_batch_tokens", self.batch_tokens
         if num_cores > 1 and not self.single_batch:
             yield "num_threads", (1, num_cores)

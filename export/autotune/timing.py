@@ -20,8 +20,8 @@ from tasks.batching import RunModel
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
-PASS_S = 0.1
-"""Minimum seconds of a measurement."""
+PASS_S = 0.05
+"""Minimum seconds of a measurement. Many short ones share the bursts of a busy neighbour better than few long ones."""
 LARGE_BYTES = 2**28
 """Weights from this size on are large: a session keeps those of its matrix products again, packed."""
 MIN_BATCHES = 1

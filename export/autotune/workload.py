@@ -12,7 +12,7 @@ from tasks.features import Features, collate
 
 Arrays = dict[str, np.ndarray]
 
-NUM_SAMPLES = 4
+NUM_SAMPLES = 8
 """Number of samples of a workload."""
 
 

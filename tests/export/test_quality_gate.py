@@ -77,6 +77,27 @@ def test_levels_judge_agreement(level, agreement, message):
     assert re.search(message, shortfall)
 
 
+@pytest.mark.parametrize(
+    ("found", "other", "is_less_close"),
+    [
+        (quality(0.5, {"same_prediction": 0.91}), quality(1.0, {"same_prediction": 0.961}), True),
+        (quality(0.5, {"same_prediction": 0.952}), quality(1.0, {"same_prediction": 0.961}), False),
+        (quality(1.0, {"same_prediction": 0.99}), quality(1.0, {"same_prediction": 0.91}), False),
+        (
+            quality(1.0, {"same_nearest": 0.9, "same_nearest_10": 0.8}),
+            quality(1.0, {"same_nearest": 0.9, "same_nearest_10": 0.82}),
+            True,
+        ),
+        (quality(0.998), quality(0.9995), True),
+        (quality(0.999), quality(0.9995), False),
+        (quality(float("nan")), quality(0.9995), True),
+    ],
+)
+def test_a_graph_is_less_close_than_another(found, other, is_less_close):
+    """Neighbours and predictions decide where they were compared; the mean cosine elsewhere."""
+    assert found.is_less_close(other) == is_less_close
+
+
 def test_flags_take_precedence_over_the_level():
     """A given limit replaces that of the level; the others stay."""
     limits = QualityLimits(quality="high", min_cosine=0.9)

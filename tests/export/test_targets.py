@@ -171,15 +171,14 @@ def test_provider_that_does_not_start_is_an_error(monkeypatch):
     [
         ("cpu", GraphPrecision(), f"{FUSED} {EXECUTION}"),
         ("cpu", STATIC, f"attention skip_layer_norm bias_gelu standard {EXECUTION}"),
-        ("openvino", STATIC, "attention floats max_batch_tokens num_threads"),
+        ("openvino", STATIC, "attention max_batch_tokens num_threads"),
         ("openvino", GraphPrecision(), "attention max_batch_tokens num_threads"),
         ("cuda", GraphPrecision(), f"{FUSED} max_batch_tokens"),
         ("cuda", GraphPrecision(matmul="fp16"), f"{FUSED} provider max_batch_tokens"),
     ],
 )
-def test_alternatives(target, precision, expected, monkeypatch):
+def test_alternatives(target, precision, expected):
     """Each target has its own fields to tune, and their values include the default."""
-    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))
     found = dict(TARGETS[target].alternatives(precision, num_cores=4))
 
     assert list(found) == expected.split()
@@ -311,6 +310,39 @@ def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_
     assert read_graph(again)[1] == STATIC
 
 
+@pytest.fixture
+def with_bf16(monkeypatch):
+    """Let the CPU say that it computes bf16; OpenVINO computes it on every CPU, or takes fp32."""
+    for module in ("export.quality_gate", "export.autotune.model_directory"):
+        monkeypatch.setattr(f"{module}.cpu_flags", lambda: frozenset({"avx512_bf16"}))
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file, for_openvino, with_bf16, monkeypatch):
+    """Even if it is faster, bf16 is taken only if it agrees with PyTorch nearly as often as fp32; tuning follows."""
+    monkeypatch.setattr("export.quality.Quality.is_less_close", lambda self, other: not agrees)
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration, precision=None: {"bf16": 1.0, "fp32": 1.5}[configuration.execution.floats],
+    )
+    lines = []
+    exported = export_checkpoint(
+        checkpoints["plain"],
+        tmp_path / "plain/1",
+        replace(for_openvino, tune=True),
+        data=ExportData(texts=texts_file),
+        reporter=Reporter(lines.append),
+    )
+    tuned = tune_model_directory(exported.path, Workload((5, 9, 7), 65))
+
+    expected = "bf16" if agrees else "fp32"
+    assert exported.manifest.execution.floats == expected
+    assert any(("races, too" if agrees else "less close to PyTorch than in fp32") in line for line in lines)
+    assert ("OpenVINO floats" in {trial.name for trial in tuned}) == agrees
+    if agrees:
+        assert read_model_directory(exported.path).manifest.execution.floats == "bf16"
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("faster", [CPU, OPENVINO])
 def test_the_faster_engine_is_chosen(faster, precision, checkpoints, tmp_path, texts_file, monkeypatch):
@@ -353,14 +385,17 @@ def test_an_engine_that_misses_the_limits_is_left(checkpoints, tmp_path, texts_f
         "export.autotune.timing.Timer.seconds",
         lambda self, configuration, precision=None: seconds[configuration.execution.provider],
     )
-    real = Evaluator.measure_run
+    real = Evaluator.measure_runs
 
-    def measure_run(self, name, run, **options):
-        if isinstance(getattr(run, "func", None), MethodType):  # OpenVINO's
-            return real(self, name, lambda arrays: {key: -value for key, value in run(arrays).items()}, **options)
-        return real(self, name, run, **options)
+    def opposite(run):
+        return lambda arrays: {key: -value for key, value in run(arrays).items()}
 
-    monkeypatch.setattr(Evaluator, "measure_run", measure_run)
+    def measure_runs(self, title, runs, **options):
+        is_openvino = {name: isinstance(getattr(run, "func", None), MethodType) for name, run in runs.items()}
+        changed = {name: opposite(run) if is_openvino[name] else run for name, run in runs.items()}
+        return real(self, title, changed, **options)
+
+    monkeypatch.setattr(Evaluator, "measure_runs", measure_runs)
     config = ExportConfig(precision="int8")
     config = replace(config, limits=replace(config.limits, min_cosine=0.9))
     lines = []
