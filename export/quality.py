@@ -68,7 +68,7 @@ class Quality:
         return main_score(self.scores)
 
     def is_less_close(self, other: Quality) -> bool:
-        """Return whether clearly less agrees with PyTorch than of another graph of the same precision.
+        """Return whether this graph agrees with PyTorch clearly less than another one of the same precision.
 
         Neighbours and predictions are compared where there are enough examples, else the mean cosine.
         """

@@ -24,7 +24,7 @@ MAX_DEPTH = 100
 MAX_BATCH_TOKENS = 2**20
 MAX_THREADS = 1024
 FATAL = 4
-"""Log severity of ONNX Runtime, for what raises no exception."""
+"""Log severity of ONNX Runtime: fatal errors only, as others arrive as exceptions."""
 Precision = Literal["fp32", "fp16", "int8"]
 Floats = Literal["fp32", "bf16"]
 

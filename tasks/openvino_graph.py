@@ -77,15 +77,18 @@ class OpenVINOGraph:
         core = _core()
         try:
             graph = core.read_model(model)
+            # Before it is compiled: after that, outputs also have the names of operators that were fused into them.
+            inputs, outputs = (tuple(item.any_name for item in items) for items in (graph.inputs, graph.outputs))
             settings = execution.openvino_settings(num_cores or available_cpus())
             self._compiled = core.compile_model(graph, "CPU", settings)
         except RuntimeError as error:
             raise ValueError(reason(error)) from error
-        self.inputs = tuple(item.any_name for item in self._compiled.inputs)
+        self.inputs = inputs
         """Names of the inputs."""
-        self.outputs = tuple(item.any_name for item in self._compiled.outputs)
+        self.outputs = outputs
         """Names of the outputs."""
-        self._token_outputs = {item.any_name for item in self._compiled.outputs if _has_length(item.partial_shape)}
+        shapes = (item.partial_shape for item in self._compiled.outputs)
+        self._token_outputs = {name for name, shape in zip(outputs, shapes, strict=True) if _has_length(shape)}
         self._idle: list[Any] = []
 
     def run(self, names: Sequence[str], arrays: Arrays, run: OpenVINORun | None = None) -> dict[str, np.ndarray]:

@@ -81,7 +81,7 @@ class Model:
     def warm_up(self) -> list[tuple[int, float]]:
         """Run sequences of the maximum and the minimum length, check the output shapes, and measure the time.
 
-        The memory for the longest is free again in the end: 40 MB for a small network.
+        On CPUs, the memory for the longest is freed in the end: 40 MB for a small network.
 
         Returns:
             (tokens, core seconds) of each batch; tokens include padding.

@@ -78,9 +78,9 @@ class OnnxRuntimeGraph:
         return dict(zip(names, self._session.run(names, arrays, run.options), strict=True))
 
     def release_memory(self, arrays: dict[str, np.ndarray]) -> None:
-        """Run a batch, after which ONNX Runtime frees the memory of earlier, larger ones.
+        """Run a batch on CPUs, after which ONNX Runtime frees the memory of earlier, larger ones; do nothing on GPUs.
 
-        It keeps the first block that it took, in which the weights are, and that of GPUs.
+        The first block stays, with the weights.
         """
         if self._provider == CPU:
             run = self.new_run()

@@ -312,7 +312,7 @@ def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_
 
 @pytest.fixture
 def with_bf16(monkeypatch):
-    """Let the CPU say that it computes bf16; OpenVINO computes it on every CPU, or takes fp32."""
+    """Make the CPU report bf16; OpenVINO computes it on every CPU, or takes fp32."""
     for module in ("export.quality_gate", "export.autotune.model_directory"):
         monkeypatch.setattr(f"{module}.cpu_flags", lambda: frozenset({"avx512_bf16"}))
 
@@ -430,7 +430,7 @@ def test_dynamic_int8_stays_in_onnx_runtime(exported, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("task", ["embedding", "classification", "spans", "masked-lm", "tagging"])
+@pytest.mark.parametrize("task", ["plain", "classification", "spans", "masked-lm", "tagging"])
 def test_openvino_itself(precision, task, checkpoints, tmp_path, texts_file, random_batch):
     """Each task's graph is tuned for OpenVINO, and its outputs are those of ONNX Runtime."""
     config = ExportConfig(engine="openvino", precision=precision)

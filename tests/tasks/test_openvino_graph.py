@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from tasks.manifest import Execution
 from tasks.openvino_graph import OpenVINOGraph, OpenVINORun, rounded_up
@@ -79,6 +80,29 @@ def test_padding_changes_no_outputs(task, size, length):
 
     for name, expected in zip(graph.outputs, session.run(graph.outputs, arrays), strict=True):
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_keep_their_names():
+    """An output has the name of its graph, also when OpenVINO fuses an operator into it and adds a name."""
+    shapes = {"a": ["rows", 8], "w": [8, 3], "b": [3]}
+    inputs = [helper.make_tensor_value_info("a", TensorProto.FLOAT, shapes["a"])]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", 3])]
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, shapes[name], np.ones(shapes[name])) for name in "wb"]
+    nodes = [
+        helper.make_node("MatMul", ["a", "w"], ["another/name"]),
+        helper.make_node("Add", ["another/name", "b"], ["logits"]),
+    ]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "head", inputs, outputs, weights),
+        opset_imports=[helper.make_opsetid("", 20)],
+        ir_version=10,
+    )
+    graph = OpenVINOGraph(proto.SerializeToString(), EXECUTION)
+
+    assert (graph.inputs, graph.outputs) == (("a",), ("logits",))
+    np.testing.assert_array_equal(
+        graph.run(["logits"], {"a": np.ones((2, 8), np.float32)})["logits"], np.full((2, 3), 9)
+    )
 
 
 def test_outputs_are_copies():
