@@ -19,7 +19,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx
@@ -43,7 +43,7 @@ from tasks.batching import RunModel
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import INPUT_NAMES, collate
 from tasks.machine import BF16, available_cpus, cpu_flags
-from tasks.manifest import Execution, Floats
+from tasks.manifest import Execution
 from tasks.providers import OPENVINO, has_openvino
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import build_tokenizer
@@ -131,9 +131,8 @@ def engines(
     for matmul in ("static int8", "dynamic int8", "fp32"):
         precision = GraphPrecision(matmul=matmul)
         for target in filter(lambda item: item.runs(precision), targets_for("cpu")):
-            if target.engine == "openvino" and precision.is_int8 and BF16 & cpu_flags():
-                target = replace(target, floats=get_args(Floats))
-            configuration, _ = autotune(network, precision, load, target=target, num_cores=cores)
+            rival = target.with_bf16() if precision.is_int8 else target
+            configuration, _ = autotune(network, precision, load, target=rival, num_cores=cores)
             graph = build_graph(network, precision, configuration.variant)
             run = graph_run(graph, execution=configuration.execution)
             in_engine = ", OpenVINO" * (target.engine == "openvino")

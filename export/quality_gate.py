@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from export.agreement import SAME_NEAREST, SAME_PREDICTION
 from export.graph import AnyNetwork, build_graph
@@ -24,8 +24,7 @@ from export.targets import Target
 from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
-from tasks.machine import BF16, cpu_flags
-from tasks.manifest import Floats, Precision
+from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding
@@ -327,11 +326,14 @@ def judged_floats(decision: Decision, target: Target, *, evaluator: Evaluator, l
     Its graph must be within the limits, and agree with PyTorch nearly as often as the same graph in fp32: a score can
     stay the same while many predictions change.
     """
-    if target.engine != "openvino" or not decision.precision.is_int8 or not BF16 & cpu_flags():
+    rival = target.with_bf16()
+    if rival is target or not decision.precision.is_int8:
         return target
     graph = build_graph(decision.network, decision.precision, target.variant)
     execution = on_all_cores(target.execution)
-    runs = {name: graph_run(graph, execution=replace(execution, floats=name)) for name in get_args(Floats)}
+    runs: dict[str, RunModel] = {
+        name: graph_run(graph, execution=replace(execution, floats=name)) for name in rival.floats
+    }
     tokens = execution.max_batch_tokens
     qualities = evaluator.measure_runs("evaluating bf16", runs, max_batch_tokens=tokens)
     fp32, bf16 = (replace(decision, qualities={**qualities, decision.precision.name: qualities[name]}) for name in runs)
@@ -339,7 +341,7 @@ def judged_floats(decision: Decision, target: Target, *, evaluator: Evaluator, l
     if not reason and bf16.quality.is_less_close(fp32.quality):
         reason = f"less close to PyTorch than in fp32 ({fp32.quality})"
     evaluator.reporter.say(f"OpenVINO, bf16 between the products: {bf16.quality}; {reason or 'races, too'}")
-    return target if reason else replace(target, floats=get_args(Floats))
+    return target if reason else rival
 
 
 def _candidates(network: AnyNetwork, precision: Precision, target: Target) -> list[GraphPrecision]:

@@ -17,7 +17,7 @@ from export.variant import (
     GraphVariant,
     MatMulPrecision,
 )
-from tasks.machine import available_cpus
+from tasks.machine import BF16, available_cpus, cpu_flags
 from tasks.manifest import Execution, Floats, Precision
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of, has_openvino
 
@@ -79,6 +79,12 @@ class Target:
     def without_padding(self) -> Target:
         """Return the target for a network whose outputs depend on padding: each text is a batch of its own."""
         return replace(self, batch_tokens=(1,), default_batch_tokens=1)
+
+    def with_bf16(self) -> Target:
+        """Return the target with bf16 in the race, where engine and CPU compute it."""
+        if self.engine == "openvino" and BF16 & cpu_flags():
+            return replace(self, floats=get_args(Floats))
+        return self
 
     @property
     def execution(self) -> Execution:

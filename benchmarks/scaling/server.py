@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ import grpc
 
 from benchmarks.embed_load import EmbedLoad, LoadClient
 from benchmarks.engine import Engine
+from benchmarks.nginx import running_nginx
 from benchmarks.report import Table
 from benchmarks.samples import tiny_model
 from benchmarks.scaling.growth import table
@@ -39,7 +39,6 @@ from tasks.manifest import MANIFEST_FILE
 REPEATS = 20
 QUIET = ("--log-level=error",)
 TICKS = os.sysconf("SC_CLK_TCK")
-NGINX = Path(__file__).parents[2] / "deploy/nginx.conf"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Begin of an HTTP/2 connection with an empty SETTINGS frame."""
 
@@ -150,7 +149,7 @@ def processes(settings: ScalingSettings) -> Iterator[Table]:
                 servers = [stack.enter_context(running_server(tiny, flags)) for _ in range(count)]
                 target = "ipv4:" + ",".join(server.target for server in servers)
                 if has_proxy:
-                    target = stack.enter_context(_proxy(Path(folder), [server.target for server in servers]))
+                    target = stack.enter_context(running_nginx(Path(folder), [server.target for server in servers]))
                 client = LoadClient()
                 stack.callback(client.close)
                 load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)
@@ -158,31 +157,6 @@ def processes(settings: ScalingSettings) -> Iterator[Table]:
                 rows.append({"set-up": name, "single texts/s": client.run(load).texts_per_s, "bulk texts/s": bulk})
     note = "Several addresses: the client takes turns. One port: nginx does, as in deploy/nginx.conf."
     yield Table("Processes behind one name, a tiny network", rows, note)
-
-
-@contextmanager
-def _proxy(folder: Path, targets: Sequence[str]) -> Iterator[str]:
-    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its target."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        target = f"127.0.0.1:{found.getsockname()[1]}"
-    replaced = {
-        "server 127.0.0.1:50051;": " ".join(f"server {item};" for item in targets),
-        "listen 8443": f"listen {target}",
-        "/tmp/bertline-nginx": str(folder / "nginx"),
-    }
-    text = NGINX.read_text("utf-8")
-    for old, new in replaced.items():
-        text = text.replace(old, new)
-    config = folder / "nginx.conf"
-    config.write_text(f"daemon off;\n{text}")
-    process = subprocess.Popen(["nginx", "-c", config], stderr=subprocess.DEVNULL)
-    try:
-        with grpc.insecure_channel(target) as channel:
-            grpc.channel_ready_future(channel).result(10)
-        yield target
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def workers(settings: ScalingSettings) -> Iterator[Table]:

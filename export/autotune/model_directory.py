@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +36,8 @@ from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.files import atomic_directory
-from tasks.machine import BF16, available_cpus, cpu_flags, describe_machine
-from tasks.manifest import Execution, Floats, Manifest, Precision
+from tasks.machine import available_cpus, describe_machine
+from tasks.manifest import Manifest, Precision
 from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, read_model_directory
 from training.model.architectures import create_config
 from training.reports.model_card import read_notes
@@ -78,7 +78,8 @@ def tune_model_directory(
         _copy_other_files(directory.path, new)
         directory, network, precision = _read_and_verify(directory)
         able = able_targets(targets, network, precision)
-        target, *rivals = (_with_exported_floats(item, directory.manifest.execution) for item in able)
+        has_bf16 = directory.manifest.execution.floats == "bf16"  # only an export judges its quality
+        target, *rivals = (item.with_bf16() if has_bf16 else item for item in able)
         configuration, trials = autotune(
             network,
             precision,
@@ -118,13 +119,6 @@ def check_tunable(manifest: Manifest, engine: str = "auto") -> tuple[Target, ...
             f"{json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
         )
     return targets
-
-
-def _with_exported_floats(target: Target, execution: Execution) -> Target:
-    """Return a target that races bf16, too, if the model was exported with it: only an export judges its quality."""
-    if target.engine == "openvino" and execution.floats == "bf16" and BF16 & cpu_flags():
-        return replace(target, floats=get_args(Floats))
-    return target
 
 
 def _copy_other_files(old: Path, new: Path) -> None:

@@ -2,16 +2,14 @@
 
 import re
 import shutil
-import socket
 import struct
-import subprocess
 
 import grpc
 import pytest
 
+from benchmarks.nginx import CONFIG, running_nginx
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from tests.deploy.files import DEPLOY
 from tests.serving.attacks import EMBED, Sender
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -35,24 +33,9 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def proxy(server, tmp_path_factory):
     """Address of nginx in front of the server."""
-    directory = tmp_path_factory.mktemp("nginx")
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    text = (DEPLOY / "nginx.conf").read_text().replace("127.0.0.1:50051", server.target)
-    text = text.replace("listen 8443", f"listen 127.0.0.1:{port}").replace(
-        "/tmp/bertline-nginx", str(directory / "nginx")
-    )
-    text = text.replace("client_body_timeout 10s", "client_body_timeout 1s")
-    (directory / "nginx.conf").write_text(f"daemon off;\n{text}")
-    process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], stderr=subprocess.DEVNULL)
-    try:
-        target = f"127.0.0.1:{port}"
-        with grpc.insecure_channel(target) as channel:
-            grpc.channel_ready_future(channel).result(10)
+    changes = {"client_body_timeout 10s": "client_body_timeout 1s"}
+    with running_nginx(tmp_path_factory.mktemp("nginx"), [server.target], changes) as target:
         yield target
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def test_calls_pass(server, proxy):
@@ -93,6 +76,6 @@ def test_calls_of_an_address(server, proxy):
 
 def test_file_sizes():
     """Requests up to the server's default size pass nginx."""
-    size = re.search(r"client_max_body_size (\d+)m;", (DEPLOY / "nginx.conf").read_text())[1]
+    size = re.search(r"client_max_body_size (\d+)m;", CONFIG.read_text("utf-8"))[1]
 
     assert int(size) * 2**20 > 4 * 2**20

@@ -313,8 +313,7 @@ def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_
 @pytest.fixture
 def with_bf16(monkeypatch):
     """Make the CPU report bf16; OpenVINO computes it on every CPU, or takes fp32."""
-    for module in ("export.quality_gate", "export.autotune.model_directory"):
-        monkeypatch.setattr(f"{module}.cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))
 
 
 @pytest.mark.parametrize("agrees", [True, False])
