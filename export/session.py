@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from export.storage import Graph
 from tasks.batching import RunModel
+from tasks.graph_file import has_positions, read_graph_file
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
 from tasks.openvino_graph import OpenVINOGraph
@@ -56,10 +57,19 @@ def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) 
 def _openvino_run(model: str | Path | Graph, execution: Execution) -> RunModel:
     check_openvino()
     try:
-        graph = OpenVINOGraph(model.whole().SerializeToString() if isinstance(model, Graph) else Path(model), execution)
-    except ValueError as error:
+        content = model.whole().SerializeToString() if isinstance(model, Graph) else Path(model)
+        graph = OpenVINOGraph(content, execution, max_length=_num_positions(model))
+    except (ValueError, OSError) as error:
         raise _load_error(model, str(error)) from error
     return partial(graph.run, graph.outputs)
+
+
+def _num_positions(model: str | Path | Graph) -> int | None:
+    """Return the longest sequence of a graph; None without a table of positions."""
+    if isinstance(model, Graph):
+        rows = (item.dims[0] for item in model.proto.graph.initializer if has_positions(item.name))
+        return min(rows, default=None)
+    return read_graph_file(Path(model)).num_positions
 
 
 def check_provider(execution: Execution) -> None:

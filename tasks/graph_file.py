@@ -38,6 +38,11 @@ _POSITIONS = (
 _MAX_NAME_BYTES = 4096
 
 
+def has_positions(name: str) -> bool:
+    """Return whether a table of this name has a row for each position."""
+    return name.endswith(_POSITIONS)
+
+
 @dataclass(frozen=True)
 class GraphFile:
     """Properties of a graph that are checked before it is loaded."""
@@ -122,7 +127,7 @@ def _locations(file: BufferedReader, fields: list[_Field]) -> Iterator[str]:
 
 def _num_positions(file: BufferedReader, fields: list[_Field]) -> list[int]:
     names = [_text(file, item).decode(errors="replace") for item in fields if item.number == _NAME]
-    if not any(name.endswith(_POSITIONS) for name in names):
+    if not any(map(has_positions, names)):
         return []
     for item in fields:
         if item.number == _DIMS:  # one number, or several packed into bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,13 +63,21 @@ class OpenVINOGraph:
 
     new_run = OpenVINORun
 
-    def __init__(self, model: Path | bytes, execution: Execution, num_cores: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Path | bytes,
+        execution: Execution,
+        num_cores: int | None = None,
+        *,
+        max_length: int | None = None,
+    ) -> None:
         """Compile a graph.
 
         Args:
             model: path of the graph, or the graph with its weights as bytes.
             execution: threads and options.
             num_cores: cores of all runs together; None for those of the machine.
+            max_length: number of positions of the network, to which batches are padded at most; None for any length.
 
         Raises:
             ValueError: when OpenVINO is not installed or cannot compile the graph; in one line.
@@ -89,6 +98,7 @@ class OpenVINOGraph:
         """Names of the outputs."""
         shapes = (item.partial_shape for item in self._compiled.outputs)
         self._token_outputs = {name for name, shape in zip(outputs, shapes, strict=True) if _has_length(shape)}
+        self._max_length = max_length or sys.maxsize
         self._idle: list[Any] = []
 
     def run(self, names: Sequence[str], arrays: Arrays, run: OpenVINORun | None = None) -> dict[str, np.ndarray]:
@@ -107,7 +117,7 @@ class OpenVINOGraph:
         """
         run, request = run or OpenVINORun(), self._request()
         rows, length = arrays[self.inputs[0]].shape
-        shape = rounded_up(rows), rounded_up(length)
+        shape = rounded_up(rows), max(length, min(rounded_up(length), self._max_length))
         inputs = {name: _padded(arrays[name], shape) for name in self.inputs}
         try:
             run.begin(request, inputs)

@@ -104,7 +104,8 @@ def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None
     path = directory.graph_path(execution)
     try:
         if execution.engine == "openvino":
-            return OpenVINOGraph(path, execution, num_cores)
+            max_length = directory.manifest.settings.max_seq_length
+            return OpenVINOGraph(path, execution, num_cores, max_length=max_length)
         return OnnxRuntimeGraph(path, directory.weight_files[path.name], execution)
     except OSError:
         raise

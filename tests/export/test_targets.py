@@ -21,9 +21,12 @@ from export.reporter import Reporter
 from export.session import check_provider
 from export.targets import TARGETS, TargetName, default_configuration, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision, GraphVariant
+from serving.core.models import load_model
+from tasks.features import Features
 from tasks.manifest import Execution, Precision
 from tasks.model_directory import read_model_directory
 from tasks.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
+from tests.serving.models import edit_manifest
 
 FUSED = "attention skip_layer_norm embed_layer_norm bias_gelu"
 EXECUTION = "disabled_optimizers max_batch_tokens num_threads"
@@ -290,6 +293,22 @@ def test_export_for_openvino(checkpoints, tmp_path, for_openvino, texts_file, ra
     name, fallback = task_output(exported), outputs_of(exported, manifest.fallback, random_batch(3, 8))
     found = outputs_of(exported, manifest.execution, random_batch(3, 8))
     np.testing.assert_allclose(found[name], fallback[name], atol=0.05)
+
+
+@pytest.mark.parametrize("engine", ["openvino", "auto"])
+def test_any_number_of_positions(engine, save_checkpoint, tmp_path):
+    """A network of 50 positions, to which OpenVINO's batches are not rounded, is exported and served in it."""
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", max_position_embeddings=50)
+    config, settings = ExportConfig(engine=engine, tune=engine == "auto"), {"max_seq_length": 50}
+    path = export_checkpoint(checkpoint, tmp_path / "plain/1", config, settings=settings).path
+    longest = [Features(input_ids=np.full(50, 7), token_type_ids=np.zeros(50, int))]
+    expected = load_model(path).compute(longest)[0]["sentence_embedding"]
+
+    edit_manifest(path, execution={"provider": "OpenVINOExecutionProvider"})  # as in earlier versions
+    model = load_model(path)
+
+    assert model.execution.engine == "openvino"
+    np.testing.assert_allclose(model.compute(longest)[0]["sentence_embedding"], expected, atol=0.05)
 
 
 def task_output(directory):

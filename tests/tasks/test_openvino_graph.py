@@ -82,6 +82,23 @@ def test_padding_changes_no_outputs(task, size, length):
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("length", "max_length", "expected"), [(33, None, 36), (33, 77, 36), (73, 77, 77), (77, 77, 77), (100, 77, 100)]
+)
+def test_padding_ends_with_the_positions(length, max_length, expected, monkeypatch):
+    """Batches are padded to at most the length that the network knows, and longer ones not at all."""
+    shapes, begin = [], OpenVINORun.begin
+    monkeypatch.setattr(
+        OpenVINORun,
+        "begin",
+        lambda self, request, inputs: (shapes.append(inputs["input_ids"].shape), begin(self, request, inputs)),
+    )
+    graph = graph_of(max_length=max_length)
+    graph.run(graph.outputs, batch(2, length))
+
+    assert shapes == [(2, expected)]
+
+
 def test_outputs_keep_their_names():
     """An output has the name of its graph, also when OpenVINO fuses an operator into it and adds a name."""
     shapes = {"a": ["rows", 8], "w": [8, 3], "b": [3]}
