@@ -12,7 +12,7 @@ from tasks.base import TaskSettings
 from tasks.machine import VNNI, cpu_flags
 from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
-from tasks.schema import Bounds, check_bounds, read_fields
+from tasks.schema import Bounds, FieldError, check_bounds, read_fields
 from tasks.small_vectors import SmallVectors
 
 MANIFEST_FILE = "manifest.json"
@@ -52,9 +52,9 @@ class Execution:
     """Type in which OpenVINO computes what the graph has in fp32."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, named="execution.{}".format)
+        check_bounds(self)
         if self.floats not in get_args(Floats) or (self.floats != "fp32" and self.engine != "openvino"):
-            raise ValueError(f"execution.floats must be fp32, or bf16 with OpenVINO: `{self.floats}`")
+            raise FieldError(lambda named: f"{named('floats')} must be fp32, or bf16 with OpenVINO: `{self.floats}`")
 
     @property
     def engine(self) -> Engine:
@@ -133,7 +133,11 @@ class Execution:
         Raises:
             ValueError: naming the key that is missing, unknown or wrong.
         """
-        return cls(**_without_openvino_provider(read_fields(cls, values, prefix=f"{name}.")))
+        arguments = _without_openvino_provider(read_fields(cls, values, prefix=f"{name}."))
+        try:
+            return cls(**arguments)
+        except FieldError as error:
+            raise ValueError(error.message(f"{name}.{{}}".format)) from None
 
 
 _OPENVINO_PROVIDER = "OpenVINOExecutionProvider"

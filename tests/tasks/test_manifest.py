@@ -280,6 +280,24 @@ def test_wrong_execution(directory, execution, message):
     assert message in error_of(directory)
 
 
+@pytest.mark.parametrize("name", ["execution", "fallback"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_threads": 0}, "{}.num_threads must be at least 1 and at most 1024: `0`"),
+        ({"max_batch_tokens": -5}, "{}.max_batch_tokens must be at least 1 and at most 1048576: `-5`"),
+        ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 with OpenVINO: `bf16`"),
+        ({"provider": 1}, "`{}.provider` must be a string: `1`"),
+        ({"threads": 2}, "unknown key `{}.threads`"),
+    ],
+)
+def test_errors_name_the_object_of_the_settings(directory, name, values, message):
+    """Wrong settings are named by the object that holds them, `execution` or `fallback`."""
+    change(directory, **{name: values})
+
+    assert f"manifest.json`: {message.format(name)}" in error_of(directory)
+
+
 def test_provider_options_are_read_as_written(directory):
     """Provider options are optional and read as they were written."""
     assert read_model_directory(directory).manifest.execution.provider_options == {}
