@@ -13,7 +13,7 @@ from export.variant import GraphPrecision, format_value
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from tasks.metrics import is_loss, main_score
-from tasks.model_directory import MODEL_FILE
+from tasks.model_directory import graph_file
 from training.reports.page import render_page
 
 REPORT_FILE = "report.html"
@@ -150,7 +150,7 @@ def _origin(manifest: Manifest) -> dict[str, str]:
         "CPU": summarize_machine(provenance["machine"]),
         **_data(provenance.get("data", {})),
         **provenance["versions"],
-        "graph, SHA-256": manifest.files[MODEL_FILE],
+        "graph, SHA-256": manifest.files[graph_file(manifest, manifest.execution)],
     }
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 
+import pytest
+
 from export.autotune.search import Trial
 from export.html_report import render
+from tasks.manifest import Execution
+from tasks.providers import CPU, OPENVINO
 
 
 def test_trials_are_listed_with_ratio_and_speed(exported):
@@ -36,6 +40,18 @@ def test_trials_are_listed_with_ratio_and_speed(exported):
     assert "(max batch tokens: 256)" in page
     assert ["another", "choice"] in rows
     assert "2.5 MB" in page
+
+
+@pytest.mark.parametrize(("provider", "digest"), [(CPU, "of ONNX Runtime"), (OPENVINO, "of OpenVINO")])
+def test_digest_is_that_of_the_graph_that_runs(provider, digest, exported):
+    """Size, quality and digest on the page are of the same graph, also where a directory has two."""
+    manifest = exported["embedding"].manifest
+    files = manifest.files | {"model.onnx": "of ONNX Runtime", "model.openvino.onnx": "of OpenVINO"}
+    execution = Execution(provider=provider)
+
+    page = render(replace(manifest, files=files, execution=execution), 2_500_000)
+
+    assert [digest] == [item for item in ("of ONNX Runtime", "of OpenVINO") if item in page]
 
 
 def test_report_of_an_untuned_graph(exported):
