@@ -13,10 +13,9 @@ graph quantised by ONNX Runtime, with floats in bf16 where the CPU supports it, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -190,9 +189,9 @@ def _static(graph: Path, features: list[Any], task: AnyTask, directory: Path) ->
     return target
 
 
-def one_pass(run: RunModel, samples: Iterator[tuple[float, list[Any]]], callers: int) -> float:
-    """Return the seconds for the next sample of a workload, scaled to the workload's tokens."""
-    scale, batches = next(samples)
+def one_pass(run: RunModel, samples: Sequence[tuple[float, list[Any]]], callers: int, number: int) -> float:
+    """Return the seconds for the sample of a round, scaled to the workload's tokens."""
+    scale, batches = samples[number % len(samples)]
     return scale * run_all(run, batches, callers)
 
 
@@ -217,7 +216,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         samples = {cap: load.samples(cap) for cap in CAPS}
         candidates = {
-            f"{name}|{cap}": partial(one_pass, run, cycle(samples[cap]), callers)
+            f"{name}|{cap}": partial(one_pass, run, samples[cap], callers)
             for name, run, callers in engines(settings, model, task, load, Path(directory))
             for cap in CAPS
         }

@@ -116,7 +116,11 @@ def autotune(
     reporter.say(f"chosen: {'the default' if chosen == default else gain}; {speed:,.0f} tokens/s")
     timer.close_sessions(keep=[chosen])
     if compare_with:
-        passes = {item.name: partial(timer.seconds, chosen, item) for item in (precision, *compare_with)}
+        in_fp32 = chosen.with_value("floats", "fp32")
+        passes = {
+            item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
+            for item in (precision, *compare_with)
+        }
         seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
         trials += _trials(timer, PRECISION, seconds, reporter)
     if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
@@ -177,7 +181,7 @@ def compare_precisions(
     timer, configuration = Timer(*graphs[0], workload, target, num_cores), default_configuration(target)
     for network, precision in graphs:
         timer.add(network, precision)
-    passes = {precision.name: partial(timer.seconds, configuration, precision) for _, precision in graphs}
+    passes = {precision.name: partial(timer.seconds, configuration, precision=precision) for _, precision in graphs}
     seconds = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
     return {trial.value: 1 / trial.ratio for trial in _trials(timer, PRECISION, seconds, reporter)}
 
@@ -224,7 +228,7 @@ def _race_configurations(
 def _race(
     timer: Timer,
     name: str,
-    passes: Mapping[Any, Callable[[], float]],
+    passes: Mapping[Any, Callable[[int], float]],
     reporter: Reporter,
     *,
     min_s: float,
@@ -233,7 +237,7 @@ def _race(
     """Race candidates and return the seconds of each.
 
     Args:
-        passes: one measurement of each value.
+        passes: measurement of each value in a round, by the number of the round.
         min_s: total time for each candidate, in seconds.
         max_slowdown: as for `race`.
     """

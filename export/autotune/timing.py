@@ -52,7 +52,7 @@ def run_all(run: RunModel, batches: Sequence[Arrays], num_callers: int) -> float
 
 
 def race(
-    candidates: Mapping[KeyT, Callable[[], float]],
+    candidates: Mapping[KeyT, Callable[[int], float]],
     rounds: int,
     *,
     max_slowdown: float = inf,
@@ -62,7 +62,7 @@ def race(
     """Measure candidates in turns, one after the other in each round.
 
     Args:
-        candidates: functions that return seconds, by name.
+        candidates: functions that return the seconds of a measurement from the number of the round, by name.
         max_slowdown: drop candidates that take more than this multiple of the fastest; stop when one is left.
         min_rounds: number of rounds before candidates are dropped.
         progress: called with 1 after each round.
@@ -78,7 +78,7 @@ def race(
             running = [name for name in running if seconds[name] <= max_slowdown * min(seconds.values())]
         if number < min_rounds or len(running) > 1:
             for name in running:
-                times[name].append(candidates[name]())
+                times[name].append(candidates[name](number))
         progress(1)
     return times
 
@@ -101,7 +101,7 @@ def paired_medians(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
     }
 
 
-def timed(candidates: Mapping[KeyT, Callable[[], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
+def timed(candidates: Mapping[KeyT, Callable[[int], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
     """Race candidates and return the seconds of each.
 
     Args:
@@ -123,11 +123,10 @@ class Timer:
         self._runs: dict[tuple[GraphPrecision, Configuration], RunModel] = {}
         self._networks: dict[GraphPrecision, AnyNetwork] = {}
         self._samples: dict[int, list[tuple[float, list[Arrays]]]] = {}
-        self._num_passes: dict[tuple[GraphPrecision, Configuration], int] = {}
         num_callers = 1 if target.single_batch else num_cores
         large_enough = MIN_BATCHES * num_callers * max(target.batch_tokens) / workload.num_tokens
-        tried = min(1.0, large_enough)
-        self.workload = workload.scaled(tried)
+        self.workload = workload.scaled(min(1.0, large_enough))
+        tried = self.workload.num_tokens / workload.num_tokens
         long_enough = tried * PASS_S / self.seconds(default_configuration(target))
         self.workload = workload.scaled(max(long_enough, large_enough))
         self._samples.clear()
@@ -138,10 +137,11 @@ class Timer:
         """Build the graphs of one precision from another network, such as one with smoothing factors."""
         self._networks[precision] = network
 
-    def seconds(self, configuration: Configuration, precision: GraphPrecision | None = None) -> float:
+    def seconds(self, configuration: Configuration, number: int = 0, precision: GraphPrecision | None = None) -> float:
         """Return the duration of one pass over the workload, in seconds.
 
         Args:
+            number: number of the pass; passes of the same number have the same sequences in every configuration.
             precision: None for the timer's own.
         """
         cap, key = configuration.execution.max_batch_tokens, (precision or self.precision, configuration.session_key())
@@ -153,8 +153,6 @@ class Timer:
             self.is_large |= graph.num_bytes >= LARGE_BYTES
             self._runs[key] = graph_run(graph, execution=configuration.execution)
         num_callers = self.num_cores // configuration.execution.num_threads
-        number = self._num_passes.get(key, 0)
-        self._num_passes[key] = number + 1
         scale, batches = self._samples[cap][number % len(self._samples[cap])]
         if is_new:  # warm-up; the first batch has the longest sequences
             run_all(self._runs[key], batches[:1] * num_callers, num_callers)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import MAX_CHANGE, check_same, read_graph, tune_model_directory
 from export.autotune.search import FINALISTS, MIN_ROUNDS, autotune
-from export.autotune.timing import paired_medians, race, run_all
-from export.autotune.workload import Workload, typical_lengths
+from export.autotune.timing import Timer, paired_medians, race, run_all
+from export.autotune.workload import NUM_SAMPLES, Workload, typical_lengths
 from export.network import Network, Weights
 from export.reporter import Reporter
 from export.source import read_source
-from export.targets import default_configuration
+from export.targets import TARGETS, default_configuration
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.machine import describe_machine
 from tasks.model_directory import read_model_directory
@@ -33,7 +33,7 @@ from tests.export.conftest import SETTINGS, UNTUNED
 def seconds_at(speed):
     """Return a fake `Timer.seconds`: each value of a field has a speed, 1 by default; fp32 has a quarter of it."""
 
-    def seconds(self, configuration, precision=None):
+    def seconds(self, configuration, number=0, precision=None):
         values = vars(configuration.variant) | vars(configuration.execution)
         gain = 0.25 if precision == GraphPrecision() else 1
         return 1 / gain / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
@@ -92,11 +92,11 @@ def test_large_networks_race_in_heats(is_large, network, monkeypatch):
     """Few sessions are alive at a time, and all candidates are compared with the fastest, whichever heat it was in."""
     speed, alive, most = {"attention": {"MatMul": 1.5, "Attention": 2.0}}, set(), []
 
-    def seconds(self, configuration, *precision):
+    def seconds(self, configuration, *arguments, **options):
         self.is_large = is_large
         alive.add(configuration.session_key())
         most.append(len(alive))
-        return seconds_at(speed)(self, configuration, *precision)
+        return seconds_at(speed)(self, configuration, *arguments, **options)
 
     def close(self, *, keep=()):
         alive.intersection_update(item.session_key() for item in keep)
@@ -115,7 +115,7 @@ def test_large_networks_race_in_heats(is_large, network, monkeypatch):
 def test_nearly_fastest_values_are_combined(network, monkeypatch):
     """Values that are nearly as fast alone are tried together, as they may win in combination."""
 
-    def seconds(self, configuration):
+    def seconds(self, configuration, number=0):
         attention = {"MatMul": (1.0, 1.02), "Attention": (1.005, 0.9)}.get(configuration.variant.attention, (1.2, 1.2))
         as_usual = replace(configuration.variant, attention="fused-QKV MatMul", bias_gelu=False) == GraphVariant()
         slow = 1 if as_usual and configuration.execution == default_configuration().execution else 1.3
@@ -168,8 +168,11 @@ def test_only_significant_gains_leave_the_default(network, monkeypatch):
 
 def test_speedup_of_a_precision_is_measured_in_all_rounds(network, monkeypatch):
     """The speedup over fp32 is reported, so the slower precision is not dropped early."""
-    calls = []
-    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, *arguments: calls.append(arguments) or 0.1)
+    timed = []
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration, number=0, precision=None: timed.append(precision) or 0.1,
+    )
 
     autotune(
         network,
@@ -179,8 +182,24 @@ def test_speedup_of_a_precision_is_measured_in_all_rounds(network, monkeypatch):
         compare_with=[GraphPrecision()],
     )
 
-    names = [arguments[1].name for arguments in calls if len(arguments) > 1]
+    names = [precision.name for precision in timed if precision]
     assert names.count("fp32") == names.count("dynamic int8") == MIN_ROUNDS
+
+
+def test_speedup_is_that_over_fp32(network, monkeypatch):
+    """Where bf16 between int8 products is chosen, the fp32 graph that it is compared with still computes in fp32."""
+    int8, floats = GraphPrecision(matmul="static int8"), {}
+
+    def seconds(self, configuration, number=0, precision=None):
+        floats.setdefault(precision, set()).add(configuration.execution.floats)
+        return {"fp32": 1.5, "bf16": 1.0}[configuration.execution.floats]
+
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
+    target = replace(TARGETS["openvino"], floats=("fp32", "bf16"))
+    best, _ = autotune(network, int8, Workload((5, 9), 65), target=target, num_cores=2, compare_with=[GraphPrecision()])
+
+    assert best.execution.floats == "bf16"
+    assert (floats[int8], floats[GraphPrecision()]) == ({"bf16"}, {"fp32"})
 
 
 def test_best_so_far_is_a_finalist(network, monkeypatch):
@@ -277,6 +296,45 @@ def test_workload_batches_like_the_server():
     assert sum(int(batch["attention_mask"].sum()) for batch in batches) == workload.num_tokens == 46
 
 
+def test_candidates_of_a_round_run_the_same_sequences(network, monkeypatch):
+    """In each round all batch sizes and graphs get the same sequences, and other ones in the next round."""
+    monkeypatch.setattr("export.autotune.timing.MIN_BATCHES", 1)
+    timer = Timer(network, GraphPrecision(), Workload(typical_lengths(20, 40), 65), TARGETS["cpu"], 2)
+    default, runs = default_configuration(), []
+    caps = [default.with_value("max_batch_tokens", cap) for cap in (64, 128, 256)]
+    candidates = [*caps, default.with_value("attention", "MatMul")]
+    timer.timed(candidates, 1)  # loads the graphs
+    monkeypatch.setattr(
+        "export.autotune.timing.run_all",
+        lambda run, batches, num_callers: (
+            runs.append(sorted(int(length) for batch in batches for length in batch["attention_mask"].sum(1))) or 0.1
+        ),
+    )
+
+    timer.timed(candidates[1:], 3)  # one joins later
+    runs.clear()
+    timer.timed(candidates, NUM_SAMPLES)
+
+    rounds = [runs[start : start + len(candidates)] for start in range(0, len(runs), len(candidates))]
+    assert all(lengths == round_[0] for round_ in rounds for lengths in round_)
+    assert len({tuple(round_[0]) for round_ in rounds}) == NUM_SAMPLES
+
+
+@pytest.mark.parametrize("target", [TARGETS["cpu"], TARGETS["cpu"].without_padding()], ids=["pads", "does not pad"])
+def test_passes_are_long_enough(target, network, monkeypatch):
+    """A pass takes about the minimum time, whether the workload is first tried on many sequences or on one."""
+    monkeypatch.setattr("export.autotune.timing.PASS_S", 0.05)
+    monkeypatch.setattr("export.autotune.timing.MIN_BATCHES", 1)
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration, number=0: 1e-5 * self.workload.num_tokens,
+    )
+
+    timer = Timer(network, GraphPrecision(), Workload(typical_lengths(300, 128), 65), target, 2)
+
+    assert 0.045 < timer.pass_s < 0.055
+
+
 def test_threads_run_each_batch_once():
     """Several threads take batches from one queue, and each batch is run once."""
     seen = []
@@ -325,22 +383,22 @@ def test_measurements_take_turns():
     """Candidates are measured in turns, so that a slow moment of the machine affects all of them."""
     order = []
 
-    def measure(name, values):
-        order.append(name)
+    def measure(name, values, number):
+        order.append(f"{name}{number}")
         return values.pop(0)
 
     slow_once = {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
-    found = race({name: lambda name=name: measure(name, slow_once[name]) for name in slow_once}, 3)
+    found = race({name: partial(measure, name, list(values)) for name, values in slow_once.items()}, 3)
 
-    assert order == list("ababab")
-    assert found == {"a": [1.0, 9.0, 1.0], "b": [2.0, 2.0, 9.0]}
+    assert order == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert found == slow_once
 
 
 def test_slow_candidates_are_dropped():
     """Slow candidates stop after three rounds, and so does a winner without rivals."""
     order = []
 
-    def measure(name, seconds):
+    def measure(name, seconds, number):
         order.append(name)
         return seconds
 

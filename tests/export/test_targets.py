@@ -220,7 +220,7 @@ def test_missing_providers_are_not_tried(checkpoints, stand_in, monkeypatch, exp
     """Autotuning for CUDA skips TensorRT if it is not installed."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     network, _ = read_graph(exported["embedding"])
-    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, configuration: 1.0)
+    monkeypatch.setattr("export.autotune.timing.Timer.seconds", lambda self, configuration, number=0: 1.0)
 
     _, trials = autotune(
         network, GraphPrecision(matmul="fp16"), Workload((5,), 65), target=TARGETS["cuda"], num_cores=2
@@ -341,7 +341,9 @@ def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file,
     monkeypatch.setattr("export.quality.Quality.is_less_close", lambda self, other: not agrees)
     monkeypatch.setattr(
         "export.autotune.timing.Timer.seconds",
-        lambda self, configuration, precision=None: {"bf16": 1.0, "fp32": 1.5}[configuration.execution.floats],
+        lambda self, configuration, number=0, precision=None: {"bf16": 1.0, "fp32": 1.5}[
+            configuration.execution.floats
+        ],
     )
     lines = []
     exported = export_checkpoint(
@@ -366,7 +368,7 @@ def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file,
 def test_the_faster_engine_is_chosen(faster, precision, checkpoints, tmp_path, texts_file, monkeypatch):
     """With both engines, the export takes the faster one; ONNX Runtime's graph is written in any case."""
 
-    def seconds(self, configuration, precision=None):
+    def seconds(self, configuration, number=0, precision=None):
         return 1.0 if configuration.execution.provider == faster else 1.5
 
     monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
@@ -386,7 +388,7 @@ def test_a_small_gain_keeps_onnx_runtime(exported, monkeypatch):
     network, _ = read_graph(exported["embedding"])
     monkeypatch.setattr(
         "export.autotune.timing.Timer.seconds",
-        lambda self, configuration: 1.0 if configuration.execution.provider == OPENVINO else 1.015,
+        lambda self, configuration, number=0: 1.0 if configuration.execution.provider == OPENVINO else 1.015,
     )
 
     best, _ = autotune(
@@ -401,7 +403,7 @@ def test_an_engine_that_misses_the_limits_is_left(checkpoints, tmp_path, texts_f
     seconds = {OPENVINO: 1.0, CPU: 1.5}
     monkeypatch.setattr(
         "export.autotune.timing.Timer.seconds",
-        lambda self, configuration, precision=None: seconds[configuration.execution.provider],
+        lambda self, configuration, number=0, precision=None: seconds[configuration.execution.provider],
     )
     real = Evaluator.measure_runs
 
