@@ -11,7 +11,14 @@ from typing import Annotated, Literal
 import tyro
 
 from export.agreement import MIN_EXAMPLES, compares
-from export.autotune.search import PRECISION, Trial, able_targets, autotune, compare_precisions
+from export.autotune.search import (
+    PRECISION,
+    Trial,
+    able_targets,
+    autotune,
+    compare_precisions,
+    left_out_if_it_fails,
+)
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
 from export.evaluation_set import EvaluationSet, ExportData
@@ -19,7 +26,7 @@ from export.families import ExportableModel, create_network
 from export.graph import AnyNetwork, build_graph
 from export.network import Network
 from export.package import ExportResult, check_destination, check_record, write_package
-from export.parity import batch_shapes, check_parity, require_finite
+from export.parity import ParityError, batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose, judged_floats
 from export.reporter import SILENT, Reporter
@@ -207,13 +214,15 @@ def _write_graph(
         _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
     configuration, trials = _autotune(decision, workload, targets, config, evaluator)
     write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
-    attempts = [configuration, *filter(None, [configuration.fallback]), default_configuration(target)]
+    attempts = [configuration, default_configuration(target)]
+    if configuration.fallback and target.engine == "onnxruntime":
+        attempts.insert(1, configuration.fallback)
     *others, last = dict.fromkeys(attempts)
     for configuration in others:
         try:
             decision, differences = write(configuration)
             break
-        except QualityError as error:
+        except (ParityError, QualityError) as error:
             reporter.say(f"the tuned variant misses the limits, so another one is written: {error}")
             trials = [trial for trial in trials if trial.name != PRECISION]
     else:
@@ -356,8 +365,12 @@ def _autotune(
 ) -> tuple[Configuration, list[Trial]]:
     if not config.tune:
         return default_configuration(targets[0]), []
-    able = able_targets(targets, decision.network, decision.precision)
-    target, *rivals = (judged_floats(decision, item, evaluator=evaluator, limits=config.limits) for item in able)
+    judged = partial(judged_floats, decision, evaluator=evaluator, limits=config.limits)
+    first, *others = able_targets(targets, decision.network, decision.precision, evaluator.reporter)
+    target, rivals = judged(first), list[Target]()
+    for rival in others:
+        with left_out_if_it_fails(rival, evaluator.reporter):
+            rivals.append(judged(rival))
     evaluator.reporter.say(
         "speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)"
     )

@@ -80,11 +80,11 @@ class OpenVINOGraph:
             max_length: number of positions of the network, to which batches are padded at most; None for any length.
 
         Raises:
-            ValueError: when OpenVINO is not installed or cannot compile the graph; in one line.
+            ValueError: when OpenVINO is not installed, does not start or cannot compile the graph; in one line.
         """
         check_openvino()
-        core = _core()
         try:
+            core = _core()
             graph = core.read_model(model)
             # Before it is compiled: after that, outputs also have the names of operators that were fused into them.
             inputs, outputs = (tuple(item.any_name for item in items) for items in (graph.inputs, graph.outputs))

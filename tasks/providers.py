@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
@@ -40,9 +41,16 @@ def has_openvino() -> bool:
 
 
 def check_openvino() -> None:
-    """Raise ValueError, naming the package to install, if OpenVINO is not installed."""
+    """Raise ValueError, naming the package to install, if OpenVINO is not installed or cannot be imported."""
     if not has_openvino():
         raise ValueError(f"engine is not installed: `openvino`; pip install {PACKAGES[OPENVINO]}")
+    try:
+        import_module("openvino")
+    except Exception as error:  # a broken installation raises anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"engine does not start: `openvino`: {reason}; pip install --force-reinstall {PACKAGES[OPENVINO]}"
+        ) from error
 
 
 def check_installed(provider: str, installed: Sequence[str]) -> None:

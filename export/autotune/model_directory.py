@@ -77,7 +77,7 @@ def tune_model_directory(
     with atomic_directory(directory.path, replace=True) as new:
         _copy_other_files(directory.path, new)
         directory, network, precision = _read_and_verify(directory)
-        able = able_targets(targets, network, precision)
+        able = able_targets(targets, network, precision, reporter)
         has_bf16 = directory.manifest.execution.floats == "bf16"  # only an export judges its quality
         target, *rivals = (item.with_bf16() if has_bf16 else item for item in able)
         configuration, trials = autotune(

@@ -8,7 +8,8 @@ difference is noise, or specific to this machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,7 +22,7 @@ from export.autotune.workload import Workload
 from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
 from export.reporter import SILENT, Reporter
-from export.session import is_available
+from export.session import check_provider, is_available
 from export.targets import TARGETS, Target, default_configuration
 from export.variant import Configuration, GraphPrecision, format_value
 
@@ -62,18 +63,36 @@ class Trial:
     """Mean length of the sequences, in tokens."""
 
 
-def able_targets(targets: Sequence[Target], network: AnyNetwork, precision: GraphPrecision) -> list[Target]:
-    """Return the targets that run the graphs of a network, as they run them.
+@contextmanager
+def left_out_if_it_fails(rival: Target, reporter: Reporter) -> Iterator[None]:
+    """Say in one line why a rival is left out if its engine or graphs fail in this block."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reporter.say(f"{rival.provider} is left out: {reason}")
+
+
+def able_targets(
+    targets: Sequence[Target], network: AnyNetwork, precision: GraphPrecision, reporter: Reporter = SILENT
+) -> list[Target]:
+    """Return the targets that run the graphs of a network, as they run them, without rivals that do not start.
 
     Raises:
-        ValueError: when the only one does not.
+        ValueError: when the only one does not run them.
     """
     is_exported = isinstance(network, ExportedNetwork)
     able = [item for item in targets if item.runs(precision) and not (is_exported and item.engine == "openvino")]
     if not able:
         what = "a graph that Optimum exported" if is_exported else precision.name
         raise ValueError(f"{targets[0].flag} does not run {what}; use --engine onnxruntime")
-    return able if network.pads else [item.without_padding() for item in able]
+    first, *rivals = able if network.pads else [item.without_padding() for item in able]
+    started = [first]
+    for rival in rivals:
+        with left_out_if_it_fails(rival, reporter):
+            check_provider(rival.execution)
+            started.append(rival)
+    return started
 
 
 def autotune(
@@ -94,7 +113,7 @@ def autotune(
         precision: precision of the graphs.
         workload: sequences to time the graphs on.
         target: target of this machine.
-        rivals: the same machine with other engines, which compete.
+        rivals: the same machine with other engines, which compete; those that fail are left out.
         num_cores: number of cores that the server will use.
         compare_with: other precisions to time in the chosen configuration, to report the speedup.
 
@@ -102,11 +121,12 @@ def autotune(
         The chosen configuration, and all trials in order.
     """
     timer, default = Timer(network, precision, workload, target, num_cores), default_configuration(target)
-    candidates, trials = list[Configuration](), list[Trial]()
-    for rival in (target, *rivals):
-        found, raced = _search(timer, rival, reporter)
-        candidates += found
-        trials += raced if rival is target else [replace(item, name=f"{rival.provider} {item.name}") for item in raced]
+    candidates, trials = _search(timer, target, reporter)
+    for rival in rivals:
+        with left_out_if_it_fails(rival, reporter):
+            found, raced = _search(timer, rival, reporter)
+            candidates += found
+            trials += [replace(item, name=f"{rival.provider} {item.name}") for item in raced]
     finalists = {item.describe(default): item for item in candidates if item != default}
     finalists[default.describe(default)] = default
     trials += (raced := _race_configurations(timer, FINALISTS, finalists, reporter, min_s=FINALISTS_S))

@@ -167,3 +167,17 @@ def random_batch() -> Callable[..., dict[str, np.ndarray]]:
         }
 
     return make
+
+
+@pytest.fixture
+def texts_file(tmp_path: Path, texts: list[str]) -> Path:
+    """Write texts to calibrate on."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(texts * 4) + "\n")
+    return path
+
+
+@pytest.fixture
+def with_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the CPU report bf16; OpenVINO computes it on every CPU, or takes fp32."""
+    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))

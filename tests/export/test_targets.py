@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MethodType
 from typing import get_args
 
 import numpy as np
@@ -16,7 +15,6 @@ from export.autotune.model_directory import read_graph, tune_model_directory
 from export.autotune.search import able_targets, autotune
 from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
-from export.quality import Evaluator
 from export.reporter import Reporter
 from export.session import check_provider
 from export.targets import TARGETS, TargetName, default_configuration, target_of, targets_for
@@ -261,13 +259,6 @@ def test_fp16_below_the_limit_is_refused(checkpoints, tmp_path, stand_in):
 
 
 @pytest.fixture
-def texts_file(tmp_path, texts):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(texts * 4) + "\n")
-    return path
-
-
-@pytest.fixture
 def for_openvino():
     config = ExportConfig(engine="openvino", precision="int8", tune=False)
     return replace(config, limits=replace(config.limits, min_cosine=0.9))
@@ -327,12 +318,6 @@ def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_
     assert (again.manifest.fallback is not None) == has_both
     assert (exported.path / "model.openvino.onnx").exists() == has_both
     assert read_graph(again)[1] == STATIC
-
-
-@pytest.fixture
-def with_bf16(monkeypatch):
-    """Make the CPU report bf16; OpenVINO computes it on every CPU, or takes fp32."""
-    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))
 
 
 @pytest.mark.parametrize("agrees", [True, False])
@@ -396,40 +381,6 @@ def test_a_small_gain_keeps_onnx_runtime(exported, monkeypatch):
     )
 
     assert best == default_configuration()
-
-
-def test_an_engine_that_misses_the_limits_is_left(checkpoints, tmp_path, texts_file, monkeypatch):
-    """If OpenVINO's graph is faster but loses too much quality, ONNX Runtime's is written."""
-    seconds = {OPENVINO: 1.0, CPU: 1.5}
-    monkeypatch.setattr(
-        "export.autotune.timing.Timer.seconds",
-        lambda self, configuration, number=0, precision=None: seconds[configuration.execution.provider],
-    )
-    real = Evaluator.measure_runs
-
-    def opposite(run):
-        return lambda arrays: {key: -value for key, value in run(arrays).items()}
-
-    def measure_runs(self, title, runs, **options):
-        is_openvino = {name: isinstance(getattr(run, "func", None), MethodType) for name, run in runs.items()}
-        changed = {name: opposite(run) if is_openvino[name] else run for name, run in runs.items()}
-        return real(self, title, changed, **options)
-
-    monkeypatch.setattr(Evaluator, "measure_runs", measure_runs)
-    config = ExportConfig(precision="int8")
-    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
-    lines = []
-    exported = export_checkpoint(
-        checkpoints["plain"],
-        tmp_path / "plain/1",
-        config,
-        data=ExportData(texts=texts_file),
-        reporter=Reporter(lines.append),
-    )
-
-    assert exported.manifest.execution.engine == "onnxruntime"
-    assert not (exported.path / "model.openvino.onnx").exists()
-    assert any("misses the limits, so another one is written" in line for line in lines)
 
 
 def test_openvino_needs_texts_for_int8(checkpoints, tmp_path, for_openvino):
