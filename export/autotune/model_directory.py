@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,17 @@ def tune_model_directory(
             num_cores=available_cpus(),
             reporter=reporter,
         )
-        before = graph_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
-        for item in filter(None, (configuration, configuration.fallback)):
-            path = new / file_for(item.execution)
-            save_graph(build_graph(network, precision, item.variant), path)
-            after = graph_run(path, execution=on_all_cores(item.execution))
-            check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
+        write = partial(_write_and_compare, directory, network, precision, new)
+        if configuration.fallback:
+            write(configuration.fallback)
+        try:
+            write(configuration)
+        except (ValueError, RuntimeError) as error:
+            if not configuration.fallback or target.engine != "onnxruntime":
+                raise
+            reporter.say(f"{configuration.execution.provider} is left out: {error}")
+            (new / file_for(configuration.execution)).unlink(missing_ok=True)
+            configuration = configuration.fallback
         graph = graph_record(network, precision, configuration, trials)
         write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)
     return trials
@@ -163,6 +169,17 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, AnyNetw
     return directory, network, precision
 
 
+def _write_and_compare(
+    directory: ModelDirectory, network: AnyNetwork, precision: GraphPrecision, new: Path, configuration: Configuration
+) -> None:
+    """Write a graph to the new directory, and raise ValueError if its outputs differ from those of the old graph."""
+    path = new / file_for(configuration.execution)
+    save_graph(build_graph(network, precision, configuration.variant), path)
+    before = graph_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
+    after = graph_run(path, execution=on_all_cores(configuration.execution))
+    check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
+
+
 def read_graph(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
     """Return the network and precision that a graph was written from.
 
@@ -217,7 +234,7 @@ def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: flo
     for name in task.output_names:
         change = float(np.max(changes[name])) / max(float(np.mean(squares[name])), 1e-24)
         if not change <= max_change:
-            raise ValueError(f"tuning changed the output `{name}` by {change:.1e}; nothing was written")
+            raise ValueError(f"tuning changed the output `{name}` by {change:.1e}")
 
 
 def _updated(

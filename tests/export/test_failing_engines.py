@@ -15,7 +15,8 @@ from export.parity import ParityError
 from export.quality_gate import QualityError
 from export.reporter import Reporter
 from export.targets import TARGETS, default_configuration
-from tasks.model_directory import read_model_directory
+from tasks.manifest import MANIFEST_FILE
+from tasks.model_directory import OPENVINO_FILE, read_model_directory
 from tasks.providers import OPENVINO
 
 LEFT_OUT = "OpenVINO is left out: "
@@ -133,7 +134,7 @@ def test_tuning_leaves_out_a_rival_that_fails(exported, tmp_path, monkeypatch):
     assert f"{LEFT_OUT}shapes differ" in lines
 
 
-def write_wrong_files(monkeypatch, is_wrong):
+def write_wrong_files(monkeypatch, is_wrong, module="export.pipeline"):
     """Negate the outputs of written graphs for some execution settings: fp32 fails parity, int8 the quality gate."""
 
     def run_of(graph, *, execution):
@@ -142,7 +143,38 @@ def write_wrong_files(monkeypatch, is_wrong):
             return run
         return lambda arrays: {name: -values for name, values in run(arrays).items()}
 
-    monkeypatch.setattr("export.pipeline.graph_run", run_of)
+    monkeypatch.setattr(f"{module}.graph_run", run_of)
+
+
+def test_tuning_leaves_out_a_rival_that_changes_the_outputs(exported, tmp_path, monkeypatch):
+    """`export tune` writes ONNX Runtime's graph alone if the outputs of the faster one differ."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    set_seconds(monkeypatch, openvino_first)
+    write_wrong_files(monkeypatch, lambda execution: execution.provider == OPENVINO, "export.autotune.model_directory")
+    lines = []
+
+    tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
+
+    manifest = read_model_directory(directory).manifest
+    assert (manifest.execution.engine, manifest.fallback, OPENVINO_FILE in manifest.files) == (
+        "onnxruntime",
+        None,
+        False,
+    )
+    assert any(line.startswith(f"{LEFT_OUT}tuning changed the output") for line in lines)
+
+
+def test_tuning_for_an_engine_that_changes_the_outputs_is_an_error(exported, tmp_path, monkeypatch):
+    """`export tune --engine openvino` leaves the directory as it was."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    set_seconds(monkeypatch, openvino_first)
+    write_wrong_files(monkeypatch, lambda execution: execution.provider == OPENVINO, "export.autotune.model_directory")
+    before = (directory / MANIFEST_FILE).read_text()
+
+    with pytest.raises(ValueError, match="tuning changed the output"):
+        tune_model_directory(directory, Workload((5, 9), 65), engine="openvino")
+
+    assert (directory / MANIFEST_FILE).read_text() == before
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
