@@ -84,7 +84,7 @@ $(STUBS_READY): $(READY)
 .PHONY: setup demo test
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
 	@echo 'Ready. Next: make serve (serves the models in models/), or make demo (trains, exports and serves a small model).'
-demo: $(READY)  ## the whole pipeline on Python's own documentation: train, export, serve, score (10 to 15 minutes on 2 cores)
+demo: $(READY)  ## the whole pipeline on Python's own documentation: train, export, serve, score (about 10 minutes on 2 cores)
 	$(PY) -m demo
 test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
