@@ -15,6 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +27,7 @@ from benchmarks.embed_load import percentile, read_texts
 from benchmarks.engine import Engine
 from benchmarks.server_process import embedding_model, running_server
 from benchmarks.worker import Worker
-from bertline import AsyncClient, Client
+from bertline import AsyncClient, BertlineError, Client
 from training.bounds import COUNT, POSITIVE, check_numbers
 from training.command import command, parse
 
@@ -85,7 +86,10 @@ class Measured:
 def _serve(connection: Connection) -> None:
     while True:
         load = connection.recv()
-        connection.send(_threads(load) if load.threads else asyncio.run(_tasks(load)))
+        try:
+            connection.send(_threads(load) if load.threads else asyncio.run(_tasks(load)))
+        except BertlineError as error:
+            raise ValueError(f"{load.name}: {error}") from error
 
 
 def _threads(load: Load) -> Measured:
@@ -101,13 +105,12 @@ def _threads(load: Load) -> Measured:
                 client.embed([text], truncate=True)
                 _add(found, started, begun)
 
-        threads = [threading.Thread(target=caller) for _ in range(load.callers)]
-        for thread in threads:
-            thread.start()
-        time.sleep(WARM_UP_S)
-        cpu_s = time.process_time()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(load.callers) as threads:
+            callers = [threads.submit(caller) for _ in range(load.callers)]
+            time.sleep(WARM_UP_S)
+            cpu_s = time.process_time()
+            for one in callers:
+                one.result()
     return _measured(found, time.process_time() - cpu_s, load)
 
 

@@ -7,7 +7,7 @@
 
 Embeddings of texts as long as sentences, with random weights unless a checkpoint is given. Each engine uses its best
 batch size. All run in turns in one process; the table shows medians. OpenVINO is measured if installed: with Optimum's
-graph quantised by ONNX Runtime, with floats in bf16 where the CPU supports it, and as a rival of ONNX Runtime for ours.
+graph quantised by ONNX Runtime, with floats in bf16 where the CPU supports it, and with our graph, beside ONNX Runtime.
 """
 
 from __future__ import annotations

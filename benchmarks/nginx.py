@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import grpc
 
 CONFIG = Path(__file__).parents[1] / "deploy/nginx.conf"
 
@@ -21,6 +20,9 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
         folder: folder for its files.
         targets: addresses of the servers.
         changes: text of the configuration to replace, and the new text.
+
+    Raises:
+        ValueError: if nginx does not start.
     """
     with socket.create_server(("127.0.0.1", 0)) as found:
         target = f"127.0.0.1:{found.getsockname()[1]}"
@@ -33,13 +35,25 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
     text = CONFIG.read_text("utf-8")
     for old, new in replaced.items():
         text = text.replace(old, new)
-    path = folder / "nginx.conf"
+    path, errors = folder / "nginx.conf", folder / "nginx.log"
     path.write_text(f"daemon off;\n{text}")
-    process = subprocess.Popen(["nginx", "-c", path], stderr=subprocess.DEVNULL)
+    with errors.open("w") as log:
+        process = subprocess.Popen(["nginx", "-c", path], stderr=log)
     try:
-        with grpc.insecure_channel(target) as channel:
-            grpc.channel_ready_future(channel).result(10)
+        if not _becomes_ready(process, target):
+            raise ValueError(f"nginx did not start: {errors.read_text().strip() or 'it printed no error'}")
         yield target
     finally:
         process.terminate()
         process.wait(10)
+
+
+def _becomes_ready(process: subprocess.Popen[bytes], target: str) -> bool:
+    """Return whether a server accepts connections, within 10 s and before it ends."""
+    host, _, port = target.rpartition(":")
+    ends = time.monotonic() + 10
+    while time.monotonic() < ends and process.poll() is None:
+        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port))):
+            return True
+        time.sleep(0.02)
+    return False

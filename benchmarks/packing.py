@@ -110,6 +110,7 @@ def config_of(settings: PackingSettings, vocab_size: int) -> EncoderConfig:
         hidden_size=settings.hidden_size,
         num_attention_heads=settings.heads,
         intermediate_size=round(inner * settings.hidden_size),
+        max_position_embeddings=max(settings.max_seq_length, EncoderConfig.max_position_embeddings),
     )
 
 
@@ -117,6 +118,8 @@ def measure(settings: PackingSettings) -> tuple[list[Batch], dict[bool, list[flo
     """Return batches, and the seconds of each round on them: padded (False) and packed (True)."""
     work = pretraining(settings, Corpus(settings.corpus)) if settings.corpus else finetuning(settings)
     model = work.model.train()
+    if (count := work.data.num_batches(0)) < settings.steps:
+        raise ValueError(f"the data have only {count} batches of {settings.batch_size}; lower --steps or --batch-size")
     batches = [work.data.batch(0, index, slice(0, settings.batch_size)) for index in range(settings.steps)]
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
     times: dict[bool, list[float]] = {False: [], True: []}

@@ -35,6 +35,8 @@ from training.objectives.masked_lm import MaskedLM
 Step = Callable[[], None]
 Wrap = Callable[[torch.nn.Module], torch.nn.Module]
 CPU = torch.device("cpu")
+LENGTH = Bounds(least=4, most=EncoderConfig.max_position_embeddings)
+"""Tokens of a sequence that the networks can read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class TrainingStepSettings:
     num_attention_heads: int = 4
     vocab_size: int = 8192
     batch_size: Annotated[int, COUNT] = 32
-    length: Annotated[int, Bounds(least=4)] = 128
+    length: Annotated[int, LENGTH] = 128
     dropout: tuple[float, ...] = (0.1, 0.0)
     rounds: Annotated[int, COUNT] = 10
     steps: Annotated[int, Bounds(least=2)] = 4

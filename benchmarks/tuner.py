@@ -1,11 +1,12 @@
-"""Claim: the autotuner's choice is within 3% of the fastest of all engines, graphs, threads and batch sizes.
+"""Claim: on quiet cores, the autotuner's choice is within 3% of the fastest engine, graph, threads and batch size.
 
     python -m benchmarks.tuner
     python -m benchmarks.tuner --num-neighbours 1 --num-tunings 10
     python -m benchmarks.tuner --shape 2 128 2 --engine onnxruntime
 
 All configurations are timed once, together with the autotuner's choices, and the fastest again in many rounds. Busy
-neighbours are processes that compute in bursts of random lengths, about half of the time, throughout.
+neighbours are processes that compute in bursts of random lengths, about half of the time, throughout; beside one, 8 of
+10 choices were within 3%.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statistics import median
 from typing import Annotated
 
 from benchmarks.int8_graphs import random_network, with_ranges
-from export.autotune.search import all_configurations, autotune
+from export.autotune.search import able_targets, all_configurations, autotune
 from export.autotune.timing import Timer
 from export.autotune.workload import Workload, typical_lengths
 from export.targets import EngineName, default_configuration, targets_for
@@ -102,7 +103,7 @@ def compare(settings: TunerSettings) -> None:
     """Tune several times, and compare the choices with everything."""
     network = with_ranges(*random_network(settings.shape, pooling=settings.pooling))
     precision, cores = GraphPrecision(matmul=settings.matmul), available_cpus()
-    targets = [item for item in targets_for("cpu", settings.engine) if item.runs(precision)]
+    targets = able_targets(targets_for("cpu", settings.engine), network, precision)
     target, *rivals = targets
     load = Workload(typical_lengths(settings.num_sequences, 512), network.task.tokenizer.vocab_size)
     tuned: list[Configuration] = []

@@ -1,4 +1,4 @@
-"""The server under load on the GPU, relative to the engine in this process's place."""
+"""The server under load on the GPU, beside the engine in this process."""
 
 from __future__ import annotations
 

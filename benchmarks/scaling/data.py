@@ -24,7 +24,7 @@ from benchmarks.worker import Worker
 
 SIZES = {"L2 H128": (2, 128, 2), "L4 H256": (4, 256, 4), "L6 H384": (6, 384, 12), "L8 H512": (8, 512, 8)}
 TOKENS = 4096
-"""Tokens of a training step."""
+"""Tokens of a training step; fewer for a length that does not divide them."""
 
 
 def rows(settings: ScalingSettings) -> Iterator[Table]:
@@ -73,9 +73,9 @@ def corpus(settings: ScalingSettings) -> Iterator[Table]:
 
 
 def training(settings: ScalingSettings) -> Iterator[Table]:
-    """Yield tables: milliseconds of a step by length and by size, with as many tokens in each step."""
+    """Yield tables: milliseconds of a step by length and by size, with the same number of tokens in each step."""
     by_length = [{"tokens of a sequence": length, **_step(SIZES["L4 H256"], length)} for length in settings.lengths]
-    yield table(f"Length in training, L4 H256, {TOKENS:,} tokens a step", by_length, ("ms",))
+    yield table(f"Length in training, L4 H256, at most {TOKENS:,} tokens a step", by_length, ("ms",))
     by_size = [
         {"million weights in layers": 12 * layers * hidden**2 / 1e6, **_step((layers, hidden, heads), 128)}
         for layers, hidden, heads in SIZES.values()
@@ -85,15 +85,16 @@ def training(settings: ScalingSettings) -> Iterator[Table]:
 
 def _step(shape: tuple[int, int, int], length: int) -> dict[str, float]:
     """Measure a step in a process of its own: memory of one size would serve another one."""
-    worker = Worker(_measure_step, shape, length)
+    batch_size = TOKENS // length
+    worker = Worker(_measure_step, shape, batch_size, length)
     try:
         median = worker.receive()
     finally:
         worker.close()
-    return {"ms": 1e3 * median, "tokens/s": TOKENS / median}
+    return {"ms": 1e3 * median, "tokens/s": batch_size * length / median}
 
 
-def _measure_step(connection: Connection, shape: tuple[int, int, int], length: int) -> None:
+def _measure_step(connection: Connection, shape: tuple[int, int, int], batch_size: int, length: int) -> None:
     layers, hidden, heads = shape
     torch.manual_seed(0)
     step = ours(
@@ -101,7 +102,7 @@ def _measure_step(connection: Connection, shape: tuple[int, int, int], length: i
             num_hidden_layers=layers,
             hidden_size=hidden,
             num_attention_heads=heads,
-            batch_size=TOKENS // length,
+            batch_size=batch_size,
             length=length,
         ),
         0.1,

@@ -35,6 +35,7 @@ from bertline.v1.encoder_pb2_grpc import EncoderStub
 from serving.core.scheduler import BatchStats, Scheduler
 from tasks.machine import available_cpus
 from tasks.manifest import MANIFEST_FILE
+from tasks.model_directory import read_model_directory, version_directories
 
 REPEATS = 20
 QUIET = ("--log-level=error",)
@@ -45,7 +46,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0
 
 def models(settings: ScalingSettings) -> Iterator[Table]:
     """Yield a table: start, memory, list of models, and metrics page by number of models."""
-    source, rows = _only_version(settings.models), []
+    source, rows = _version(settings.models), []
     for count in settings.num_models:
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "models"
@@ -94,7 +95,7 @@ def connections(settings: ScalingSettings) -> Iterator[Table]:
         stub, request, opened = EncoderStub(channel), pb.EmbedRequest(texts=["a short query"]), 1
         stub.Embed(request)
         host, _, port = server.target.rpartition(":")
-        for count in settings.num_connections:
+        for count in sorted(settings.num_connections):  # connections stay open
             for _ in range(count - opened):
                 other = stack.enter_context(socket.create_connection((host, int(port))))
                 other.sendall(PREFACE)
@@ -106,10 +107,10 @@ def connections(settings: ScalingSettings) -> Iterator[Table]:
 
 
 def process(settings: ScalingSettings) -> Iterator[Table]:
-    """Yield a table: CPU time of the server's process for a text besides the model, and how many cores it can feed."""
+    """Yield a table: CPU time that the server's process takes for a text, without the model, and cores it can feed."""
     with tempfile.TemporaryDirectory() as folder:
         tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        engine = Engine(_only_version(settings.models))
+        engine = Engine(_version(settings.models))
         core_s = available_cpus() / engine.examples_per_s(_english(2000), settings.seconds)
         rows, client = [], LoadClient()
         with running_server(tiny, QUIET) as server:
@@ -217,14 +218,22 @@ _UNLIMITED = (("grpc.max_receive_message_length", -1),)
 @contextmanager
 def _server(folder: Path) -> Iterator[ServerProcess]:
     """Run a server of one model."""
+    _version(folder)
     with tempfile.TemporaryDirectory() as name:
-        (Path(name) / folder.name).symlink_to(folder.resolve())
+        (Path(name) / folder.resolve().name).symlink_to(folder.resolve())
         with running_server(Path(name), QUIET) as found:
             yield found
 
 
-def _only_version(folder: Path) -> Path:
-    versions = sorted(folder.iterdir(), key=lambda path: int(path.name))
+def _version(folder: Path) -> Path:
+    """Return the highest version of an embedding model.
+
+    Raises:
+        ValueError: if the folder has none.
+    """
+    versions = version_directories(folder)
+    if not versions or read_model_directory(versions[-1]).manifest.task != "embedding":
+        raise ValueError(f"`{folder}` is not the folder of an embedding model with its versions; give one as --models")
     return versions[-1]
 
 

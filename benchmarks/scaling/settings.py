@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 import tyro
 
+from benchmarks.training_step import LENGTH
 from training.bounds import COUNT, POSITIVE, check_numbers
 
 PartName = Literal["models", "texts", "connections", "process", "processes", "workers", "rows", "corpus", "training"]
@@ -38,7 +39,7 @@ class ScalingSettings:
     """Rows of a job."""
     corpus_mb: Counts = (10, 100, 1000)
     """Megabytes of text on disk."""
-    lengths: Counts = (32, 64, 128, 256, 512)
+    lengths: tuple[Annotated[int, LENGTH], ...] = (32, 64, 128, 256, 512)
     """Tokens of a sequence in training."""
 
     def __post_init__(self) -> None:

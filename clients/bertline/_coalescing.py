@@ -9,10 +9,9 @@ sent alone.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,11 +164,3 @@ class SharedRequest:
 def concerns_one(error: BertlineError) -> bool:
     """Return whether an error of a shared request may be the fault of one of its calls, so that each is tried alone."""
     return isinstance(error, InvalidInput | ServerError) or (isinstance(error, Overloaded) and error.is_final)
-
-
-def for_each(error: BertlineError, members: Sequence[Member], fail: Callable[[Member, BertlineError], None]) -> None:
-    """Fail each call with an error of its own, as a traceback belongs to one task or thread."""
-    for member in members:
-        own = copy.copy(error)
-        own.__cause__ = error.__cause__
-        fail(member, own)

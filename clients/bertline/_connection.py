@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import time
@@ -18,7 +19,7 @@ from bertline._inputs import read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
 from bertline._status import FailedCall, client_error, timeout_error
 from bertline._target import check_target
-from bertline.errors import BertlineError, ServerError
+from bertline.errors import BertlineError, ServerError, TimedOut
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
@@ -100,11 +101,11 @@ class Connection:
 
     def __post_init__(self) -> None:
         check_target(self.target)
-        read_timeout(self.timeout)
+        object.__setattr__(self, "timeout", read_timeout(self.timeout))
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")
-        read_number("batch_size", self.batch_size)
-        read_number("num_in_flight", self.num_in_flight)
+        for name in ("batch_size", "num_in_flight"):
+            object.__setattr__(self, name, read_number(name, getattr(self, name)))
         read_flag("check_health", self.check_health)
         if self.priority not in get_args(Priority):
             raise ValueError(f"unknown priority: `{self.priority}` (one of: {', '.join(get_args(Priority))})")
@@ -136,6 +137,18 @@ class Connection:
     def timed_out(self, timeout: float) -> BertlineError:
         """Return the error for a call whose timeout ended before it was sent."""
         return timeout_error(self.target, timeout)
+
+    def own_error(self, error: BertlineError, timeout: float) -> BertlineError:
+        """Return an error for one of the calls that waited together, as a traceback belongs to one task or thread.
+
+        Args:
+            error: error of a request, which had only the time that was left after the wait.
+            timeout: timeout of the call, in seconds.
+        """
+        cause = error.__cause__
+        own = timeout_error(self.target, timeout, cause) if isinstance(error, TimedOut) else copy.copy(error)
+        own.__cause__ = cause
+        return own
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
         """Start the RPC of a request.

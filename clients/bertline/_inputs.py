@@ -173,7 +173,7 @@ def read_timeout(value: float) -> float:
         raise TypeError(f"`timeout` must be a number of seconds: `{value!r}`")
     if not 0 < value <= MAX_TIMEOUT_S:
         raise ValueError(f"`timeout` must be above 0 seconds, and at most {MAX_TIMEOUT_S:g}: `{value}`")
-    return value
+    return float(value)  # Event.wait, unlike gRPC, refuses Fraction and most numbers of NumPy
 
 
 def read_number(name: str, value: int) -> int:

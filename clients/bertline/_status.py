@@ -117,7 +117,7 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
         return ServerError.of(items)
     error_type, template = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
-    text = _message(error) + ("" if ":" in call.target else "; no port was given, which stands for 443")
+    text = _message_of_call(error, call.target)
     message = (_TOO_MUCH if is_final else template).format(
         target=call.target, timeout=call.timeout, code=code.name, details=text, hint=_hint(details, call)
     )
@@ -127,10 +127,15 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     return found
 
 
-def timeout_error(target: str, timeout: float) -> BertlineError:
-    """Return the error for a call that waited for others until its timeout, as if gRPC had ended it."""
+def timeout_error(target: str, timeout: float, cause: BaseException | None = None) -> BertlineError:
+    """Return the error for a call that waited for others, as if gRPC had ended it at its timeout.
+
+    Args:
+        cause: gRPC error of its request; None if none was sent.
+    """
+    details = _message_of_call(cause, target) if isinstance(cause, grpc.RpcError) else "Deadline Exceeded"
     error_type, template = ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED]
-    return error_type(template.format(target=target, timeout=timeout, details="Deadline Exceeded"))
+    return error_type(template.format(target=target, timeout=timeout, details=details))
 
 
 def may_be_unhealthy(error: grpc.RpcError) -> bool:
@@ -144,6 +149,10 @@ def may_be_unhealthy(error: grpc.RpcError) -> bool:
 
 def _message(error: grpc.RpcError) -> str:
     return " ".join((error.details() or "no details").split())
+
+
+def _message_of_call(error: grpc.RpcError, target: str) -> str:
+    return _message(error) + ("" if ":" in target else "; no port was given, which stands for 443")
 
 
 def _is_too_large(code: grpc.StatusCode, details: _Details) -> bool:

@@ -39,7 +39,7 @@ from bertline._calls import (
     tokenize_call,
     zero_shot_call,
 )
-from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one, for_each
+from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one
 from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_flag, read_timeout
@@ -91,7 +91,11 @@ class AsyncClient:
         self._stubs: Stubs | None = None  # opened by the first call, in its event loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._coalescer = Coalescer(num_in_flight, batch_size) if read_flag("coalesce", coalesce) else None
+        self._coalescer = (
+            Coalescer(self._connection.num_in_flight, self._connection.batch_size)
+            if read_flag("coalesce", coalesce)
+            else None
+        )
         self._sending: set[asyncio.Task[None]] = set()
         """Tasks that send shared requests; asyncio itself keeps no reference to them."""
 
@@ -399,8 +403,8 @@ class AsyncClient:
             if waiting := [member for member in members if not member.waiter.done()]:
                 await self._send_together(waiting)
         finally:
-            unanswered = [member for member in members if not member.waiter.done()]  # if this task was cancelled
-            for_each(ServerError(CLOSED), unanswered, _fail)
+            for member in members:
+                _fail(member, ServerError(CLOSED))  # unanswered only if this task was cancelled
             self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
@@ -410,9 +414,10 @@ class AsyncClient:
             await self._send(shared.call, shared, shared.timeout)
         except BertlineError as error:
             if len(members) > 1 and concerns_one(error) and not self._closed:
-                await asyncio.gather(*map(self._send_alone, members))
+                await asyncio.gather(*(self._send_alone(member) for member in members if not member.waiter.done()))
             else:
-                for_each(error, members, _fail)
+                for member in members:
+                    _fail(member, self._connection.own_error(error, member.timeout))
         else:
             for member in members:
                 _succeed(member)
@@ -421,7 +426,7 @@ class AsyncClient:
         try:
             await self._send(member.call, member.replies, max(0.0, member.left_s))
         except BertlineError as error:
-            _fail(member, error)
+            _fail(member, self._connection.own_error(error, member.timeout))
         else:
             _succeed(member)
 

@@ -41,12 +41,12 @@ from bertline._calls import (
     tokenize_call,
     zero_shot_call,
 )
-from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one, for_each
+from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one
 from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_flag, read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError
+from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError, TimedOut
 from bertline.results import (
     Answer,
     Choice,
@@ -114,7 +114,11 @@ class Client:
         )
         self._stubs = Stubs(self._connection, grpc)
         self._closed = False
-        self._coalescer = Coalescer(num_in_flight, batch_size) if read_flag("coalesce", coalesce) else None
+        self._coalescer = (
+            Coalescer(self._connection.num_in_flight, self._connection.batch_size)
+            if read_flag("coalesce", coalesce)
+            else None
+        )
         self._lock = Lock()
         """Guards the coalescer and the turns."""
 
@@ -576,7 +580,8 @@ class Client:
         self._closed = True
         with self._lock:
             waiting = self._coalescer.clear() if self._coalescer else []
-        for_each(ServerError(CLOSED), waiting, _fail)
+        for member in waiting:
+            _fail(member, ServerError(CLOSED))
         _wake(waiting)
         for channel in self._stubs.channels:
             channel.close()
@@ -638,7 +643,7 @@ class Client:
             finally:
                 self._pass_turn(lane, turn.members)
         if turn.goes_alone:
-            self._send(call, replies, max(0.0, member.left_s))
+            self._send_alone(member)
         elif turn.error:
             raise turn.error
 
@@ -666,12 +671,19 @@ class Client:
             if len(members) > 1 and concerns_one(error) and not self._closed:
                 _go_alone(members)
             else:
-                for_each(error, members, _fail)
+                for member in members:
+                    _fail(member, self._connection.own_error(error, member.timeout))
         except BaseException:
             _go_alone(members)
             raise
         finally:
             _wake(members)
+
+    def _send_alone(self, member: Member) -> None:
+        try:
+            self._send(member.call, member.replies, max(0.0, member.left_s))
+        except TimedOut as error:
+            raise self._connection.own_error(error, member.timeout) from error.__cause__
 
     def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
         """Send the requests of a call, and yield each with its reply, in order."""

@@ -1,6 +1,7 @@
 """Command lines of the benchmarks."""
 
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def main_of(name):
 
 def mistake(name, words, monkeypatch, capfd):
     """Return the only line that a command prints."""
-    ended = call(main_of(name), words.split(), monkeypatch, capfd)
+    ended = call(main_of(name), shlex.split(words), monkeypatch, capfd)
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert re.fullmatch(r"error: .*\n", ended.stderr)
@@ -66,6 +67,9 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("loading", "nosuch --texts nosuch.txt", "no directory of models: `nosuch`"),
         ("packing", "", "give one of --train, labelled texts, and --corpus"),
         ("packing", "--corpus nosuch --rounds 1", "--rounds must be at least 2"),
+        ("scaling", "--lengths 128 3", "--lengths must be at least 4 and at most 512"),
+        ("scaling", "--lengths 1024", "--lengths must be at least 4 and at most 512"),
+        ("scaling", "--lengths 8192", "--lengths must be at least 4 and at most 512"),
         ("students", "models/embed/1 --texts nosuch.txt", "give at least two different model directories"),
         ("students", "a a/ --texts nosuch.txt", "two different"),
         ("students", "a b --texts nosuch.txt --seconds 0", "--seconds must be"),
@@ -74,6 +78,12 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("serving", "throughput nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
         ("serving", "start nosuch --texts nosuch.txt --seconds 0", "--seconds must be above 0"),
         ("training_step", "--steps 1", "--steps must be at least 2"),
+        ("training_step", "--length 1024", "--length must be at least 4 and at most 512"),
+        (
+            "tuner",
+            "--shape 1 8 2 --engine openvino --matmul 'dynamic int8'",
+            "--engine openvino does not run dynamic int8",
+        ),
         ("tuner", "--num-tunings 0", "--num-tunings must be at least 1"),
     ],
 )

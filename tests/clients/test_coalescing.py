@@ -9,8 +9,10 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -175,6 +177,88 @@ def test_timeouts_are_those_of_each_call(server: FakeServer, together: Run) -> N
     assert time.monotonic() - started < 5
 
 
+def test_shared_timeouts_name_the_timeout_of_each_call(server: FakeServer, together: Run) -> None:
+    """A call names its own timeout, not what is left of it after the wait, and the details of the server."""
+    server.delay(0.2, times=1)
+    server.fail("DEADLINE_EXCEEDED", "the queue is long", times=None, after=1)
+    works = [*embeds("first"), *embeds("a", timeout=10), *embeds("b")]
+
+    _, *found = together(server.target, works, num_in_flight=1, timeout=20)
+
+    assert sizes(server) == [1, 2]
+    check_timeouts(found, [10, 20], "the queue is long")
+
+
+def test_timeouts_of_calls_that_go_alone_are_their_own(server: FakeServer, together: Run) -> None:
+    """A call that is sent alone after a refused request names its own timeout, too."""
+    server.delay(0.2, times=1)
+    server.refuse("bad")
+    server.fail("DEADLINE_EXCEEDED", "the queue is long", times=None, after=2)
+    works = [*embeds("first"), *embeds("bad", timeout=10), *embeds("b", timeout=20)]
+
+    _, *found = together(server.target, works, num_in_flight=1)
+
+    assert sizes(server) == [1, 2, 1, 1]
+    check_timeouts(found, [10, 20], "the queue is long")
+
+
+@pytest.mark.parametrize("timeout", [0.29, 0.3, 0.31, 0.5])
+def test_a_hanging_server_times_each_call_out(server: FakeServer, together: Run, timeout: float) -> None:
+    """The error names the timeout of the call, whether it ends before, at or after the moment of its request."""
+    server.delay(0.3, times=1)
+    server.delay(20)
+    works = [*embeds("first"), *embeds("a", "b", timeout=timeout)]
+
+    _, *found = together(server.target, works, num_in_flight=1)
+
+    check_timeouts(found, [timeout, timeout], "Deadline Exceeded")
+
+
+def check_timeouts(errors: Sequence[Any], timeouts: Sequence[float], details: str) -> None:
+    """Check that each error is a TimedOut of its own that names its timeout."""
+    assert len(set(map(id, errors))) == len(errors)
+    for error, timeout in zip(errors, timeouts, strict=True):
+        assert isinstance(error, TimedOut)
+        assert f"within {timeout} s ({details}); raise the timeout" in str(error)
+        assert error.__cause__ is None or isinstance(error.__cause__, grpc.RpcError)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64, Fraction])
+def test_any_real_number_is_a_timeout(server: FakeServer, together: Run, number: Callable[[float], Any]) -> None:
+    """A call with a timeout of another type than float may wait for others."""
+    server.delay(number(0.2))
+    works = [*embeds("first"), *embeds("patient", timeout=number(10)), *embeds("hasty", timeout=number(0.25))]
+
+    first, patient, hasty = together(server.target, works, num_in_flight=1, timeout=number(20))
+
+    assert np.array_equal(np.concatenate([first, patient]), [vector("first"), vector("patient")])
+    check_timeouts([hasty], [0.25], "Deadline Exceeded")
+
+
+def test_small_integers_of_numpy_do_not_overflow(server: FakeServer, together: Run) -> None:
+    """The client calculates with Python's numbers, whatever numbers it is given."""
+    server.delay(0.1)
+
+    found = together(server.target, embeds(*map(str, range(6))), num_in_flight=np.int8(1), batch_size=np.uint8(255))
+
+    assert np.array_equal(np.concatenate(found), [vector(str(number)) for number in range(6)])
+    with Client(server.target, num_in_flight=np.uint8(255), batch_size=np.uint8(255)) as client:
+        assert len(client.embed(["a"])) == 1
+
+
+def test_calls_whose_caller_has_left_are_not_sent_alone(server: FakeServer, together: Run) -> None:
+    """After a refused request, calls whose timeout ended meanwhile are not sent again."""
+    server.delay(0.4)
+    server.refuse("bad")
+    works = [*embeds("first"), *embeds("bad"), *embeds("hasty", timeout=0.6)]
+
+    _, bad, hasty = together(server.target, works, num_in_flight=1)
+
+    assert isinstance(bad, InvalidInput)
+    check_timeouts([hasty], [0.6], "Deadline Exceeded")
+    assert sizes(server) == [1, 2, 1]
+
+
 def test_usage_and_warnings_are_those_of_each_call(server: FakeServer, together: Run) -> None:
     """Tokens and truncation are counted for the texts of the own call."""
     server.delay(0.1)
@@ -228,6 +312,26 @@ def test_a_cancelled_call_leaves_the_others(server: FakeServer) -> None:
     for number in (0, 1, 3, 4):
         assert np.array_equal(found[number], [vector(str(number))])
     assert sizes(server) == [1, 3]
+
+
+def test_cancelled_calls_of_a_refused_request_are_not_sent_alone(server: FakeServer) -> None:
+    """Calls that are cancelled while their request is in flight are not sent again when it is refused."""
+    server.delay(0.2)
+    server.refuse("bad")
+
+    async def run() -> list[Any]:
+        async with AsyncClient(server.target, num_in_flight=1) as client:
+            tasks = [asyncio.ensure_future(client.embed([text])) for text in ("first", "a", "bad", "b", "c")]
+            await asyncio.sleep(0.3)
+            tasks[1].cancel()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    _, cancelled, bad, *others = asyncio.run(run())
+
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(bad, InvalidInput)
+    assert np.array_equal(np.concatenate(others), [vector("b"), vector("c")])
+    assert sizes(server) == [1, 3, 1, 1, 1]
 
 
 def test_cancelling_the_call_that_is_in_flight_sends_those_that_wait(server: FakeServer) -> None:

@@ -160,7 +160,7 @@ class FakeServer:
         """Delay the next calls by some seconds before they are answered or fail. See `fail` for the other arguments."""
         if seconds <= 0:
             raise ValueError(f"`seconds` must be above 0: `{seconds}`")
-        self._add(Fault(method, times, after, delay_s=seconds))
+        self._add(Fault(method, times, after, delay_s=float(seconds)))
 
     def drop(self, *, method: str = "", times: int | None = 1, after: int = 0) -> None:
         """Cut all connections when the next calls come, so that these and all calls under way are lost."""
