@@ -5,7 +5,7 @@
     python -m benchmarks.tuner --shape 2 128 2 --engine onnxruntime
 
 All configurations are timed once, together with the autotuner's choices, and the fastest again in many rounds. Busy
-neighbours are processes that compute in bursts of random lengths, about half of the time, throughout; beside one, 8 of
+neighbours are processes that compute in bursts of random lengths, about half of the time, throughout; beside one, 6 of
 10 choices were within 3%.
 """
 

@@ -29,7 +29,7 @@ from export.variant import Configuration, GraphPrecision, format_value
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
 """Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes
 need fewer repetitions, as they average over moments of noise."""
-FIELD_S, FINALISTS_S = 0.7, 5.0
+FIELD_S, FINALISTS_S = 0.7, 3.0
 """More rounds follow while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
 MAX_SLOWDOWN = 1.1
 """Candidates slower than this multiple of the fastest drop out of a race."""

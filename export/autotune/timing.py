@@ -8,8 +8,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
-from statistics import fmean, geometric_mean, median
+from statistics import fmean
 from typing import Any, TypeVar
+
+import numpy as np
 
 from export.autotune.workload import Arrays, Workload
 from export.graph import AnyNetwork, build_graph
@@ -24,6 +26,8 @@ PASS_S = 0.05
 """Minimum seconds of a measurement. Many short ones share the bursts of a busy neighbour better than few long ones."""
 LARGE_BYTES = 2**28
 """Weights from this size on are large: a session keeps those of its matrix products again, packed."""
+ERROR, NUM_FITS = 0.1, 30
+"""Relative error that makes a measurement count a quarter, and steps of the fit."""
 MIN_BATCHES = 1
 """Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
@@ -74,7 +78,7 @@ def race(
     running = list(candidates)
     for number in range(rounds):
         if number >= min_rounds:
-            seconds = paired_medians(times)
+            seconds = fitted_seconds(times)
             running = [name for name in running if seconds[name] <= max_slowdown * min(seconds.values())]
         if number < min_rounds or len(running) > 1:
             for name in running:
@@ -83,22 +87,31 @@ def race(
     return times
 
 
-def paired_medians(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
-    """Summarise a race: the median of each candidate's time relative to its round, times the median round.
+def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
+    """Summarise a race: the seconds of each candidate, as if all had run at the same moments.
 
-    A slow moment of the machine slows the whole round down and hardly changes relative times.
+    Fits log(seconds) = candidate + round + error by least squares, with weights that fall with the error (Geman and
+    McClure 1987, an M-estimator). So a slow moment of the machine slows its round down, and a measurement that other
+    work disturbs counts little. Medians of relative times are four times as noisy beside a neighbour that is busy half
+    of the time.
 
     Args:
-        times: seconds by round. The time of a round is the geometric mean of the candidates that ran to the end.
+        times: seconds by round; fewer for candidates that dropped out.
     """
     num_rounds = max(map(len, times.values()))
-    complete = (seconds for seconds in times.values() if len(seconds) == num_rounds)
-    round_times = [geometric_mean(seconds) for seconds in zip(*complete, strict=True)]
-    usual = median(round_times)
-    return {
-        name: usual * median(own / whole for own, whole in zip(seconds, round_times, strict=False))
-        for name, seconds in times.items()
-    }
+    is_known = np.array([[number < len(seconds) for number in range(num_rounds)] for seconds in times.values()])
+    logs = np.full(is_known.shape, np.nan)
+    logs[is_known] = np.log(np.concatenate([*times.values()]))
+    whole = logs[is_known.all(1)].mean(0)
+    candidates = np.nanmedian(logs - whole, axis=1)
+    rounds = np.nanmedian(logs - candidates[:, None], axis=0)
+    logs[~is_known] = 0.0
+    for _ in range(NUM_FITS):
+        errors = logs - candidates[:, None] - rounds
+        weights = is_known / (1 + (errors / ERROR) ** 2) ** 2
+        rounds = (weights * (logs - candidates[:, None])).sum(0) / weights.sum(0)
+        candidates = (weights * (logs - rounds)).sum(1) / weights.sum(1)
+    return dict(zip(times, np.exp(candidates + np.median(rounds)).tolist(), strict=True))
 
 
 def timed(candidates: Mapping[KeyT, Callable[[int], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
@@ -107,7 +120,7 @@ def timed(candidates: Mapping[KeyT, Callable[[int], float]], rounds: int, **opti
     Args:
         options: as for `race`.
     """
-    return paired_medians(race(candidates, rounds, **options))
+    return fitted_seconds(race(candidates, rounds, **options))
 
 
 class Timer:
