@@ -28,6 +28,11 @@ LARGE_BYTES = 2**28
 """Weights from this size on are large: a session keeps those of its matrix products again, packed."""
 ERROR, NUM_FITS = 0.1, 30
 """Relative error that makes a measurement count a quarter, and steps of the fit."""
+QUIET, SLOWNESS, MAX_SLOWNESS = 0.1, 0.05, 0.5
+"""Fraction of the rounds that are taken as quiet; how much slower a round is that counts half; slowness that counts no
+more, so that each round counts at least a hundredth."""
+CAUTION = 2
+"""How much the limit for candidates that drop out is raised in the first round; in the n-th, by the n-th part."""
 MIN_BATCHES = 1
 """Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
@@ -67,7 +72,8 @@ def race(
 
     Args:
         candidates: functions that return the seconds of a measurement from the number of the round, by name.
-        max_slowdown: drop candidates that take more than this multiple of the fastest; stop when one is left.
+        max_slowdown: drop candidates that take more than this multiple of the fastest, in early rounds more than a
+            larger one; stop when one is left.
         min_rounds: number of rounds before candidates are dropped.
         progress: called with 1 after each round.
 
@@ -79,7 +85,8 @@ def race(
     for number in range(rounds):
         if number >= min_rounds:
             seconds = fitted_seconds(times)
-            running = [name for name in running if seconds[name] <= max_slowdown * min(seconds.values())]
+            limit = max_slowdown * (1 + CAUTION / number) * min(seconds.values())
+            running = [name for name in running if seconds[name] <= limit]
         if number < min_rounds or len(running) > 1:
             for name in running:
                 times[name].append(candidates[name](number))
@@ -92,7 +99,8 @@ def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
 
     Fits log(seconds) = candidate + round + error by least squares, with weights that fall with the error (Geman and
     McClure 1987, an M-estimator). So a slow moment of the machine slows its round down, and a measurement that other
-    work disturbs counts little. Medians of relative times are four times as noisy beside a neighbour that is busy half
+    work disturbs counts little. Rounds count less the slower they are than the fastest tenth, as other work slows some
+    candidates more than others. Medians of relative times are four times as noisy beside a neighbour that is busy half
     of the time.
 
     Args:
@@ -107,8 +115,9 @@ def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
     rounds = np.nanmedian(logs - candidates[:, None], axis=0)
     logs[~is_known] = 0.0
     for _ in range(NUM_FITS):
-        errors = logs - candidates[:, None] - rounds
-        weights = is_known / (1 + (errors / ERROR) ** 2) ** 2
+        errors = (logs - candidates[:, None] - rounds) / ERROR
+        slowness = np.clip(rounds - np.quantile(rounds, QUIET), 0.0, MAX_SLOWNESS) / SLOWNESS
+        weights = is_known / (1 + errors**2) ** 2 / (1 + slowness**2)
         rounds = (weights * (logs - candidates[:, None])).sum(0) / weights.sum(0)
         candidates = (weights * (logs - rounds)).sum(1) / weights.sum(1)
     return dict(zip(times, np.exp(candidates + np.median(rounds)).tolist(), strict=True))

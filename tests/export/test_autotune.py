@@ -395,20 +395,22 @@ def test_measurements_take_turns():
 
 
 def test_slow_candidates_are_dropped():
-    """Slow candidates stop after three rounds, and so does a winner without rivals."""
+    """Very slow candidates stop after three rounds, others later, and so does a winner without rivals."""
     order = []
 
     def measure(name, seconds, number):
         order.append(name)
         return seconds
 
-    times = {"a": 1.0, "b": 1.2, "c": 1.05}
+    times = {"a": 1.0, "b": 2.0, "c": 1.05}
     found = race({name: partial(measure, name, seconds) for name, seconds in times.items()}, 5, max_slowdown=1.1)
     alone = race({name: partial(measure, name, times[name]) for name in "ab"}, 5, max_slowdown=1.1)
+    later = race({"a": lambda number: 1.0, "b": lambda number: 1.2}, 30, max_slowdown=1.1)
 
     assert "".join(order) == "abcabcabcacac" + "ababab"
-    assert found == {"a": [1.0] * 5, "b": [1.2] * 3, "c": [1.05] * 5}
-    assert alone == {"a": [1.0] * 3, "b": [1.2] * 3}
+    assert found == {"a": [1.0] * 5, "b": [2.0] * 3, "c": [1.05] * 5}
+    assert alone == {"a": [1.0] * 3, "b": [2.0] * 3}
+    assert len(later["b"]) == 23
 
 
 @given(
@@ -417,7 +419,10 @@ def test_slow_candidates_are_dropped():
     data=st.data(),
 )
 def test_fitted_seconds_ignore_slow_rounds(speeds, moments, data):
-    """Slow rounds, and one slow measurement of one candidate, do not change the ratios."""
+    """Slow rounds, and one slow measurement of one candidate, hardly change the ratios.
+
+    That of a candidate that has dropped out after three rounds is less exact.
+    """
     found = {name: [speed * moment for moment in moments] for name, speed in enumerate(speeds)}
     disturbed = data.draw(st.integers(0, len(moments) - 1))
     found[0][disturbed] *= 3
@@ -426,16 +431,18 @@ def test_fitted_seconds_ignore_slow_rounds(speeds, moments, data):
 
     seconds = fitted_seconds(found)
 
-    assert np.allclose([seconds[name] / seconds[0] for name in seconds], np.array(speeds) / speeds[0], rtol=1e-3)
+    errors = {name: abs(seconds[name] / seconds[0] / speeds[name] * speeds[0] - 1) for name in seconds}
+    assert errors.pop(dropped) < 0.1
+    assert max(errors.values()) < 0.005
 
 
-@pytest.mark.parametrize("slowdown", [1.2, 1.5, 2.0])
+@pytest.mark.parametrize("slowdown", [1.2, 1.5, 2.0, [1.5, 1.5, 1.5, 1.2, 1.5, 1.2]])
 def test_fitted_seconds_see_through_a_busy_neighbour(slowdown):
     """A neighbour that is busy half of the time, in bursts about as long as a round, hides no difference of 3%."""
     rng, speeds, worst = np.random.default_rng(0), 1 + 0.03 * np.arange(6), []
     for _ in range(50):
         is_busy = (np.cumsum(rng.random(60 * 6) < 1 / 6) % 2).reshape(60, 6)
-        times = speeds * slowdown**is_busy * rng.normal(1, 0.02, is_busy.shape)
+        times = speeds * np.array(slowdown) ** is_busy * rng.normal(1, 0.02, is_busy.shape)
         seconds = np.array([*fitted_seconds(dict(enumerate(times.T.tolist()))).values()])
         worst.append(np.abs(seconds / seconds[0] / speeds - 1).max())
 
