@@ -1,8 +1,8 @@
-"""Claim: on a CPU, a pretraining step is 3.2 to 4.2 times as fast as transformers', at half the rate of plain matmuls.
+"""Claim: on a CPU, a pretraining step is 2.1 to 4.2 times as fast as transformers', at half the rate of plain matmuls.
 
     python -m benchmarks.training_step
 
-The factor is 1.9 to 2.2 if malloc keeps freed memory for transformers, too. A step is masked LM and next sentence
+The factor is 1.7 to 2.2 if malloc keeps freed memory for transformers, too. A step is masked LM and next sentence
 prediction: forward, backward, clipping and fused AdamW, in bf16 autocast. Ours and transformers' BertForPreTraining run
 in separate processes, in turns. `training.model.flops` counts the FLOPs for all. The rate of plain matmuls is that of
 large bf16 matrices in the same run.

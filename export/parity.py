@@ -10,6 +10,7 @@ import numpy as np
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.features import Features, collate
+from tasks.first_line import first_line
 from tasks.masked_lm import MaskedLM
 
 _BATCH_SIZES = (1, 2, 7)
@@ -59,7 +60,7 @@ def check_parity(
         try:
             actual = run(arrays)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise ParityError(f"graph rejected: it fails in a batch of {rows} x {length} tokens: {reason}") from error
         for name in task.output_names:
             difference = _difference(name, expected[name], actual.get(name), mask if task.token_outputs else ...)

@@ -43,6 +43,7 @@ from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.features import Features
 from tasks.files import atomic_directory
+from tasks.first_line import first_line
 from tasks.machine import available_cpus
 from tasks.manifest import Precision, check_precision
 from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
@@ -222,8 +223,9 @@ def _write_graph(
         try:
             decision, differences = write(configuration)
             break
-        except (ParityError, QualityError) as error:
-            reporter.say(f"the tuned variant misses the limits, so another one is written: {error}")
+        except (ValueError, RuntimeError) as error:
+            what = "misses the limits" if isinstance(error, (ParityError, QualityError)) else "fails"
+            reporter.say(f"the tuned variant {what}, so another one is written: {first_line(error)}")
             trials = [trial for trial in trials if trial.name != PRECISION]
     else:
         configuration = last

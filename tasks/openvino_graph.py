@@ -156,6 +156,9 @@ def _core() -> Any:
     Each core gives its thread an alternate stack for signal handlers, and puts back the one before when it is deleted.
     If the first of two is deleted first, the second puts back its freed stack, and the next signal, such as Ctrl-C,
     ends the process with a segmentation fault (seen with OpenVINO 2026.4.1).
+
+    The first array that becomes a tensor loads a table of NumPy's functions. Two threads that do so at once wait for
+    each other forever, one with the interpreter lock and one with the table's (seen twice), so it is loaded here.
     """
     import openvino
 
@@ -163,6 +166,7 @@ def _core() -> Any:
         if not _cores:
             core = openvino.Core()
             core.set_property({"ENABLE_MMAP": False})  # a later write to a mapped file would change the outputs
+            openvino.Tensor(np.zeros(1), shared_memory=True)
             _cores.append(core)
         return _cores[0]
 

@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
+from tasks.first_line import first_line
+
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
@@ -47,10 +49,8 @@ def check_openvino() -> None:
     try:
         import_module("openvino")
     except Exception as error:  # a broken installation raises anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"engine does not start: `openvino`: {reason}; pip install --force-reinstall {PACKAGES[OPENVINO]}"
-        ) from error
+        remedy = f"pip install --force-reinstall {PACKAGES[OPENVINO]}"
+        raise ValueError(f"engine does not start: `openvino`: {first_line(error)}; {remedy}") from error
 
 
 def check_installed(provider: str, installed: Sequence[str]) -> None:

@@ -37,9 +37,17 @@ from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.files import atomic_directory
+from tasks.first_line import first_line
 from tasks.machine import available_cpus, describe_machine
 from tasks.manifest import Manifest, Precision
-from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, read_model_directory
+from tasks.model_directory import (
+    GRAPH_FILES,
+    OPENVINO_DATA_FILE,
+    OPENVINO_FILE,
+    ModelDirectory,
+    file_for,
+    read_model_directory,
+)
 from training.model.architectures import create_config
 from training.reports.model_card import read_notes
 
@@ -98,8 +106,9 @@ def tune_model_directory(
         except (ValueError, RuntimeError) as error:
             if not configuration.fallback or target.engine != "onnxruntime":
                 raise
-            reporter.say(f"{configuration.execution.provider} is left out: {error}")
-            (new / file_for(configuration.execution)).unlink(missing_ok=True)
+            reporter.say(f"{configuration.execution.provider} is left out: {first_line(error)}")
+            for name in (OPENVINO_FILE, OPENVINO_DATA_FILE):
+                (new / name).unlink(missing_ok=True)
             configuration = configuration.fallback
         graph = graph_record(network, precision, configuration, trials)
         write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)

@@ -25,6 +25,7 @@ from export.reporter import SILENT, Reporter
 from export.session import check_provider, is_available
 from export.targets import TARGETS, Target, default_configuration
 from export.variant import Configuration, GraphPrecision, format_value
+from tasks.first_line import first_line
 
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
 """Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes
@@ -32,7 +33,7 @@ need fewer repetitions, as they average over moments of noise."""
 FIELD_S, FINALISTS_S = 0.7, 3.0
 """More rounds follow while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
 MAX_SLOWDOWN = 1.1
-"""Candidates slower than this multiple of the fastest drop out of a race."""
+"""Candidates slower than this multiple of the fastest drop out of a race; in early rounds, slower than a larger one."""
 NEARLY_AS_FAST = 0.97
 """Minimum fraction of the highest speed, for a value to be combined with others."""
 ABOUT_AS_FAST = 0.98
@@ -69,8 +70,7 @@ def left_out_if_it_fails(rival: Target, reporter: Reporter) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        reporter.say(f"{rival.provider} is left out: {reason}")
+        reporter.say(f"{rival.provider} is left out: {first_line(error)}")
 
 
 def able_targets(
@@ -129,7 +129,16 @@ def autotune(
             trials += [replace(item, name=f"{rival.provider} {item.name}") for item in raced]
     finalists = {item.describe(default): item for item in candidates if item != default}
     finalists[default.describe(default)] = default
-    trials += (raced := _race_configurations(timer, FINALISTS, finalists, reporter, min_s=FINALISTS_S))
+    timer.close_sessions()
+    try:
+        raced = _race_configurations(timer, FINALISTS, finalists, reporter, min_s=FINALISTS_S)
+    except (ValueError, RuntimeError) as error:
+        own = {name: item for name, item in finalists.items() if item.execution.engine == target.engine}
+        if len(own) == len(finalists):
+            raise
+        reporter.say(f"{' and '.join(item.provider for item in rivals)} left out: {first_line(error)}")
+        raced = _race_configurations(timer, FINALISTS, own, reporter, min_s=FINALISTS_S)
+    trials += raced
     chosen, winner = _choose(finalists, raced, default)
     speed = winner.tokens_per_s
     gain = f"{winner.value}; {speed / raced[-1].tokens_per_s:.2f} times as fast as the default"

@@ -32,7 +32,7 @@ QUIET, SLOWNESS, MAX_SLOWNESS = 0.1, 0.05, 0.5
 """Fraction of the rounds that are taken as quiet; how much slower a round is that counts half; slowness that counts no
 more, so that each round counts at least a hundredth."""
 CAUTION = 2
-"""How much the limit for candidates that drop out is raised in the first round; in the n-th, by the n-th part."""
+"""How much the limit for candidates that drop out is raised after the first round; after n, by the n-th part of it."""
 MIN_BATCHES = 1
 """Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
@@ -72,8 +72,8 @@ def race(
 
     Args:
         candidates: functions that return the seconds of a measurement from the number of the round, by name.
-        max_slowdown: drop candidates that take more than this multiple of the fastest, in early rounds more than a
-            larger one; stop when one is left.
+        max_slowdown: after n rounds, drop candidates that take more than max_slowdown * (1 + CAUTION / n) times as long
+            as the fastest; stop when one is left.
         min_rounds: number of rounds before candidates are dropped.
         progress: called with 1 after each round.
 

@@ -20,6 +20,7 @@ from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
+from tasks.first_line import first_line
 from training.evaluate import torch_run
 from training.model.vectors import with_task_outputs
 
@@ -121,7 +122,7 @@ def find_config_class(model_type: str) -> Any:
 
 def reason_of(error: Exception) -> str:
     """Return the first line of an error of a library."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return first_line(error)[:200]
 
 
 def _create_config(model: TransformersModel, task: AnyTask) -> Any:

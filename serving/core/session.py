@@ -10,6 +10,7 @@ import numpy as np
 
 from serving.core.onnx_runtime import OnnxRuntimeGraph
 from tasks.features import INPUT_NAMES
+from tasks.first_line import first_line
 from tasks.manifest import Execution
 from tasks.model_directory import ModelDirectory
 from tasks.openvino_graph import OpenVINOGraph
@@ -110,7 +111,7 @@ def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None
     except OSError:
         raise
     except Exception as error:  # ONNX Runtime's own errors share no base class
-        raise ValueError(f"cannot load `{path}`: {_first_line(error)}") from error
+        raise ValueError(f"cannot load `{path}`: {first_line(error)}") from error
 
 
 def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str, ...]) -> None:
@@ -119,7 +120,3 @@ def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str,
             f"`{path}` has the {kind} {', '.join(found)}, but its manifest names {', '.join(expected)}; "
             "export the model again"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -405,17 +405,17 @@ def test_slow_candidates_are_dropped():
     times = {"a": 1.0, "b": 2.0, "c": 1.05}
     found = race({name: partial(measure, name, seconds) for name, seconds in times.items()}, 5, max_slowdown=1.1)
     alone = race({name: partial(measure, name, times[name]) for name in "ab"}, 5, max_slowdown=1.1)
-    later = race({"a": lambda number: 1.0, "b": lambda number: 1.2}, 30, max_slowdown=1.1)
+    later = race({"a": lambda number: 1.0, "b": lambda number: 1.25}, 30, max_slowdown=1.1)
 
     assert "".join(order) == "abcabcabcacac" + "ababab"
     assert found == {"a": [1.0] * 5, "b": [2.0] * 3, "c": [1.05] * 5}
     assert alone == {"a": [1.0] * 3, "b": [2.0] * 3}
-    assert len(later["b"]) == 23
+    assert len(later["b"]) == 15
 
 
 @given(
     speeds=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=5),
-    moments=st.lists(st.floats(0.1, 10.0), min_size=5, max_size=15),
+    moments=st.lists(st.floats(1.0, 1.5), min_size=5, max_size=15),
     data=st.data(),
 )
 def test_fitted_seconds_ignore_slow_rounds(speeds, moments, data):
