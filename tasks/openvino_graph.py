@@ -157,8 +157,8 @@ def _core() -> Any:
     If the first of two is deleted first, the second puts back its freed stack, and the next signal, such as Ctrl-C,
     ends the process with a segmentation fault (seen with OpenVINO 2026.4.1).
 
-    The first array that becomes a tensor loads a table of NumPy's functions. Two threads that do so at once wait for
-    each other forever, one with the interpreter lock and one with the table's (seen twice), so it is loaded here.
+    The first array of a batch loads a table of NumPy's functions. Two threads that do so at once wait for each other
+    forever, one with the interpreter lock and one with the table's, so the table is loaded here.
     """
     import openvino
 

@@ -207,6 +207,42 @@ except KeyboardInterrupt:
 """
 
 
+FIRST_TYPES = """
+import os, sys, threading
+from pathlib import Path
+import openvino
+from tasks.manifest import Execution
+from tasks.openvino_graph import OpenVINOGraph
+from tasks.providers import OPENVINO
+
+graph = OpenVINOGraph(Path(sys.argv[1]), Execution(provider=OPENVINO))
+barrier = threading.Barrier(16)
+
+def read_type():
+    barrier.wait()
+    openvino.Type.i32.to_dtype()  # as for each array of a batch
+
+threads = [threading.Thread(target=read_type) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("ended", flush=True)
+os._exit(0)
+"""
+
+
+def test_first_batches_in_threads(tmp_path):
+    """Threads that compute the first batches of a process at the same time do not wait for each other forever."""
+    path = tmp_path / "model.onnx"
+    onnx.save(make_graph("embedding", Weights.random(0, 8, 1), 0), path)
+
+    command = [sys.executable, "-c", FIRST_TYPES, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stdout) == (0, "ended\n")
+
+
 def test_signals_after_the_last_graph(tmp_path):
     """A signal is handled after graphs are gone in the order they came; two cores would leave it a freed stack."""
     path = tmp_path / "model.onnx"
