@@ -136,7 +136,7 @@ def autotune(
         own = {name: item for name, item in finalists.items() if item.execution.engine == target.engine}
         if len(own) == len(finalists):
             raise
-        reporter.say(f"{' and '.join(item.provider for item in rivals)} left out: {first_line(error)}")
+        reporter.say(f"{', '.join(item.provider for item in rivals)} is left out: {first_line(error)}")
         raced = _race_configurations(timer, FINALISTS, own, reporter, min_s=FINALISTS_S)
     trials += raced
     chosen, winner = _choose(finalists, raced, default)

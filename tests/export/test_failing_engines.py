@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export.autotune import search
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
@@ -126,6 +127,26 @@ def test_tuning_leaves_out_a_rival_that_fails(exported, tmp_path, monkeypatch):
     """`export tune` goes on without an engine that fails, too."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     cannot_run(monkeypatch)
+    lines = []
+
+    tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
+
+    assert read_model_directory(directory).manifest.execution.engine == "onnxruntime"
+    assert f"{LEFT_OUT}shapes differ" in lines
+
+
+def test_a_rival_that_fails_among_the_finalists_is_left_out(exported, tmp_path, monkeypatch):
+    """The finalists of ONNX Runtime race again without an engine that fails only then."""
+    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
+    set_seconds(monkeypatch, openvino_first)
+    race = search._race_configurations
+
+    def race_or_fail(timer, name, configurations, reporter, *, min_s):
+        if name == search.FINALISTS and any(item.execution.provider == OPENVINO for item in configurations.values()):
+            raise RuntimeError("shapes differ")
+        return race(timer, name, configurations, reporter, min_s=min_s)
+
+    monkeypatch.setattr(search, "_race_configurations", race_or_fail)
     lines = []
 
     tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
