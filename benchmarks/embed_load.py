@@ -18,6 +18,9 @@ from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
+REFUSALS = ("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
+"""Statuses of calls that a server under load refuses."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedLoad:
@@ -50,8 +53,14 @@ class LoadResult:
     latencies: list[float] = field(default_factory=list)
     """Seconds of each answered call."""
     refusals: list[float] = field(default_factory=list)
-    """Seconds of each call that the server refused, with RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED."""
+    """Seconds of each call that the server refused, with one of `REFUSALS`."""
     codes: Counter[str] = field(default_factory=Counter)
+    """Number of calls by status; TIMEOUT if the client gave up."""
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Number of calls by status that no load explains."""
+        return {code: count for code, count in self.codes.items() if code not in ("OK", "TIMEOUT", *REFUSALS)}
 
     @property
     def texts_per_s(self) -> float:
@@ -95,9 +104,11 @@ class LoadClient(Worker):
         """Wait for the end of the load, and return its result.
 
         Raises:
-            ValueError: if no call was answered.
+            ValueError: if a call failed, or none was answered.
         """
         found: LoadResult = self.receive()
+        if found.failures:
+            raise ValueError(f"calls failed: {found.failures}; see the log of the server")
         if not found.num_texts:
             raise ValueError(f"no call was answered within {found.seconds:g} s ({dict(found.codes)}); give more time")
         return found
@@ -175,7 +186,7 @@ async def _call(
     if code == "OK":
         found.num_texts += len(request.texts)
         found.latencies.append(ended - started)
-    elif code != "TIMEOUT":
+    elif code in REFUSALS:
         found.refusals.append(ended - started)
 
 

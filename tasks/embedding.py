@@ -142,7 +142,10 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         vectors = np.array([output["sentence_embedding"] for output in outputs], dtype=np.float32)
         vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, self._num_text_tokens(features))
         vector = vector[: self.dimensions or None]
-        return vector / max(float(np.linalg.norm(vector)), 1e-12) if self.settings.normalize else vector
+        if not self.settings.normalize:
+            return vector
+        # as np.linalg.norm, which hands the interpreter lock to other threads, also for a vector this short
+        return vector / max(float(np.sqrt(vector @ vector)), 1e-12)
 
     def to_bytes(self, vector: np.ndarray) -> bytes:
         """Return a vector in the format."""

@@ -30,7 +30,7 @@ from tasks.first_line import first_line
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
 """Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes
 need fewer repetitions, as they average over moments of noise."""
-FIELD_S, FINALISTS_S = 0.7, 3.0
+FIELD_S, FINALISTS_S = 0.5, 2.5
 """More rounds follow while each candidate takes less than FIELD_S, or FINALISTS_S for finalists."""
 MAX_SLOWDOWN = 1.1
 """Candidates slower than this multiple of the fastest drop out of a race; in early rounds, slower than a larger one."""
@@ -150,8 +150,11 @@ def autotune(
             item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
             for item in (precision, *compare_with)
         }
-        seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
-        trials += _trials(timer, PRECISION, seconds, reporter)
+        try:
+            seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
+            trials += _trials(timer, PRECISION, seconds, reporter)
+        except (ValueError, RuntimeError) as error:  # only the report needs this race
+            reporter.say(f"not compared with {', '.join(item.name for item in compare_with)}: {first_line(error)}")
     if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
         others = [trial for trial in raced if finalists[trial.value].execution.engine == "onnxruntime"]
         chosen = replace(chosen, fallback=_choose(finalists, others, default)[0])

@@ -155,6 +155,25 @@ def test_a_rival_that_fails_among_the_finalists_is_left_out(exported, tmp_path, 
     assert f"{LEFT_OUT}shapes differ" in lines
 
 
+@pytest.mark.usefixtures("with_bf16")
+def test_a_comparison_for_the_report_that_fails_does_not_end_an_export(export, monkeypatch):
+    """An engine that does not run the fp32 graph is taken for int8; a line says why they are not compared."""
+    set_seconds(monkeypatch, openvino_first)
+    race = search._race
+
+    def race_or_fail(timer, name, passes, reporter, **options):
+        if name == search.PRECISION:
+            raise RuntimeError("shapes differ")
+        return race(timer, name, passes, reporter, **options)
+
+    monkeypatch.setattr(search, "_race", race_or_fail)
+
+    directory, lines = export(precision="int8")
+
+    assert directory.manifest.execution.engine == "openvino"
+    assert "not compared with fp32: shapes differ" in lines
+
+
 def write_wrong_files(monkeypatch, is_wrong, module="export.pipeline"):
     """Negate the outputs of written graphs for some execution settings: fp32 fails parity, int8 the quality gate."""
 
