@@ -54,6 +54,12 @@ class SequenceTemplate:
         """Return the position of the first token of the text that follows `texts` in a sequence."""
         return sum(map(len, self.ids[: len(texts) + 1])) + sum(map(len, texts))
 
+    def special_positions(self, *texts: Sized) -> np.ndarray:
+        """Return the positions of the special tokens of a sequence, ascending, [num_special] int64."""
+        ends = [self.start(*texts[:count]) + len(text) for count, text in enumerate(texts)]
+        spans = zip([0, *ends], self.ids, strict=True)
+        return np.concatenate([np.arange(first, first + len(ids)) for first, ids in spans])
+
     def assemble(self, *texts: np.ndarray) -> dict[str, Any]:
         """Assemble a sequence.
 

@@ -377,7 +377,11 @@ def _estimate_pairs(corpus: Corpus) -> PairStatistics:
     """Estimate statistics of an epoch at the usual length, from a sample that takes about a second."""
     size = max(corpus.info["num_sentences"] / SAMPLE_SENTENCES, corpus.num_documents / SAMPLE_DOCUMENTS, 1)
     step = max(1, min(math.ceil(size), corpus.num_documents - 1))  # at least two documents, if there are two
-    rules = PairRules(max_seq_length=EXAMPLE_TOKENS, next_sentences=corpus.num_documents > 1)
+    rules = PairRules(
+        max_seq_length=EXAMPLE_TOKENS,
+        num_special=corpus.tokenizer.pair.num_special,
+        next_sentences=corpus.num_documents > 1,
+    )
     return estimate_pair_statistics(corpus, rules, step=step)
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tasks.sequence_template import SequenceTemplate
 from training.ablations.model import Direction
 from training.corpus import Corpus
 from training.text.pairs import (
@@ -100,7 +101,11 @@ class PretrainingExamples:
         self.direction = direction
         self.max_seq_length = max_seq_length
         self._rules = PairRules(
-            max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, next_sentences=next_sentences, seed=seed
+            max_seq_length=max_seq_length,
+            num_special=corpus.tokenizer.pair.num_special,
+            short_seq_prob=short_seq_prob,
+            next_sentences=next_sentences,
+            seed=seed,
         )
         self._vocab_size = corpus.tokenizer.vocab_size
         if corpus.tokenizer.mask_id is None:
@@ -136,36 +141,39 @@ class PretrainingExamples:
         parts, is_random = _parts(plan[order[index]])
         first, second = (self.corpus.tokens(*part) for part in parts)
         kept = truncate_at_random_ends(np.arange(len(first)), np.arange(len(second)), self._rules.max_tokens, rng)
-        first, second = first[kept[0]], second[kept[1]]
-        arrays = self.corpus.tokenizer.assemble(first, second if len(second) else None)
+        tokenizer, texts = self.corpus.tokenizer, [part for part in (first[kept[0]], second[kept[1]]) if len(part)]
+        template = tokenizer.pair if len(texts) == 2 else tokenizer.single
+        arrays = template.assemble(*texts)
         input_ids, positions, labels = arrays["input_ids"], *next_tokens(arrays["input_ids"], self.direction)
         if self.direction == "both":
             input_ids, positions, labels = mask_tokens(
                 arrays["input_ids"],
-                np.array([0, len(first) + 1, len(arrays["input_ids"]) - 1]),
+                template.special_positions(*texts),
                 masking=self.masking,
                 mask_id=self._mask_id,
                 vocab_size=self._vocab_size,
-                continues_word=self._continues_word(parts, kept, input_ids),
+                continues_word=self._continues_word(parts, kept, input_ids, template),
                 rng=rng,
             )
         return PretrainingExample(input_ids, arrays["token_type_ids"], positions, labels, int(is_random))
 
     def _continues_word(
-        self, parts: Sequence[tuple[int, int, int]], kept: Sequence[np.ndarray], input_ids: np.ndarray
+        self,
+        parts: Sequence[tuple[int, int, int]],
+        kept: Sequence[np.ndarray],
+        input_ids: np.ndarray,
+        template: SequenceTemplate,
     ) -> np.ndarray | None:
         """Return which tokens continue a word, bool [length]; None without whole-word masking."""
         if self._is_piece is None:
             return None
         if not self.corpus.has_words:
             return self._is_piece[input_ids]
-        continues, start = np.zeros(len(input_ids), bool), 1
-        for part, tokens in zip(parts, kept, strict=True):
-            part_continues = self.corpus.continues_word(*part)[tokens]
-            continues[start + 1 : start + len(part_continues)] = part_continues[
-                1:
-            ]  # the rest of a truncated word begins a word
-            start += len(part_continues) + 1
+        continues = np.zeros(len(input_ids), bool)
+        for number, (part, tokens) in enumerate(zip(parts, kept, strict=True)):
+            part_continues, start = self.corpus.continues_word(*part)[tokens], template.start(*kept[:number])
+            rest = part_continues[1:]  # the rest of a truncated word begins a word
+            continues[start + 1 : start + 1 + len(rest)] = rest
         return continues
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +213,7 @@ def mask_tokens(
     """Choose tokens to predict, and replace most of them: by default 80% with [MASK] and 10% with a random token.
 
     Args:
-        special_positions: positions of [CLS] and [SEP], which are never chosen.
+        special_positions: positions of special tokens such as [CLS], which are never chosen.
         continues_word: for whole-word masking, bool [length]: tokens that continue a word.
 
     Returns:

@@ -80,6 +80,8 @@ class PairRules:
     """Rules for cutting documents into pairs; the fields are those of `PretrainingExamples`."""
 
     max_seq_length: int = 128
+    num_special: int = 3
+    """Special tokens of a pair."""
     short_seq_prob: float = 0.1
     next_sentences: bool = True
     seed: int = 0
@@ -87,7 +89,7 @@ class PairRules:
     @property
     def max_tokens(self) -> int:
         """Largest number of tokens of both parts together."""
-        return self.max_seq_length - 3
+        return self.max_seq_length - self.num_special
 
 
 def draw_pairs(documents: Documents, rules: PairRules, epoch: int = 0) -> np.ndarray:

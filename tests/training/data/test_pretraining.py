@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.families import BACKENDS, vocabulary
 from tests.toy import WORDS
 from training.corpus import Corpus, CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
+from training.data.pretraining_batches import pretraining_batch
 from training.text.pairs import PairRules, estimate_pair_statistics, truncated_lengths
 from training.vocab import VocabRecipe, train_vocab
 
@@ -52,6 +54,39 @@ def test_pairs_have_berts_form(corpus, examples):
         assert last_sep == len(ids) - 1 <= 47
         assert 1 < first_sep < last_sep - 1
         np.testing.assert_array_equal(example.token_type_ids, (np.arange(len(ids)) > first_sep).astype(int))
+
+
+@pytest.mark.parametrize("kind", ["bert", *BACKENDS])
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_examples_have_the_form_of_their_tokenizer(kind, whole_words, text_file, tmp_path):
+    """Pairs have the special tokens of any tokenizer, fit into max_seq_length, and lose no special token to a mask."""
+    backend = vocabulary(kind)
+    (tmp_path / "tokenizer").mkdir()
+    backend.save(str(tmp_path / "tokenizer/tokenizer.json"))
+    prepare_corpus(CorpusRecipe(data=(text_file,), tokenizer=tmp_path / "tokenizer", out=tmp_path / "corpus"))
+    corpus = Corpus(tmp_path / "corpus")
+    examples = PretrainingExamples(corpus, max_seq_length=32, masking=Masking(rate=0.9, whole_words=whole_words))
+    special = [corpus.tokenizer.token_id(token) for token in backend.post_process(backend.encode("")).tokens]
+    found = [examples.example(0, index) for index in range(min(40, examples.num_examples(0)))]
+
+    for example in found:
+        ids = unmasked_ids(example).tolist()
+        is_pair = [index for index in ids if index in special] != special
+        assert len(ids) <= 32
+        assert [index for index in ids if index in special] == (
+            [item for item in corpus.tokenizer.pair.assemble(*[np.array([], np.int64)] * 2)["input_ids"]]
+            if is_pair
+            else special
+        )
+        assert not set(example.masked_labels) & set(special)
+    batch = pretraining_batch(found, source=examples)
+    length = [len(example.input_ids) for example in found]
+    flat = batch.inputs["masked_positions_N"].numpy()[: sum(len(example.masked_positions) for example in found)]
+    rows = np.repeat(np.arange(len(found)), [len(example.masked_positions) for example in found])
+    assert max(length) == 32
+    assert (flat // 32 == rows).all()
+    masked = np.concatenate([example.input_ids[example.masked_positions] for example in found])
+    np.testing.assert_array_equal(batch.inputs["input_ids"].numpy().reshape(-1)[flat], masked)
 
 
 def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examples):
