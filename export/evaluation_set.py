@@ -151,7 +151,7 @@ class ExportData:
         return data
 
     def missing_defaults(self, card: TaskCard | None, task: AnyTask) -> list[str]:
-        """Return the files of the checkpoint's training that would be used but do not exist."""
+        """Return the data of the checkpoint's training that would be used but are missing, or only on the hub."""
         recipe = {} if self.dev else self._recipe(card, task)
         wanted = [*recipe.get("dev", ()), *(() if self.train else recipe.get("train", ()))]
         return [name for name in wanted if not Path(name).is_file()]

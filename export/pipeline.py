@@ -49,6 +49,7 @@ from tasks.manifest import Precision, check_precision
 from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.small_vectors import SmallVectors
 from training.bounds import check_numbers
+from training.data.hub import is_hub
 from training.data.input_warnings import length_limit
 from training.evaluate import torch_run
 from training.hub import resolve_checkpoint
@@ -209,7 +210,9 @@ def _write_graph(
         reporter.say(
             "; ".join(filter(None, (f"chosen precision: {decision.precision.name}", decision.closer_but_slower())))
         )
-    if config.tune:  # an error should come before the minutes that tuning takes
+    if config.tune:  # an error, such as an unknown --metric, should come before the minutes that tuning takes
+        if config.precision == "fp32" and evaluation_set.score:
+            evaluator.measure_runs("evaluating PyTorch", {}, max_batch_tokens=EARLY_TOKENS)
         default = default_configuration(target)
         graph = build_graph(network, GraphPrecision(), default.variant)
         _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
@@ -297,7 +300,8 @@ def _read_data(
 ) -> tuple[Source, _Data]:
     """Return the source, with thresholds if it needs some, and the data with defaults."""
     if missing := data.missing_defaults(source.card, source.task):
-        reporter.say(f"training data not found: {', '.join(missing)}; give --dev and --train")
+        what = "on the hub" if all(map(is_hub, map(Path, missing))) else "not found"
+        reporter.say(f"training data {what}: {', '.join(missing)}; give --dev and --train")
     data = data.with_defaults(source.card, source.task)
     calibration: list[Features] = []
     if config.precision == "int8" and source.family.calibrates:

@@ -186,7 +186,7 @@ class _Comparison:
         """
         products = np.array(self.products)
         cosines = _cosines(products, of_vectors=self.of_vectors)
-        lowest = np.argsort(cosines, kind="stable")[:_NUM_WORST]
+        lowest = np.argsort(np.nan_to_num(cosines, nan=-np.inf), kind="stable")[:_NUM_WORST]
         return Quality(
             scores=self.evaluation_set.score(self.predictions) if self.evaluation_set.score else {},
             mean_cosine=float(np.average(cosines, weights=products[:, 3])),

@@ -34,5 +34,6 @@ def check_numbers(recipe: Any) -> None:
 def refuse_unused(recipe: Any, name: str, why: str) -> None:
     """Raise ValueError if a field that has no effect here differs from its default."""
     default = next(item.default for item in fields(recipe) if item.name == name)
-    if getattr(recipe, name) != default:
-        raise ValueError(f"{_flag(name)} `{getattr(recipe, name)}` has no effect here: it {why}")
+    if (value := getattr(recipe, name)) != default:
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        raise ValueError(f"{_flag(name)} `{shown}` has no effect here: it {why}")

@@ -16,12 +16,11 @@ import sys
 from dataclasses import replace
 
 from training.command import command, parse
-from training.distillation.tasks import TaskDistillRecipe, distil_task
+from training.distillation.tasks import TaskDistillRecipe, distil_task, with_directories
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
 from training.embedding_run import parse_embedding_recipe
 from training.hub import resolve_on_all
 from training.loop.distributed import world
-from training.sentence_transformers import checkpoint_directory
 
 MODULE = "training.distill"
 
@@ -38,15 +37,11 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments()
     with world() as peers:
-        checkpoint, *teachers = (resolve_on_all(path, peers) for path in (recipe.checkpoint, *recipe.teacher))
         if isinstance(recipe, VectorDistillRecipe):
+            checkpoint, *teachers = (resolve_on_all(path, peers) for path in (recipe.checkpoint, *recipe.teacher))
             result = distil_vectors(replace(recipe, checkpoint=checkpoint, teacher=tuple(teachers)), peers)
         else:
-            student, augment_with = checkpoint_directory(checkpoint), recipe.augment_with
-            if augment_with:
-                augment_with = checkpoint_directory(resolve_on_all(augment_with, peers))
-            given = replace(recipe, checkpoint=student, teacher=tuple(teachers), augment_with=augment_with)
-            result = distil_task(given, peers)
+            result = distil_task(with_directories(recipe, peers), peers)
         if peers.is_main:
             print(f"checkpoint -> {result}")
 

@@ -39,10 +39,10 @@ from training.distillation.tasks import (
     distillation_digests,
     distillation_record,
     read_sources,
+    with_directories,
 )
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
-from training.hub import resolve_on_all
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
@@ -58,7 +58,6 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
-from training.sentence_transformers import checkpoint_directory
 from training.task_card import TASK_FILE, read_task_card
 from training.weights import WEIGHTS_FILE
 
@@ -73,6 +72,7 @@ class GridRecipe(TaskDistillRecipe):
 
     teacher: tuple[Path, ...] = ()
     """Distil with these teachers, as training.distill does; by default, fine-tune on the labels."""
+    recorded: tyro.conf.Suppress[tuple[Path, ...]] = ()
     contrast: tyro.conf.Suppress[bool] = False
     learning_rate: tyro.conf.Suppress[float] = 5e-5
     global_batch_size: tyro.conf.Suppress[int] = 32
@@ -101,7 +101,7 @@ class GridRecipe(TaskDistillRecipe):
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.teacher:
-            for name in ("recorded", "unlabelled", "augment", "outputs", "alpha", "temperature"):
+            for name in ("unlabelled", "augment", "outputs", "alpha", "temperature"):
                 refuse_unused(self, name, "needs --teacher")
         if not self.train:
             raise ValueError("give --train, the data to learn on")
@@ -370,9 +370,7 @@ def main() -> None:
     """Command line."""
     recipe = parse(GridRecipe, "training.grid", __doc__)
     with world() as peers:
-        student = checkpoint_directory(resolve_on_all(recipe.checkpoint, peers))
-        teachers = tuple(resolve_on_all(path, peers) for path in recipe.teacher)
-        recipe = replace(recipe, checkpoint=student, teacher=teachers)
+        recipe = with_directories(recipe, peers)
         grid(recipe, peers)
         if peers.is_main:
             print(f"checkpoint -> {recipe.run_dir / 'checkpoint'}")

@@ -174,6 +174,8 @@ class PretrainRecipe(LoopSettings):
             raise ValueError("nothing is learnt from the teacher: give a weight above 0, such as --relation-weight 1")
         elif self.compile == "on":
             raise ValueError("--objective distillation reads states inside the networks: leave out --compile")
+        else:
+            object.__setattr__(self, "compile", "off")
         if not self.long_seq_length:
             refuse_unused(self, "long_fraction", "needs --long-seq-length")
 
@@ -193,10 +195,13 @@ class PretrainRecipe(LoopSettings):
             refuse_unused(self, "objective", why)
 
     def _check_lengths(self) -> None:
+        if self.init:  # its positions count, which `_check_same_tokens` knows
+            return
         for name in ("max_seq_length", "long_seq_length"):
-            if (getattr(self, name) or 0) > self.max_position_embeddings:
+            if (length := getattr(self, name) or 0) > self.max_position_embeddings:
                 raise ValueError(
-                    f"{name} `{getattr(self, name)}` is above max_position_embeddings `{self.max_position_embeddings}`"
+                    f"--{name.replace('_', '-')} `{length}` is above --max-position-embeddings "
+                    f"`{self.max_position_embeddings}`"
                 )
 
     @property

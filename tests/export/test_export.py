@@ -237,6 +237,28 @@ def test_dev_alone_calibrates_on_training_data(task, tmp_path, checkpoints):
     assert ("no --train: dynamic int8 only, outputs depend on the batch" in lines) == (task == "embedding")
 
 
+def test_an_unknown_metric_is_named_before_tuning(tmp_path, checkpoints):
+    """A misspelt --metric ends an export in fp32 before any variant is timed."""
+    (dev := tmp_path / "dev.tsv").write_text("text\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    data, lines = ExportData(dev=(dev,), metric="rouge"), []
+
+    with pytest.raises(ValueError, match=r"unknown --metric `rouge` \(one of: accuracy"):
+        export_checkpoint(
+            checkpoints["classification"], tmp_path / "m/1", ExportConfig(), data=data, reporter=Reporter(lines.append)
+        )
+    assert not any("speed of variants" in line for line in lines)
+
+
+def test_data_of_the_hub_must_be_named(tmp_path, checkpoints):
+    """Training data of the hub are not downloaded unasked, and the output says so."""
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], dev=["hf:org/data,split=validation"])
+    lines = []
+
+    export_checkpoint(checkpoint, tmp_path / "m/1", UNTUNED, reporter=Reporter(lines.append))
+
+    assert "training data on the hub: hf:org/data,split=validation; give --dev and --train" in lines
+
+
 def test_train_alone_evaluates_on_dev_data_of_training(tmp_path, checkpoints):
     """With --train only, the checkpoint's dev data evaluate, each with its own columns; missing files are named."""
     (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")

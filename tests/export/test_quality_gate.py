@@ -367,6 +367,22 @@ def test_worst_examples_are_named(exported, checkpoints):
     assert found["wrong"].min_cosine < 0.5 < found["wrong"].mean_cosine
 
 
+def test_outputs_that_are_not_numbers_are_the_worst(exported):
+    """Examples with NaN are named first, before those that are only different."""
+    task = exported["spans"].load_task()
+    evaluation_set = random_ids(task)
+    run = graph_run(exported["spans"].model_path)
+
+    def nan_where_long(arrays):
+        is_long = arrays["attention_mask"].sum(1, keepdims=True) > 28
+        return {name: np.where(is_long, np.nan, logits) for name, logits in run(arrays).items()}
+
+    worst = measure_quality(ReferenceOutputs(evaluation_set, run), {"nan": nan_where_long})["nan"].worst
+
+    assert np.isnan(worst[0][1])
+    assert [np.isnan(value) for _, value in worst] == sorted((np.isnan(value) for _, value in worst), reverse=True)
+
+
 def test_long_sequences_are_not_worse_for_their_length(exported):
     """If every logit is equally wrong, long sequences are as close to PyTorch as short ones."""
     task = exported["tagging"].load_task()

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import load_model
+from training.checkpoint import load_model, read_shape
+from training.distillation import tasks
 from training.finetune import finetune
 from training.grid import GridRecipe, grid, look_up, main, with_learning_rates
 from training.loop.recipe import RunMismatchError
@@ -318,6 +320,34 @@ def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_pa
     """An impossible grid is refused before any run."""
     with pytest.raises(ValueError, match=message):
         recipe(checkpoint, data, tmp_path / "run", **changes)
+
+
+def test_a_grid_of_a_smaller_encoder(checkpoint, data, tmp_path, alone):
+    """Some layers of the checkpoint are compared with as many of random weights."""
+    found = recipe(checkpoint, data, tmp_path / "run", take_layers=(0,), learning_rates=(1e-2,), seeds=(0,))
+    grid(found, alone)
+
+    assert read_shape(tmp_path / "run/checkpoint").num_hidden_layers == 1
+    scratch = next((tmp_path / "run").glob("scratch-*/checkpoint"))
+    assert read_shape(scratch).num_hidden_layers == 1
+
+
+def test_teachers_and_masked_lm_are_found_as_in_distillation(checkpoint, tmp_path, data, alone, monkeypatch):
+    """Names of the hub and folders of sentence-transformers work for student, teachers and masked LM of a grid."""
+    folder = tmp_path / "st"
+    (folder / "0_Transformer").parent.mkdir()
+    shutil.copytree(checkpoint, folder / "0_Transformer")
+    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    monkeypatch.setattr(tasks, "resolve_on_all", lambda path, world: folder if path == Path("org/name") else path)
+    asked = recipe(
+        Path("org/name"), data, tmp_path / "run", teacher=(checkpoint,), augment=1, augment_with=Path("org/name")
+    )
+
+    found = tasks.with_directories(asked, alone)
+
+    assert found.checkpoint == found.augment_with == folder / "0_Transformer"
+    assert found.teacher == (checkpoint,)
 
 
 def test_command_takes_lists_and_reports_a_mistake_in_one_line(checkpoint, data, tmp_path, monkeypatch, capfd):

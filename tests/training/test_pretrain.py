@@ -331,6 +331,22 @@ def test_settings_without_effect_are_refused(changes, message, corpus_dir, tmp_p
         recipe(corpus_dir, tmp_path, **changes)
 
 
+def test_the_network_that_learns_from_a_teacher_is_not_compiled(corpus_dir, checkpoint, tmp_path):
+    """Distillation reads states inside the network, which a compiled one does not give, also on a GPU."""
+    changes = {"objective": "distillation", "teacher": checkpoint}
+
+    assert recipe(corpus_dir, tmp_path, **changes).compile == "off"
+    with pytest.raises(ValueError, match="reads states inside the networks: leave out --compile"):
+        recipe(corpus_dir, tmp_path, compile="on", **changes)
+
+
+def test_lengths_are_those_of_the_starting_checkpoint(corpus_dir, tmp_path):
+    """The default number of positions limits new weights only; the message names the flags."""
+    assert recipe(corpus_dir, tmp_path, init=Path("long"), max_seq_length=1024).max_seq_length == 1024
+    with pytest.raises(ValueError, match=r"--max-seq-length `1024` is above --max-position-embeddings `\d+`"):
+        recipe(corpus_dir, tmp_path, max_seq_length=1024)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({}, "trained without next sentences: give --no-next-sentences"), ({"init": Path("run")}, "leave it out")],

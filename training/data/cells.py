@@ -49,7 +49,7 @@ def optional_text(location: str, row: Mapping[str, Any], name: str) -> str | Non
     value = row.get(name)
     if not isinstance(value, str | None):
         raise ValueError(f"{location}: `{name}` must be a string: `{value}`")
-    return value
+    return value if value and value.strip() else None
 
 
 def text_cell(location: str, row: Mapping[str, Any], name: str) -> str:

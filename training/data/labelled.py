@@ -13,7 +13,7 @@ from training.data.columns import Columns
 from training.data.conll import is_conll_column
 from training.data.examples import Examples, encode_examples
 from training.data.format_hints import other_task
-from training.data.table_examples import read_regression
+from training.data.table_examples import check_labels, read_regression
 from training.data.tables import TABLES, WITH_LISTS, kind_of
 from training.objectives.registry import OBJECTIVES
 from training.text.documents import suffix_of
@@ -50,7 +50,10 @@ def read_examples(
     """
     if task in READERS:
         _check_columns(task, paths, columns)
-        return _read_all(paths, lambda path: _read(task, path, columns))
+        examples = _read_all(paths, lambda path: _read(task, path, columns))
+        if task == Classification.name:
+            check_labels(examples)
+        return examples
     if task != "masked-lm":
         raise ValueError(f"task `{task}` has no labelled data")
     if table := next((path for path in paths if suffix_of(path) in (".tsv", ".csv", ".json")), None):

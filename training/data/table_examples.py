@@ -32,9 +32,18 @@ def read_classification(path: Path, columns: Columns) -> Examples:
         found = labels_cell(location, row, columns)
         kind = {"label": found} if isinstance(found, str) else {"labels": found}
         examples.add(location, ClassificationExample(text=text, text_pair=pair, **kind))
+    return examples
+
+
+def check_labels(examples: Examples) -> None:
+    """Check the labels of classification in all files together.
+
+    Raises:
+        ValueError: naming a row, if it has a list and another a single label, or its label is a number that other rows
+            write otherwise.
+    """
     _check_one_kind(examples)
     _check_spelling_of_numbers(examples)
-    return examples
 
 
 def _check_one_kind(examples: Examples) -> None:
@@ -98,9 +107,13 @@ def _choice_label(location: str, row: dict[str, object], columns: Columns, num_c
     return int(label)
 
 
+def _has_columns(path: Path) -> bool:
+    return kind_of(path) in (*TABLES, ".json")
+
+
 def read_texts(path: Path, columns: Columns) -> Examples:
     """Read the texts of a table, or the lines of any other file that are not blank."""
-    if kind_of(path) in (*TABLES, ".json"):
+    if _has_columns(path):
         rows = table_rows(path, columns)
         return Examples((location, text_cell(location, row, columns.text)) for location, row in rows)
     lines = enumerate(read_lines(path), start=1)
@@ -109,7 +122,7 @@ def read_texts(path: Path, columns: Columns) -> Examples:
 
 def read_text_pairs(path: Path, columns: Columns) -> Examples:
     """Read tuples of a text and its pair, None without one, from a table; else, the lines that are not blank."""
-    if kind_of(path) not in TABLES:
+    if not _has_columns(path):
         return Examples((location, (text, None)) for location, text in read_texts(path, columns).located())
     rows = table_rows(path, columns)
     return Examples(

@@ -123,10 +123,12 @@ def text_variants(
 
 
 def replace_words(task: MaskedWords, run: RunModel, texts: Sequence[str], *, seed: Sequence[int]) -> list[str]:
-    """Return each text with some words replaced; a text without words, or without room for a mask, stays as it is."""
-    rng = np.random.default_rng(list(seed))
-    chosen = [_choose(task.tokenizer.word_offsets(text), text, rng) for text in texts]
-    mask = task.tokenizer.mask_token
+    """Return each text with some words replaced.
+
+    A text without words, without room for a mask, or with the mask token in it stays as it is.
+    """
+    rng, mask = np.random.default_rng(list(seed)), task.tokenizer.mask_token
+    chosen = [[] if mask in text else _choose(task.tokenizer.word_offsets(text), text, rng) for text in texts]
     masked = [_put(text, spans, [mask] * len(spans)) for text, spans in zip(texts, chosen, strict=True)]
     with_masks = [number for number, spans in enumerate(chosen) if spans and _has_mask(task, masked[number])]
     predictions = predict(task, [ClozeExample(masked[number]) for number in with_masks], run)

@@ -76,7 +76,7 @@ class RecordedAnswers:
         keys = [_key(task, _fields(example)) for example in examples]
         if missing := [number for number, key in enumerate(keys) if key not in self.rows]:
             raise ValueError(
-                f"{len(missing):,} of {len(keys):,} training examples have no answer in `{self.paths[0]}`, the first: "
+                f"{len(missing):,} of {len(keys):,} training examples have no answer in `{self.name}`, the first: "
                 f"{examples.locations[missing[0]]}; record answers to the same examples, or leave out --train"
             )
         return lambda part: [self.rows[key] for key in keys[part]]

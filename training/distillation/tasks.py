@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
 from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, refuse_unused
+from training.checkpoint import load_tokenizer
 from training.data.descriptions import are_all_pairs, pair_flags
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
@@ -49,6 +50,7 @@ from training.finetuning.data import (
 from training.finetuning.network import create_network
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
 from training.finetuning.scores import score_and_write, train_network
+from training.hub import resolve_on_all
 from training.loop.distributed import World
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
@@ -58,8 +60,9 @@ from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
 from training.provenance import PATH_FIELDS, Digests, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import CONTRAST_ROW
+from training.sentence_transformers import checkpoint_directory
 from training.task_card import read_task_card
-from training.weights import checkpoint_digest
+from training.weights import checkpoint_digest, network_digest
 
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
@@ -115,6 +118,16 @@ class TaskDistillRecipe(FinetuneRecipe):
             refuse_unused(self, "augment_with", "needs --augment")
         if not (self.train or self.unlabelled):
             raise ValueError("give --train, --unlabelled or both, the data to learn on")
+
+
+RecipeT = TypeVar("RecipeT", bound=TaskDistillRecipe)
+
+
+def with_directories(recipe: RecipeT, world: World) -> RecipeT:
+    """Return a recipe whose student, teachers and masked LM are directories; those of the hub are downloaded."""
+    student, *others = (resolve_on_all(path, world) for path in (recipe.checkpoint, *recipe.teacher))
+    augment_with = recipe.augment_with and checkpoint_directory(resolve_on_all(recipe.augment_with, world))
+    return replace(recipe, checkpoint=checkpoint_directory(student), teacher=tuple(others), augment_with=augment_with)
 
 
 def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
@@ -241,7 +254,12 @@ def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Ex
     """Return variants of examples without their labels; the main process makes those that are missing."""
     checkpoint = recipe.augment_with or recipe.checkpoint
     texts = list(dict.fromkeys(text for example in examples for text in (example.text, example.text_pair) if text))
-    made_from = {"texts": digest_of(texts), "masked_lm": checkpoint_digest(checkpoint), "variants": recipe.augment}
+    made_from = {
+        "texts": digest_of(texts),
+        "masked_lm": network_digest(checkpoint),
+        "tokenizer": load_tokenizer(checkpoint).digest,
+        "variants": recipe.augment,
+    }
 
     def make() -> list[list[str]]:
         return text_variants(

@@ -20,7 +20,7 @@ from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
-from training.data.table_examples import read_texts
+from training.data.table_examples import read_text_pairs
 from training.distillation.outputs import TeacherOutputs, record_on_main
 from training.distillation.projection import SAMPLE, padding_axes, principal_axes
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
@@ -215,15 +215,16 @@ def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> _Data:
 
 def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
     """Yield location and text of the training data."""
-    if recipe.train == recipe.recorded:
+    if recipe.train == recipe.recorded and not recipe.split_sentences:
         for source in sources:
             assert isinstance(source, RecordedVectors)
             yield from source.texts.located()
         return
     for path in recipe.train:
-        for location, text in read_texts(path, recipe.columns).located():
-            for part in split_sentences(text) if recipe.split_sentences else [text]:
-                yield location, part
+        for location, pair in read_text_pairs(path, recipe.columns).located():
+            for text in filter(None, pair):
+                for part in split_sentences(text) if recipe.split_sentences else [text]:
+                    yield location, part
 
 
 def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world: World) -> TeacherOutputs:

@@ -100,8 +100,8 @@ class FinetuneRecipe(LoopSettings):
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is for {' and '.join(tasks)}")
-        if self.take_layers and (self.from_scratch or self.layers or self.combine):
-            raise ValueError("--take-layers takes trained layers: leave out --from-scratch, --layers and --combine")
+        if self.take_layers and (self.layers or self.combine):
+            raise ValueError("--take-layers makes a smaller encoder: leave out --layers and --combine")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
 

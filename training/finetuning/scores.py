@@ -40,7 +40,7 @@ def train_network(
         settings=recipe,
         run=run,
         weights=batches.objective.weights,
-        evaluation=_evaluation(recipe, data, model, run.world, every=max(1, num_steps // 4)) if data.dev else None,
+        evaluation=_evaluation(recipe, data, model, run.world, every=-(-num_steps // 4)) if data.dev else None,
         label="fine-tune" if recipe.stage == "fine-tuning" else "distil",
     )
 

@@ -103,16 +103,17 @@ class LossMonitor:
                 )
         self._unchecked.clear()
 
-    def warning(self, step: float, losses: Mapping[str, float]) -> str:
+    def warning(self, step: float, losses: Mapping[str, float], loss: float) -> str:
         """Return a warning about the losses of a step, "" if there is none; each kind of warning comes once.
 
         Args:
             step: step of the schedule, which runs faster than the optimizer if the time is limited.
             losses: mean losses of the global batch.
+            loss: their weighted sum.
         """
         self._num_smoothed += 1
         weight = (1 - self.DECAY) / (1 - self.DECAY**self._num_smoothed)  # so that all weights add up to 1
-        for name, value in {**losses, "": sum(losses.values())}.items():
+        for name, value in {**losses, "": loss}.items():
             before = self._smoothed.get(name, value)
             self._smoothed[name] = before + weight * (value - before)
         self._lowest = min(self._lowest, self._smoothed[""])

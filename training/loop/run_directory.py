@@ -91,7 +91,8 @@ class RunDirectory:
         if path.is_file() and (self.states() or is_finished):
             self._record.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
-            raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command resumes")
+            then = "resumes" if self.states() else "trains again from the start"
+            raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command {then}")
         self._is_new = not path.is_file()
         atomic_write(path, (json.dumps(self._record.values, indent=2) + "\n").encode())
         self._remove_leftovers()

@@ -143,7 +143,7 @@ def train(
             if must_log and world.is_main:
                 values = {name: float(value) for name, value in totals.losses.items()}
                 loss = sum(weights.get(name, 1.0) * value for name, value in values.items())
-                warning = monitor.warning(schedule.step(progress), values)
+                warning = monitor.warning(schedule.step(progress), values, loss)
                 run.log(
                     {"step": progress.step, "epoch": progress.epoch, **values, "loss": loss}
                     | {"num_tokens": progress.num_tokens, **meter.report(loss)}

@@ -33,7 +33,8 @@ class LoopSettings:
     warmup_ratio: Annotated[float, FRACTION] = 0.1
     """Fraction of the steps in which the learning rate rises."""
     max_minutes: Annotated[float, POSITIVE] | None = None
-    """Time budget in minutes. The learning rate falls with the time left, and training ends when the time is up."""
+    """Time budget in minutes, evaluations included. The learning rate falls with the time left, and training ends when
+    the time is up."""
     weight_decay: Annotated[float, Bounds(least=0, most=1000)] = 0.01
     """AdamW's weight decay, on all weights but biases and layer norms."""
     betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
@@ -158,7 +159,7 @@ class Progress:
     num_tokens: int = 0
     """Tokens seen by all processes, without padding."""
     elapsed_s: float = 0.0
-    """Seconds of training, without interruptions."""
+    """Seconds of training, evaluations included, without interruptions."""
     best_score: float | None = None
     """Best score so far; higher is better."""
 

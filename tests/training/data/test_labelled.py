@@ -38,6 +38,7 @@ from training.data.table_examples import (
     read_multiple_choice,
     read_positives,
     read_regression,
+    read_text_pairs,
     read_texts,
 )
 from training.data.tagging import read_tagging
@@ -151,12 +152,35 @@ def test_one_number_is_one_label(labels, tmp_path):
     rows = [json.dumps({"text": "x", "label": label}) for label in labels]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
 
-    message = rf"line {len(labels)}: label `{labels[-1]}` is `{labels[0]}` in other rows; write it in one way"
-    with pytest.raises(ValueError, match=message):
-        read_classification(tmp_path / "a.jsonl", Columns())
-    (tmp_path / "a.jsonl").write_text("\n".join(rows[:-1]))
+    def read(*names):
+        return read_examples("classification", [tmp_path / name for name in names], columns=Columns(), tokenizer=None)
 
-    assert len(read_classification(tmp_path / "a.jsonl", Columns())) == len(labels) - 1
+    message = rf"label `{labels[-1]}` is `{labels[0]}` in other rows; write it in one way"
+    with pytest.raises(ValueError, match=rf"line {len(labels)}: {message}"):
+        read("a.jsonl")
+    (tmp_path / "a.jsonl").write_text("\n".join(rows[:-1]))
+    (tmp_path / "b.jsonl").write_text(rows[-1])
+
+    assert len(read("a.jsonl")) == len(labels) - 1
+    with pytest.raises(ValueError, match=rf"b.jsonl`, line 1: {message}"):
+        read("a.jsonl", "b.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_rows_without_a_pair_are_single_texts(name, empty, tmp_path):
+    """A table may have pairs and single texts: an empty cell of the pair is none."""
+    rows = [("one", "two", "x"), ("three", empty, "y")]
+    if name == "a.jsonl":
+        lines = [json.dumps(dict(zip(("text", "text_pair", "label"), row, strict=True))) for row in rows]
+    else:
+        lines = [("\t" if name == "a.tsv" else ",").join(row) for row in [("text", "text_pair", "label"), *rows]]
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+
+    found = read_classification(tmp_path / name, Columns())
+
+    assert [(example.text, example.text_pair) for example in found] == [("one", "two"), ("three", None)]
+    assert [pair for _, pair in read_text_pairs(tmp_path / name, Columns())] == ["two", None]
 
 
 def test_json_files_can_hold_json_lines(tmp_path):

@@ -39,6 +39,17 @@ def test_only_words_are_replaced(kind):
     assert sum(before != after for before, after in zip(TEXTS, found, strict=True)) >= 2
 
 
+def test_a_text_with_the_mask_token_stays(checkpoint):
+    """A text that has the mask token itself stays as it is, and others get words for their own masks."""
+    texts = ["the old [MASK] sees a house", "the old cat sees a house"]
+
+    found = [replace_words(*load_masked_words(checkpoint), texts, seed=(0, number)) for number in range(4)]
+
+    assert {variants[0] for variants in found} == {texts[0]}
+    assert {variants[1] for variants in found} != {texts[1]}
+    assert not any("[MASK]" in variants[1] for variants in found)
+
+
 def test_a_trained_network_puts_words_of_its_language(checkpoint, tmp_path):
     """Variants are made once, differ from each other, and hold words of the training text."""
     loads = []

@@ -23,7 +23,7 @@ from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
 from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.distillation.projection import principal_axes
-from training.distillation.vectors import VectorDistillRecipe, distil_vectors
+from training.distillation.vectors import VectorDistillRecipe, _read_data, distil_vectors
 from training.evaluate import load_for_evaluation
 from training.loop.run_directory import read_metrics
 from training.task_card import TaskCard, read_task_card
@@ -210,6 +210,21 @@ def test_two_processes_give_the_losses_of_one(recipe, teacher, tmp_path):
 
     assert len(losses[1]) == 6
     assert losses[2] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.jsonl"])
+def test_both_texts_of_pairs_are_read(name, recipe, alone, tmp_path, capsys):
+    """Tables with pairs are twice as many texts; a row without a pair is one."""
+    rows = [("the old cat", "a dog sleeps"), ("a house", ""), ("the river", "the old cat")]
+    if name == "pairs.tsv":
+        lines = ["\t".join(row) for row in [("text", "text_pair"), *rows]]
+    else:
+        lines = [json.dumps({"text": text, "text_pair": pair or None}) for text, pair in rows]
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+
+    texts = _read_data(replace(recipe, train=(tmp_path / name,)), []).texts
+
+    assert list(texts) == ["the old cat", "a dog sleeps", "a house", "the river"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 from contextlib import contextmanager
 
@@ -178,6 +179,16 @@ def test_a_checkpoint_without_weights_is_no_result(tmp_path, alone):
     assert resume(tmp_path, alone).step == 1
 
 
+def test_a_finished_run_without_weights_starts_again(tmp_path, alone):
+    """A finished run has no states, so the same command trains again."""
+    write_states(tmp_path, alone, 1)
+    (tmp_path / "checkpoint").mkdir()
+    shutil.rmtree(tmp_path / "state")
+
+    with pytest.raises(RunMismatchError, match=r"remove it, and the same command trains again from the start"):
+        resume(tmp_path, alone)
+
+
 def test_leftovers_of_a_kill_are_removed(tmp_path, alone):
     """The next start removes the states beside a result and partial files, and keeps foreign files."""
     write_states(tmp_path, alone, 1)
@@ -201,7 +212,11 @@ def test_a_resumed_run_repeats_no_warning(tmp_path, alone):
     """A resumed run repeats no warning, and a state without smoothed losses loads, too."""
     monitor = LossMonitor()
     monitor.start(10, torch.device("cpu"))
-    assert [monitor.warning(step, {"loss": loss}) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [0, 1, 0]
+    assert [monitor.warning(step, {"loss": loss}, loss) != "" for step, loss in enumerate((1.0, 99.0, 99.0))] == [
+        0,
+        1,
+        0,
+    ]
     with RunDirectory(tmp_path, alone) as run:
         run.begin(ASKED)
         run.save_state(*network(), Progress(step=1), monitor, keep=9)
@@ -212,7 +227,7 @@ def test_a_resumed_run_repeats_no_warning(tmp_path, alone):
     resumed.start(10, torch.device("cpu"))
 
     assert resumed.state_dict() == monitor.state_dict()
-    assert resumed.warning(3, {"loss": 99.0}) == ""
+    assert resumed.warning(3, {"loss": 99.0}, 99.0) == ""
 
     path = tmp_path / "state" / "step-00000001" / "state.pt"
     state = torch.load(path)

@@ -249,7 +249,7 @@ def monitored(losses, **settings):
     for step, loss in enumerate(losses, start=1):
         monitor.observe(Progress(step=step - 1), {"mlm": torch.tensor(loss)}, torch.tensor(1.0))
         monitor.check_finite()
-        if warning := monitor.warning(step, {"mlm": loss}):
+        if warning := monitor.warning(step, {"mlm": loss}, loss):
             warnings.append((step, warning))
     return warnings
 
@@ -270,7 +270,18 @@ def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
     monitor.start(10, torch.device("cpu"))
     monitor.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
 
-    assert monitor.warning(5, {"mlm": 4.0}) == ""
+    assert monitor.warning(5, {"mlm": 4.0}, 4.0) == ""
+
+
+def test_the_rise_is_of_the_weighted_sum():
+    """The warning has the numbers of `loss` in the metrics, not those of losses without weights."""
+    monitor = LossMonitor()
+    monitor.start(100, torch.device("cpu"))
+    losses = [(2.0, 0.1)] * 30 + [(2.0, 0.4)] * 30
+    warnings = [monitor.warning(step, {"a": a, "b": b}, a + 50 * b) for step, (a, b) in enumerate(losses)]
+
+    (warning,) = filter(None, warnings)
+    assert warning.startswith("the loss has risen from 7.0")
 
 
 def test_plateau_is_reported_in_the_second_half():
