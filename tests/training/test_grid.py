@@ -324,12 +324,11 @@ def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_pa
 
 def test_a_grid_of_a_smaller_encoder(checkpoint, data, tmp_path, alone):
     """Some layers of the checkpoint are compared with as many of random weights."""
-    found = recipe(checkpoint, data, tmp_path / "run", take_layers=(0,), learning_rates=(1e-2,), seeds=(0,))
-    grid(found, alone)
+    asked = recipe(checkpoint, data, tmp_path / "run", take_layers=(0,), seeds=(0,))
+    for from_scratch in (False, True):
+        (run,) = asked.recipes(asked.settings()[0], from_scratch=from_scratch)
 
-    assert read_shape(tmp_path / "run/checkpoint").num_hidden_layers == 1
-    scratch = next((tmp_path / "run").glob("scratch-*/checkpoint"))
-    assert read_shape(scratch).num_hidden_layers == 1
+        assert read_shape(finetune(run, alone)).num_hidden_layers == 1
 
 
 def test_teachers_and_masked_lm_are_found_as_in_distillation(checkpoint, tmp_path, data, alone, monkeypatch):
