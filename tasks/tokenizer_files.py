@@ -78,6 +78,8 @@ def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
         return _read_bpe_files(directory), directory / BPE_FILES[0]
     if found := next((name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None):
         raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {SAVE_FAST}")
+    if not directory.is_dir():
+        raise ValueError(f"no such directory: `{directory}`; it should have a `{TOKENIZER_FILE}` or `{VOCAB_FILE}`")
     raise ValueError(f"no `{TOKENIZER_FILE}` or `{VOCAB_FILE}` in `{directory}`; a checkpoint needs its tokenizer")
 
 

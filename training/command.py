@@ -153,11 +153,15 @@ def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any])
     word = next(iter(arguments), "-")
     for name, _, marks, bare in _recipe_hints(recipe_type):
         if tyro.conf.Positional in marks and get_origin(bare) is Literal and not word.startswith("-"):
-            choices = get_args(bare)
-            near = get_close_matches(word, choices, 1)
-            if word not in choices:
-                hint = f"; did you mean `{near[0]}`?" if near else ""
-                raise ValueError(f"unknown {name}: `{word}` (one of: {', '.join(choices)}){hint}")
+            check_choice(name, word, get_args(bare))
+
+
+def check_choice(name: str, word: str, choices: Sequence[str]) -> None:
+    """Raise ValueError if a word is not one of the choices for `name`."""
+    if word not in choices:
+        near = get_close_matches(word, choices, 1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"unknown {name}: `{word}` (one of: {', '.join(choices)}){hint}")
 
 
 def _hint_on_order(recipe_type: Callable[..., Any]) -> str:

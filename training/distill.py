@@ -15,20 +15,25 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from training.command import command, parse
+from tasks.embedding import Embedding
+from training.command import check_choice, command, parse
 from training.distillation.tasks import TaskDistillRecipe, distil_task, with_directories
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
 from training.embedding_run import parse_embedding_recipe
 from training.hub import resolve_on_all
 from training.loop.distributed import world
+from training.objectives.distillation import MATCHINGS
 
 MODULE = "training.distill"
 
 
 def recipe_from_arguments() -> VectorDistillRecipe | TaskDistillRecipe:
     """Parse the recipe of the task that the first word names."""
-    if sys.argv[1:2] == ["embedding"]:
+    word = next(iter(sys.argv[1:]), "-")
+    if word == Embedding.name:
         return parse_embedding_recipe(VectorDistillRecipe, MODULE, __doc__)
+    if not word.startswith("-"):
+        check_choice("task", word, (Embedding.name, *MATCHINGS))
     return parse(TaskDistillRecipe, MODULE, __doc__)
 
 

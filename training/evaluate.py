@@ -203,8 +203,8 @@ def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path])
 
 def _write_predictions(path: Path, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
     """Write a JSON object a line for each example."""
-    lines = [json.dumps(task.to_dict(*pair)) for pair in zip(examples, predictions, strict=True)]
-    atomic_write(path, "".join(line + "\n" for line in lines).encode())
+    lines = [json.dumps(task.to_dict(*pair), ensure_ascii=False) for pair in zip(examples, predictions, strict=True)]
+    atomic_write(path, "".join(line + "\n" for line in lines).encode(errors="backslashreplace"))  # as JSON escapes it
 
 
 def evaluate_vectors(recipe: EvaluateRecipe, task: AnyTask, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.manifest import MANIFEST_FILE
+
 if TYPE_CHECKING:  # names of repositories are read without PyTorch
     from training.loop.distributed import World
 
@@ -91,9 +93,11 @@ def resolve_checkpoint(checkpoint: str | Path, revision: str | None = None) -> P
         The directory in the hub's cache, or the given path, whether it exists or not.
 
     Raises:
-        ValueError: if the repository cannot be downloaded; one line says why.
+        ValueError: if the repository cannot be downloaded, or the path is an exported model; one line says why.
     """
     if not (repository := parse_hub_name(checkpoint, revision)):
+        if (Path(checkpoint) / MANIFEST_FILE).is_file():
+            raise ValueError(f"`{checkpoint}` is an exported model; give the checkpoint that it was exported from")
         return Path(checkpoint)
     from training.hub_download import download_checkpoint  # its library takes half a second to load
 

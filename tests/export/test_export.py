@@ -491,6 +491,14 @@ def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
     assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1", UNTUNED).path.is_dir()
 
 
+def test_an_exported_model_is_no_checkpoint(tmp_path, checkpoints):
+    """The message names what to give instead of a model directory."""
+    model = export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", UNTUNED)
+
+    with pytest.raises(ValueError, match="is an exported model; give the checkpoint that it was exported from"):
+        export_checkpoint(model.path, tmp_path / "models/plain/2")
+
+
 @pytest.mark.parametrize(
     ("missing", "message"),
     [

@@ -404,8 +404,8 @@ def test_model_versions(tmp_path):
 def test_no_model_versions(tmp_path):
     """A missing directory, a file, and a directory without models are errors with the remedy."""
     (tmp_path / "file").write_text("")
-    for path in ("missing", "file"):
-        with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; export a model into it first"):
+    for path, what in {"missing": "export a model into it first", "file": "it is a file"}.items():
+        with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; {what}"):
             model_versions(tmp_path / path)
     make_tree(tmp_path, ["models/demo/latest"])
     with pytest.raises(ValueError, match=r"no models in `.*models`; expected `.*/<name>/<version>/manifest.json`"):

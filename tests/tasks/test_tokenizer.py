@@ -337,6 +337,12 @@ def test_broken_directories(tmp_path, files, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_missing_directory_is_named(tmp_path):
+    """A path without a directory is no incomplete checkpoint."""
+    with pytest.raises(ValueError, match=r"no such directory: `.*nowhere`; it should have a `tokenizer.json`"):
+        Tokenizer.load(tmp_path / "nowhere")
+
+
 def test_a_tokenizer_file_that_panics_is_one_line(vocab, tmp_path):
     """A file that makes the Rust code panic is refused like any broken file."""
     content = json.loads(build_tokenizer(vocab).to_str())

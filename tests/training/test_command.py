@@ -16,6 +16,7 @@ from training.contrastive import ContrastiveRecipe
 from training.corpus import CorpusRecipe
 from training.finetuning.recipe import FinetuneRecipe
 from training.grid import GridRecipe
+from training.objectives.distillation import MATCHINGS
 from training.pretrain import RECIPES, PretrainRecipe, recipe_from_arguments
 
 TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
@@ -128,6 +129,17 @@ def test_a_misspelt_task_names_the_tasks(monkeypatch):
     assert (
         caught.value.code == f"error: unknown task: `clasification` (one of: {tasks}); did you mean `classification`?"
     )
+
+
+def test_a_misspelt_task_of_distillation_names_vectors_too(monkeypatch):
+    """Distillation also has the task `embedding`, and not all of fine-tuning."""
+    monkeypatch.setattr(sys, "argv", ["command", "embeding", "--checkpoint", "a", "--train", "b"])
+
+    with pytest.raises(SystemExit) as caught:
+        import_module("training.distill").main()
+
+    tasks = ", ".join(["embedding", *MATCHINGS])
+    assert caught.value.code == f"error: unknown task: `embeding` (one of: {tasks}); did you mean `embedding`?"
 
 
 @pytest.mark.parametrize("module", ["training.finetune", "training.evaluate"])

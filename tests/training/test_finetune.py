@@ -448,6 +448,10 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     assert len(rows) == 64
     assert sum(rows[0]["scores"].values()) == pytest.approx(1, abs=1e-5)
 
+    train.write_text('{"text": "\\u597d", "label": "no"}\n', encoding="utf-8")
+    assert call(evaluate, arguments, monkeypatch, capfd).returncode == 0
+    assert '"text": "好"' in out.read_text(encoding="utf-8")
+
     train.write_text('{"text": "x", "label": "maybe"}\n')
     result = call(evaluate, [str(path), "--data", str(train)], monkeypatch, capfd)
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"

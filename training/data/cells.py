@@ -40,7 +40,7 @@ def filled_cell(location: str, row: Mapping[str, Any], name: str) -> Any:
 
 def _missing(location: str, row: Mapping[str, Any], name: str) -> str:
     is_default = name in {field.name for field in fields(Columns)}
-    hint = f"; name it with --columns.{name.replace('_', '-')}" if is_default else ""
+    hint = f"; name it with --column {name}=NAME" if is_default else ""
     return f"{location}: no column `{name}` (columns: {', '.join(f'`{column}`' for column in row)}){hint}"
 
 

@@ -10,7 +10,7 @@ from tasks.spans import SpanExample
 from training.data.cells import table_rows, text_cell
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.tables import WITH_LISTS, kind_of
+from training.data.tables import TABLES, WITH_LISTS, kind_of
 from training.text.documents import parse_json, read_lines
 
 
@@ -27,7 +27,10 @@ def read_spans(path: Path, columns: Columns | None = None, *, labelled: bool = T
     if kind_of(path) in WITH_LISTS:
         rows = table_rows(path, columns)
         return Examples((location, _row_example(location, row, columns)) for location, row in rows)
-    data = parse_json("\n".join(read_lines(path)), f"`{path}`, which should be in SQuAD's format")
+    text = "\n".join(read_lines(path))
+    if kind_of(path) in TABLES:
+        raise ValueError(f"`{path}` cannot hold lists of answers; give SQuAD's JSON, JSON lines or Parquet")
+    data = parse_json(text, f"`{path}`, which should be in SQuAD's format")
     try:
         examples = [
             _example(paragraph, question if labelled else {**question, "answers": [], "is_impossible": None})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.hub import is_hub, read_hub
-from training.text.documents import MAX_DOCUMENT_BYTES, parse_json, read_lines, suffix_of
+from training.text.documents import MAX_DOCUMENT_BYTES, check_file, parse_json, read_lines, suffix_of
 
 Row = tuple[str, dict[str, Any]]
 """Location of a row, for messages, and its values by column."""
@@ -66,13 +66,12 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         lines = read_lines(path)
         cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
         yield from _named_rows(path, cells, header=header)
-    elif not path.is_file():
-        raise ValueError(f"no such file: `{path}`")
-    elif kind == ".json":
+    else:
+        check_file(path)
+        if kind != ".json":
+            raise ValueError(f"unknown format: `{path}`; name it .tsv, .csv, .jsonl (compressed: .gz, .xz) or .parquet")
         next(read_lines(path), None)  # raises if the file is not text
         raise ValueError(f"`{path}` does not hold JSON lines, an object a line (convert a list with: jq -c '.[]')")
-    else:
-        raise ValueError(f"unknown format: `{path}`; name it .tsv, .csv, .jsonl (compressed: .gz, .xz) or .parquet")
 
 
 def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: bool) -> Iterator[Row]:
@@ -135,8 +134,7 @@ def _json_object(line: str, location: str) -> dict[str, Any]:
 def _parquet_rows(path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
-    if not path.is_file():
-        raise ValueError(f"no such file: `{path}`")
+    check_file(path)
     number = 0
     try:
         file = pyarrow.parquet.ParquetFile(path)

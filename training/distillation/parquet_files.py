@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from training.text.documents import check_file
+
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a file.
@@ -14,8 +16,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     Raises:
         ValueError: naming a file that is missing, or no Parquet file.
     """
-    if not path.is_file():
-        raise ValueError(f"no such file: `{path}`")
+    check_file(path)
     try:
         return pq.ParquetFile(path)
     except pa.ArrowInvalid as error:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
+from matplotlib.text import Text
 from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
@@ -175,8 +178,10 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure atomically, and close it."""
+    """Write a figure atomically, and close it. Characters that no font has are written as codes."""
     file = io.BytesIO()
+    if set_fonts(figure):
+        print(f"note: `{path.name}` has codes for characters that no installed font has", flush=True)
     figure.draw_without_rendering()  # ticks may change with the layout
     figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
@@ -200,6 +205,43 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
     axes.yaxis.set_major_formatter(Ticks(100 if panel.in_percent else 1))
     axes.xaxis.set_major_formatter(Ticks())
     axes.grid(alpha=0.25)
+
+
+def set_fonts(figure: Figure) -> set[str]:
+    """Give texts in scripts that the default font lacks fonts of the system.
+
+    Returns:
+        Characters that no font has; they are replaced with their codes, such as `\\u597d`.
+    """
+    family = FontProperties().get_family()
+    texts, missing = [], set[str]()
+    for text in figure.findobj(Text):
+        if lacks := {*text.get_text()} - _characters(findfont(FontProperties(family=family))) - {"\n"}:
+            texts.append(text)
+            missing |= lacks
+    for path in sorted(findSystemFonts(), key=_preference) if missing else ():
+        if found := missing & _characters(path):
+            fontManager.addfont(path)
+            family, missing = [*family, FontProperties(fname=path).get_name()], missing - found
+    codes = {ord(char): char.encode("unicode_escape").decode() for char in missing}
+    for text in texts:
+        text.set_fontfamily(family)
+        text.set_text(text.get_text().translate(codes))
+    return missing
+
+
+def _preference(path: str) -> tuple[bool, bool, str]:
+    return "Bold" in path, "Serif" in path, path
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    """Return the characters of a font; none if it cannot be read or has bitmaps only."""
+    try:
+        font = get_font(path)
+        return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
+    except (OSError, RuntimeError):
+        return frozenset()
 
 
 class Ticks(Formatter):

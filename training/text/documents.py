@@ -179,6 +179,14 @@ def _kind(path: Path) -> str:
     return {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl"}.get(suffix_of(path), "plain")
 
 
+def check_file(path: Path) -> None:
+    """Raise ValueError if a path is no file."""
+    if path.is_dir():
+        raise ValueError(f"`{path}` is a directory; give its files")
+    if not path.is_file():
+        raise ValueError(f"no such file: `{path}`")
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn errors of reading a file into a ValueError that names it."""

@@ -32,7 +32,7 @@ from training.data.cloze import cloze_examples, read_cloze
 from training.data.columns import Columns, existing_columns
 from training.data.examples import encode_examples
 from training.data.labelled import READERS, read_examples
-from training.data.squad import read_spans
+from training.data.squad import read_questions, read_spans
 from training.data.table_examples import (
     read_classification,
     read_multiple_choice,
@@ -135,12 +135,14 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.csv", "text;label\nx;1\n", r"line 1: the columns are separated by semicolons, not by commas; save"),
         ("a.csv", "text\tlabel\nx\t1\n", r"line 1: the columns are separated by tabs, .* name the file \.tsv"),
         ("a.xls", "x", "unknown format: "),
+        (".", "", "is a directory; give its files"),
         ("a.parquet", "x", "cannot read .*a.parquet"),
     ],
 )
 def test_malformed_tables_are_named(name, content, message, tmp_path):
     """The error names the file, the line and the column."""
-    (tmp_path / name).write_text(content)
+    if name != ".":
+        (tmp_path / name).write_text(content)
 
     with pytest.raises(ValueError, match=message):
         read_classification(tmp_path / name, Columns())
@@ -181,6 +183,17 @@ def test_rows_without_a_pair_are_single_texts(name, empty, tmp_path):
 
     assert [(example.text, example.text_pair) for example in found] == [("one", "two"), ("three", None)]
     assert [pair for _, pair in read_text_pairs(tmp_path / name, Columns())] == ["two", None]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_answers_are_in_no_plain_table(name, tmp_path):
+    """Files without lists cannot hold answers, and the message names formats that can; questions alone they hold."""
+    mark = "\t" if name == "a.tsv" else ","
+    (tmp_path / name).write_text(f"question{mark}context\nWhere?{mark}It is here.\n")
+
+    with pytest.raises(ValueError, match="cannot hold lists of answers; give SQuAD's JSON, JSON lines or Parquet"):
+        read_examples("spans", [tmp_path / name], columns=Columns(), tokenizer=None)
+    assert [example.question for example in read_questions(tmp_path / name, Columns())] == ["Where?"]
 
 
 def test_json_files_can_hold_json_lines(tmp_path):

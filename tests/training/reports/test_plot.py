@@ -1,11 +1,15 @@
+import json
 import math
 import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
+from training.reports import plot
 from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, Ticks, curve, curve_name, legend, panels, svg
 
 LINES = [
@@ -124,3 +128,29 @@ def test_errors_have_a_panel_of_their_own():
     assert [panel.keys for panel in found] == [("loss",), ("eval_pearson",), ("eval_mean_absolute_error",)]
     assert not found[2].in_percent
     assert legend(found[2])[0][0] == "mean absolute error on dev"
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_labels_in_other_scripts_can_be_told_apart(is_installed, tmp_path, monkeypatch, capsys, recwarn):
+    """Labels of any script are drawn with fonts of the system; without one, as codes, and a note says so."""
+    if not is_installed:
+        monkeypatch.setattr(plot, "findSystemFonts", list)
+    lines = [{"step": step, "eval_f1_好评": 0.1 * step, "eval_f1_差评": 0.2, "eval_f1_ok": 0.3} for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn = []
+    monkeypatch.setattr(plot, "atomic_write", lambda path, data: drawn.extend(texts))
+    set_fonts, texts = plot.set_fonts, []
+
+    def noted(figure):
+        missing = set_fonts(figure)
+        texts.extend(text.get_text() for text in figure.findobj(Text))
+        return missing
+
+    monkeypatch.setattr(plot, "set_fonts", noted)
+    plot.plot_run(tmp_path)
+
+    note, has_codes = capsys.readouterr().out, r"F1 of \u597d\u8bc4" in drawn
+    assert len({text for text in drawn if text.startswith("F1 of")}) == 3
+    assert has_codes == ("has codes for characters that no installed font has" in note)
+    assert has_codes or is_installed
+    assert not recwarn
