@@ -64,6 +64,7 @@ class Call:
     """Name of the final status, such as `OK` or `INVALID_ARGUMENT`."""
     details: str = ""
     """Message of the status, unless it is OK."""
+    """Size of the request, decompressed."""
     seconds: float = 0.0
     has_ended: bool = False
     """True once nobody waits for the work that threads still do for the call."""

@@ -72,6 +72,7 @@ class BodyReader:
         if coding != "gzip":
             return data
         found = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+        call.request_bytes = len(found)
         await self._memory.reserve(call, len(found))
         return found
 
