@@ -301,14 +301,8 @@ class TeiRoutes:
         fields = await self._read(data, call, DecodeFields)
         rows = fields.ids if fields.ids and isinstance(fields.ids[0], list) else [fields.ids]
         self._service.limits.check_count(len(rows), field="ids")
-        model = self._model(self._embedder(name))
-        for number, row in enumerate(rows):
-            if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
-                raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
-        decode = partial(
-            model.task.tokenizer.backend.decode_batch, rows, skip_special_tokens=fields.skip_special_tokens
-        )
-        return await self._service.codec_pool.run(call, len(data), lambda: orjson.dumps(decode()))
+        decode = partial(_decoded_json, self._model(self._embedder(name)), rows, fields.skip_special_tokens)
+        return await self._service.codec_pool.run(call, len(data), decode)
 
     async def _answer_info(self, data: bytes, call: Call, name: str) -> bytes:
         model = self._model(self._embedder(name))
@@ -370,6 +364,14 @@ class TeiRoutes:
             return self._model(name).task.name == Regression.name
         tasks = {model.task.name for model in self._service.models.highest}
         return Regression.name in tasks and Classification.name not in tasks
+
+
+def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> bytes:
+    """Return the texts of token ids."""
+    for number, row in enumerate(rows):
+        if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
+            raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
+    return orjson.dumps(model.task.tokenizer.backend.decode_batch(rows, skip_special_tokens=skip_special))
 
 
 def _model_type(settings: Any) -> dict[str, Any]:

@@ -148,6 +148,7 @@ def test_tokens_are_written_in_blocks(web, monkeypatch):
         ("/tei/scorer/predict", "regress_json", {"inputs": [["the"]] * 300}),
         ("/tei/scorer/rerank", "rerank_json", {"query": "who", "texts": ["the"] * 200}),
         ("/tokenize", "tokenize_json", {"inputs": ["the"] * 100}),
+        ("/decode", "_decoded_json", {"ids": [[2, 8, 3]] * 200}),
     ],
 )
 def test_large_replies_are_written_in_threads(path, name, body, web, monkeypatch):
