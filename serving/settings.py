@@ -123,8 +123,9 @@ class Settings(BaseSettings):
     """Maximum number of inputs of a request, and of choices, contexts or targets in all its inputs; more are refused
     with INVALID_ARGUMENT."""
     max_chars: int = Field(1_000_000, ge=1)
-    """Maximum characters of a text, checked before tokenization. Texts that are not split into windows are also limited
-    to 250 characters for each token of the model's max_seq_length. Lower it to limit the cost of a call."""
+    """Maximum characters of a text, checked before tokenization; longer texts are refused with INVALID_ARGUMENT, also
+    with `truncate`. Texts that are not split into windows are also limited to 250 characters for each token of the
+    model's max_seq_length; `truncate` cuts them there. Lower it to limit the cost of a call."""
     max_concurrent_per_client: int | None = Field(None, ge=1)
     """Maximum number of concurrent calls of a client; more are refused with RESOURCE_EXHAUSTED. A client is a token, or
     an address if there are no tokens. Set it so that one client cannot fill the queue. Unset: no limit."""

@@ -13,6 +13,12 @@ def reserve_nothing(num_bytes: int) -> None:
     """Reserve nothing: the default of `Call.reserve_memory`."""
 
 
+def connection_name(host: str, port: int) -> str:
+    """Return the name of a client's connection, the same in every front: `ipv4:127.0.0.1:50123`, `ipv6:[::1]:50123`."""
+    host = host.removeprefix("::ffff:") if "." in host else host  # IPv4 connection of a dual-stack socket
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
 @dataclass(slots=True)
 class Stage:
     """Timed part of a call: its start on the clock of `time.monotonic`, and its duration."""
@@ -27,7 +33,7 @@ class Call:
     """Record of a call. The front and the inference service fill in its fields while it runs."""
 
     path: str
-    """Service and method: `/bertline.v1.Encoder/Embed`."""
+    """Service and method of gRPC: `/bertline.v1.Encoder/Embed`; method and route of HTTP: `POST /v1/embed`."""
     is_health: bool = False
     """True if the call asks for the health of the server."""
     request_id: str = ""
@@ -45,7 +51,7 @@ class Call:
     max_reply_bytes: int | None = None
     """Size of the largest reply that the client accepts (header `max-reply-bytes`); None if unknown."""
     connection: str = ""
-    """Address and port of the client."""
+    """Address and port of the client, as `connection_name` writes them."""
     deadline_s: float | None = None
     """Deadline in seconds on the clock of `time.monotonic`; None without one."""
     reserve_memory: Callable[[int], None] = reserve_nothing
@@ -58,6 +64,7 @@ class Call:
     num_tokens: int = 0
     from_cache: bool = False
     request_bytes: int = 0
+    """Size of the request, decompressed."""
     reply_bytes: int = 0
     stages: list[Stage] = field(default_factory=list)
     status: str = "OK"
@@ -85,8 +92,8 @@ class Call:
 
     @property
     def method(self) -> str:
-        """Name of the method: `Embed`."""
-        return self.path.rpartition("/")[2]
+        """Name of the method of gRPC: `Embed`; method and route of HTTP: `POST /v1/embed`."""
+        return self.path.rpartition("/")[2] if self.path.startswith("/") else self.path
 
     def end(self) -> None:
         """Record that the call has ended, and how long it took."""

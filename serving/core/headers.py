@@ -51,6 +51,11 @@ def max_reply_bytes(headers: Mapping[str, str]) -> int | None:
     value = headers.get(MAX_REPLY)
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit() and len(value) < 20):
+    if (found := num_bytes(value)) is None:
         raise InvalidRequestError(shorten(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
-    return int(value)
+    return found
+
+
+def num_bytes(value: str) -> int | None:
+    """Return the number of bytes that a header gives; None if it is no such number."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None

@@ -73,18 +73,18 @@ class RequestLimits:
 
     def unchecked_bytes(self, settings: TaskSettings) -> int:
         """Return the maximum bytes of a request whose texts need no check, since none of them can be too long."""
-        return min(self.max_chars, CHARS_PER_TOKEN * settings.max_seq_length)
+        return min(self.max_chars, _max_unwindowed(settings))
 
     def enforce_lengths(
         self, examples: Sequence[Any], settings: TaskSettings, *, windowed: frozenset[str], truncate: bool
     ) -> list[Any]:
-        """Check or cut the length of each text: `max_chars` for windowed fields, `unchecked_bytes` for others.
+        """Check the length of each text: `max_chars`, and CHARS_PER_TOKEN for each token if it is not windowed.
 
         Args:
             examples: strings, or dataclasses whose fields are strings or tuples of strings.
             settings: settings of the task.
             windowed: names of fields that are split into windows; these are never cut.
-            truncate: True to cut the other fields instead of refusing them.
+            truncate: True to cut the other fields to CHARS_PER_TOKEN for each token instead of refusing them.
 
         Returns:
             The examples; cut ones are copies.
@@ -92,22 +92,18 @@ class RequestLimits:
         Raises:
             InvalidExamplesError: naming each text that is too long.
         """
-        max_unwindowed = self.unchecked_bytes(settings)
-        if truncate and "text" not in windowed:
-            checked = [_cut(example, max_unwindowed, windowed) for example in examples]
-        else:
-            checked = list(examples)
+        is_cut = truncate and "text" not in windowed
         invalid = []
-        for index, example in enumerate(checked):
+        for index, example in enumerate(examples):
             for name, text in _texts(example):
-                is_windowed = name.partition("[")[0] in windowed
-                limit = self.max_chars if is_windowed else max_unwindowed
+                may_be_longer = is_cut or name.partition("[")[0] in windowed
+                limit = self.max_chars if may_be_longer else self.unchecked_bytes(settings)
                 if len(text) > limit:
-                    remedy = "" if is_windowed else " or set `truncate`"
+                    remedy = " or set `truncate`" if len(text) <= self.max_chars else ""
                     invalid.append(InvalidExample(index, name, _reason(len(text), limit) + remedy))
         if invalid:
             raise InvalidExamplesError(invalid)
-        return checked
+        return [_cut(example, _max_unwindowed(settings), windowed) if is_cut else example for example in examples]
 
 
 def count_cut(windows: Sequence[Features], example: Any, cut_example: Any) -> list[Features]:
@@ -119,6 +115,10 @@ def count_cut(windows: Sequence[Features], example: Any, cut_example: Any) -> li
     num_cut = sum(bool(text[len(kept) :].strip()) for (_, text), (_, kept) in pairs)
     first, *others = windows
     return [replace(first, num_truncated=first.num_truncated + num_cut), *others]
+
+
+def _max_unwindowed(settings: TaskSettings) -> int:
+    return CHARS_PER_TOKEN * settings.max_seq_length
 
 
 def _reason(num_chars: int, limit: int) -> str:

@@ -283,6 +283,11 @@ class Models:
         """Sorted names of the loaded models."""
         return list(self._by_name)
 
+    @property
+    def highest(self) -> list[Model]:
+        """Highest loaded version of each name: the models of requests that name no version."""
+        return list(map(_highest, self._by_name.values()))
+
     def find(self, name: str, version: str, task: str | None = None) -> Model:
         """Return the model for a request.
 
@@ -327,7 +332,7 @@ class Models:
         Raises:
             ModelNotFoundError, UnavailableError, InvalidRequestError: as `find`.
         """
-        candidates = [model for model in map(_highest, self._by_name.values()) if fits(model)]
+        candidates = [model for model in self.highest if fits(model)]
         if not candidates:
             _check_loading(self.versions)
             if not self._by_name:

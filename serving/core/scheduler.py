@@ -1,4 +1,4 @@
-"""Dynamic batching across calls and models with a fixed number of cores. Knows neither gRPC nor ONNX Runtime.
+"""Dynamic batching across calls and models with a fixed number of cores. Knows neither gRPC nor engines.
 
 A batch is formed when a worker becomes free: under load the queue fills in the meantime, without load nothing waits. A
 request that cannot be done in time is refused immediately.

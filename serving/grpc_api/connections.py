@@ -1,4 +1,4 @@
-"""Closing of connections by the peer names of gRPC, whose Python API can end calls but not connections."""
+"""Closing of connections by their names: the Python API of gRPC can end calls, but not connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote
+
+from serving.core.calls import connection_name
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,8 @@ def close_connections(reasons: Mapping[str, str]) -> None:
     Takes some microseconds for each open file: call it in a thread.
 
     Args:
-        reasons: peer -> reason. Peers are named as in `ServicerContext.peer`: `ipv4:127.0.0.1:12345`,
-            `ipv6:%5B::1%5D:12345`.
+        reasons: connection, named as by `connection_name` -> reason.
     """
-    reasons = {unquote(peer): reason for peer, reason in reasons.items()}
     for number in _sockets():
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
             if reason := reasons.get(peer := _name(connection)):
@@ -47,6 +46,4 @@ def _sockets() -> list[int]:
 def _name(connection: socket.socket) -> str:
     if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
-    host, port = connection.getpeername()[:2]
-    host = host.removeprefix("::ffff:") if "." in host else host  # IPv4 connection of a dual-stack socket
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    return connection_name(*connection.getpeername()[:2])

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Container
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from grpc_health.v1 import health
@@ -30,7 +31,7 @@ class Identify:
 
     async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
         """Fill in the fields of the call, and set its trailing metadata."""
-        call.connection = context.peer()
+        call.connection = unquote(context.peer())  # `ipv6:%5B::1%5D:50123`
         call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
         remaining_s = context.time_remaining()
         call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s

@@ -11,7 +11,7 @@ from serving.core.budget import CALL_BYTES
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
-from serving.core.headers import MAX_REPLY
+from serving.core.headers import MAX_REPLY, num_bytes
 from serving.core.request_memory import RequestMemory
 from serving.http_api.exchange import Exchange
 
@@ -58,8 +58,7 @@ class BodyReader:
         coding = call.headers.get("content-encoding", "identity").lower()
         if coding not in ("identity", "gzip"):
             raise UnsupportedMediaError(f"unknown content-encoding: `{coding[:40]}`; send gzip, or plain JSON")
-        announced = call.headers.get("content-length", "")
-        self._check_size(int(announced) if announced.isdigit() else 0)
+        self._check_size(num_bytes(call.headers.get("content-length", "")) or 0)
         try:
             async with asyncio.timeout_at(self._limit(call)):
                 data = await self._receive(call, exchange)
@@ -73,6 +72,7 @@ class BodyReader:
         if coding != "gzip":
             return data
         found = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+        call.request_bytes = len(found)
         await self._memory.reserve(call, len(found))
         return found
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.errors import InvalidRequestError, Violation, lower_first, shorten
+from serving.core.errors import InvalidRequestError, UnusableOutputError, Violation, lower_first, shorten
 from serving.http_api.json_body import parse_object, path_of
 
 
@@ -111,17 +112,19 @@ def named_as(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        raise InvalidRequestError(
-            violations=[Violation(_renamed(item.field, names), item.reason) for item in error.violations],
-            message="" if error.violations else str(error),
-        ) from None
+        if not error.violations:
+            raise
+        raise InvalidRequestError(violations=[_renamed(item, names) for item in error.violations]) from None
+    except UnusableOutputError as error:
+        raise UnusableOutputError(*[_renamed(item, names) for item in error.violations]) from None
 
 
-def _renamed(path: str, names: Mapping[str, str]) -> str:
+def _renamed(violation: Violation, names: Mapping[str, str]) -> Violation:
+    path = violation.field
     for name, new in names.items():
         if path == name or path.startswith((f"{name}.", f"{name}[")):
-            return new + path[len(name) :]
-    return path
+            return replace(violation, field=new + path[len(name) :])
+    return violation
 
 
 def model_reference(name: str) -> pb.ModelRef:

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError
+from serving.core.headers import num_bytes
 from serving.core.service import InferenceService
 from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
 from serving.http_api.fields import Fields, read_fields
@@ -150,11 +151,9 @@ def _request(data: bytes, header_length: str | None, name: str, version: str) ->
         name: name of the model.
         version: its version, or empty.
     """
-    end = len(data)
-    if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit() and int(header_length) <= end):
-            raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
-        end = int(header_length)
+    end = len(data) if header_length is None else num_bytes(header_length)
+    if end is None or end > len(data):
+        raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
     fields = read_fields(data[:end], InferFields)
     message = pb.ModelInferRequest(model_name=name, model_version=version, id=fields.id)
     all_binary = bool(fields.parameters.get(_WANTED_ALL, False))

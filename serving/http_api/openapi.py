@@ -75,9 +75,9 @@ def _operation(item: Operation, path: str, schemas: dict[str, Any]) -> dict[str,
     if names := _CONVERTER.findall(path):
         schema = {"type": "string"}
         found["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
-    if item.method == "POST":
+    if item.requests:
         kinds = [_schema(kind, schemas) for kind in item.requests]
-        body = {"schema": kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}}
+        body = {"schema": kinds[0] if len(kinds) == 1 else {"anyOf": kinds}}
         found["requestBody"] = {"required": True, "content": {"application/json": body}}
     reply = _schema(item.reply, schemas) if item.reply else {}
     found["responses"] = {

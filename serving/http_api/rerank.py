@@ -23,7 +23,12 @@ from serving.http_api.fields import Fields, model_reference, named_as, validated
 from serving.http_api.json_body import parse_object
 from serving.http_api.status import message_of, own_error
 
-NAMES = {"inputs[0].query": "query", "inputs[0].documents": "documents", "inputs": "documents"}
+NAMES = {
+    "inputs[0].query": "query",
+    "inputs[0].documents": "documents",
+    "inputs[0]": "documents",
+    "inputs": "documents",
+}
 """Fields of the RPC -> those of the routes for one query."""
 TopN = Annotated[int, Field(ge=1, le=2**32 - 1)]
 """Type of a field with the number of documents to return."""

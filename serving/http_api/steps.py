@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
-from serving.core.calls import Call
+from serving.core.calls import Call, connection_name
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import ExpiredError, InvalidRequestError, UnsupportedMediaError, drop_tracebacks, shorten
 from serving.core.headers import REQUEST_ID, request_id, trace_context
@@ -39,8 +39,7 @@ class Identify:
 
     async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
         """Fill in the fields of the call."""
-        host, port = context.scope.get("client") or ("unknown", 0)
-        call.connection = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        call.connection = connection_name(*(context.scope.get("client") or ("unknown", 0)))
         call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
         context.reply_headers[REQUEST_ID] = call.request_id
         reply: HttpReply = await proceed(call, context)

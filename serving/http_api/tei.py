@@ -6,13 +6,12 @@ name none: here they take the only model of a task, and the same routes below `/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import orjson
 from pydantic import PlainValidator, WithJsonSchema
 
@@ -30,8 +29,18 @@ from serving.endpoints.tokenize import answer_tokenize
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import Dimensions, Fields, model_reference, named_as, read_fields
 from serving.http_api.json_body import parse_object
+from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import rerank_request
 from serving.http_api.status import message_of
+from serving.http_api.tei_replies import (
+    classify_json,
+    embed_json,
+    regress_json,
+    rerank_json,
+    sparse_json,
+    token_vectors_json,
+    tokenize_json,
+)
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
 from tasks.embedding import EmbeddingSettings
@@ -46,11 +55,10 @@ _ERROR_TYPES = {
     ErrorKind.UNAVAILABLE: "Unhealthy",
 }
 _NAMES = {"texts": "inputs"}
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
-_RERANK_NAMES = {"inputs[0].query": "query", "inputs[0].documents": "texts", "inputs": "texts"}
+_RERANK_NAMES = {name: new.replace("documents", "texts") for name, new in RERANK_NAMES.items()}
 
-Answer = Callable[[bytes, Call, str], Awaitable[Any]]
-"""Function from a body, the call and the name of a model to the values of the reply, or to their JSON."""
+Answer = Callable[[bytes, Call, str], Awaitable[bytes]]
+"""Function from a body, the call and the name of a model to the JSON of the reply."""
 
 
 def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -109,7 +117,7 @@ class EmbedFields(Fields):
 
     def to_protobuf(self, name: str) -> bytes:
         """Return the request as a serialised EmbedRequest."""
-        request = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=self.truncate)
+        request = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
         request.normalize = self.normalize is not False
         if self.prompt_name is not None:
             request.prompt_name = self.prompt_name
@@ -144,6 +152,12 @@ class PredictFields(Fields):
     parameters: dict[str, None] | None = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
+    def to_protobuf(self, name: str, request_type: type[pb.ClassifyRequest | pb.RegressRequest]) -> bytes:
+        """Return the request as a serialised message."""
+        inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in self.inputs[1]]
+        request = request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate))
+        return request.SerializeToString()
+
 
 class RerankFields(Fields):
     """Request of `POST /rerank`."""
@@ -157,6 +171,11 @@ class RerankFields(Fields):
     """Cuts the query only: documents are read whole."""
     truncation_direction: Literal["Right", "right"] = "Right"
 
+    def to_protobuf(self, name: str) -> bytes:
+        """Return the request as a serialised RerankRequest."""
+        options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
+        return rerank_request(name, self.query, self.texts, **options).SerializeToString()
+
 
 class TokenizeFields(Fields):
     """Request of `POST /tokenize`."""
@@ -164,6 +183,11 @@ class TokenizeFields(Fields):
     inputs: Texts
     add_special_tokens: bool = True
     prompt_name: None = None
+
+    def to_protobuf(self, name: str) -> bytes:
+        """Return the request as a serialised TokenizeRequest."""
+        inputs = [pb.TextInput(text=text) for text in self.inputs]
+        return pb.TokenizeRequest(model=model_reference(name), inputs=inputs).SerializeToString()
 
 
 class DecodeFields(Fields):
@@ -215,12 +239,11 @@ class TeiRoutes:
 
     def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
         async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-            values = await answer(data, call, exchange.path_parameters.get("model", ""))
-            return HttpReply(values if isinstance(values, bytes) else orjson.dumps(values, option=_NUMPY))
+            return HttpReply(await answer(data, call, exchange.path_parameters.get("model", "")))
 
         return route
 
-    async def _answer_any(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_any(self, data: bytes, call: Call, name: str) -> bytes:
         """Answer `POST /` by the task of the model."""
         answers: dict[str, Answer] = {
             Embed.task: self._answer_embed,
@@ -240,73 +263,51 @@ class TeiRoutes:
             raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
         return await answers[task](data, call, name)
 
-    async def _answer_embed(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_embed(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, EmbedFields)
-        reply = pb.EmbedReply.FromString(await self._infer(self._embed, fields.to_protobuf(name), call))
-        return list(np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim or 1))
+        return await self._infer(self._embed, partial(fields.to_protobuf, name), call, embed_json)
 
-    async def _answer_embed_sparse(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_embed_sparse(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, TextFields)
-        reply = await self._infer(self._embed_sparse, fields.to_protobuf(name, pb.EmbedSparseRequest), call)
-        return await self._service.codec_pool.run(call, len(reply), partial(_sparse_json, reply))
+        build = partial(fields.to_protobuf, name, pb.EmbedSparseRequest)
+        return await self._infer(self._embed_sparse, build, call, sparse_json)
 
-    async def _answer_embed_all(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_embed_all(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, TextFields)
-        reply = await self._infer(self._embed_tokens, fields.to_protobuf(name, pb.EmbedTokensRequest), call)
-        return await self._service.codec_pool.run(call, len(reply), partial(_token_json, reply))
+        build = partial(fields.to_protobuf, name, pb.EmbedTokensRequest)
+        return await self._infer(self._embed_tokens, build, call, token_vectors_json)
 
-    async def _answer_predict(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_predict(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, PredictFields)
-        several, items = fields.inputs
-        inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in items]
-        reference, truncate = model_reference(name), bool(fields.truncate)
-        found: Sequence[Any]
+        several, _ = fields.inputs
         if self._is_regression(name):
-            request = pb.RegressRequest(model=reference, inputs=inputs, truncate=truncate)
-            values = pb.RegressReply.FromString(await self._infer(self._regress, request.SerializeToString(), call))
-            found = [[{"score": value, "label": "LABEL_0"}] for value in values.values]
-        else:
-            asked = pb.ClassifyRequest(model=reference, inputs=inputs, truncate=truncate)
-            reply = pb.ClassifyReply.FromString(await self._infer(self._classify, asked.SerializeToString(), call))
-            found = [[{"score": item.score, "label": item.label} for item in result.labels] for result in reply.results]
-        return found if several else found[0]
+            build = partial(fields.to_protobuf, name, pb.RegressRequest)
+            return await self._infer(self._regress, build, call, partial(regress_json, several))
+        build = partial(fields.to_protobuf, name, pb.ClassifyRequest)
+        return await self._infer(self._classify, build, call, partial(classify_json, several))
 
-    async def _answer_rerank(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_rerank(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, RerankFields)
-        options = {"truncate": bool(fields.truncate), "raw_scores": fields.raw_scores}
-        build = partial(rerank_request, name, fields.query, fields.texts, **options)
-        request = await self._service.codec_pool.run(call, len(data), lambda: build().SerializeToString())
-        reply = pb.RerankReply.FromString(await self._infer(self._rerank, request, call, _RERANK_NAMES))
-        return [
-            {"index": item.document, "score": item.score}
-            | ({"text": fields.texts[item.document]} if fields.return_text else {})
-            for item in reply.results[0].documents
-        ]
+        write = partial(rerank_json, fields.texts if fields.return_text else None)
+        return await self._infer(self._rerank, partial(fields.to_protobuf, name), call, write, _RERANK_NAMES)
 
-    async def _answer_tokenize(self, data: bytes, call: Call, name: str) -> Any:
-        fields = await self._read(data, call, TokenizeFields)
-        inputs = [pb.TextInput(text=text) for text in fields.inputs]
-        request = pb.TokenizeRequest(model=model_reference(self._embedder(name)), inputs=inputs)
-        data = await answer_tokenize(self._service, request.SerializeToString(), call.deadline_s, call)
-        return [_tokens(item, fields.add_special_tokens) for item in pb.TokenizeReply.FromString(data).results]
+    async def _answer_tokenize(self, data: bytes, call: Call, name: str) -> bytes:
+        fields, pool = await self._read(data, call, TokenizeFields), self._service.codec_pool
+        request = await pool.run(call, call.request_bytes, partial(fields.to_protobuf, self._embedder(name)))
+        reply = await answer_tokenize(self._service, request, call.deadline_s, call)
+        return await pool.run(call, len(reply), partial(tokenize_json, fields.add_special_tokens, reply))
 
-    async def _answer_decode(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_decode(self, data: bytes, call: Call, name: str) -> bytes:
         fields = await self._read(data, call, DecodeFields)
         rows = fields.ids if fields.ids and isinstance(fields.ids[0], list) else [fields.ids]
         self._service.limits.check_count(len(rows), field="ids")
-        model = self._model(self._embedder(name))
-        for number, row in enumerate(rows):
-            if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
-                raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
-        decode = partial(
-            model.task.tokenizer.backend.decode_batch, rows, skip_special_tokens=fields.skip_special_tokens
-        )
+        decode = partial(_decoded_json, self._model(self._embedder(name)), rows, fields.skip_special_tokens)
         return await self._service.codec_pool.run(call, len(data), decode)
 
-    async def _answer_info(self, data: bytes, call: Call, name: str) -> Any:
+    async def _answer_info(self, data: bytes, call: Call, name: str) -> bytes:
         model = self._model(self._embedder(name))
         manifest, settings = model.manifest, model.task.settings
-        return {
+        values = {
             "model_id": manifest.name,
             "model_sha": manifest.version,
             "model_dtype": manifest.precision,
@@ -318,13 +319,33 @@ class TeiRoutes:
             "auto_truncate": False,
             "version": version("bertline"),
         }
+        return orjson.dumps(values)
 
     async def _read(self, data: bytes, call: Call, fields: type[Any]) -> Any:
         return await self._service.codec_pool.run(call, len(data), partial(read_fields, data, fields))
 
-    async def _infer(self, endpoint: Any, request: bytes, call: Call, names: Mapping[str, str] = _NAMES) -> bytes:
+    async def _infer(
+        self,
+        endpoint: Any,
+        build: Callable[[], bytes],
+        call: Call,
+        write: Callable[[bytes], bytes],
+        names: Mapping[str, str] = _NAMES,
+    ) -> bytes:
+        """Return the reply of an endpoint as TEI's JSON.
+
+        Args:
+            endpoint: operation that the request is for.
+            build: returns the serialised request of the endpoint.
+            call: record of the call.
+            write: returns the JSON of a serialised reply, which may repeat texts of the request.
+            names: as in `named_as`.
+        """
+        pool = self._service.codec_pool
         with named_as(names):
-            return (await self._service.infer(endpoint, request, call.deadline_s, call)).data
+            request = await pool.run(call, call.request_bytes, build)
+            reply = (await self._service.infer(endpoint, request, call.deadline_s, call)).data
+        return await pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
 
     def _model(self, name: str) -> Model:
         reference = model_reference(name)
@@ -341,28 +362,16 @@ class TeiRoutes:
         """Return whether a model gives numbers; without a name, whether only such a model is there."""
         if name:
             return self._model(name).task.name == Regression.name
-        tasks = {model.task.name for model in self._service.models}
+        tasks = {model.task.name for model in self._service.models.highest}
         return Regression.name in tasks and Classification.name not in tasks
 
 
-def _sparse_json(data: bytes) -> bytes:
-    """Return the weights of a serialised EmbedSparseReply in the order of their ids, as JSON."""
-    return orjson.dumps(
-        [
-            [
-                {"index": index, "value": value}
-                for index, value in sorted(zip(result.indices, result.values, strict=True))
-            ]
-            for result in pb.EmbedSparseReply.FromString(data).results
-        ]
-    )
-
-
-def _token_json(data: bytes) -> bytes:
-    """Return the vectors of a serialised EmbedTokensReply as JSON."""
-    reply = pb.EmbedTokensReply.FromString(data)
-    vectors = [np.frombuffer(item.vectors, "<f4").reshape(-1, reply.dim) for item in reply.results]
-    return orjson.dumps(vectors, option=_NUMPY)
+def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> bytes:
+    """Return the texts of token ids."""
+    for number, row in enumerate(rows):
+        if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
+            raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
+    return orjson.dumps(model.task.tokenizer.backend.decode_batch(rows, skip_special_tokens=skip_special))
 
 
 def _model_type(settings: Any) -> dict[str, Any]:
@@ -375,18 +384,3 @@ def _model_type(settings: Any) -> dict[str, Any]:
         numbers = {label: number for number, label in enumerate(labels)}
         return {"classifier": {"id2label": {str(n): label for label, n in numbers.items()}, "label2id": numbers}}
     return {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
-
-
-def _tokens(item: pb.TokenizedInput, with_special: bool) -> list[dict[str, Any]]:
-    rows = zip(item.ids, item.tokens, item.special, item.starts, item.ends, strict=True)
-    return [
-        {
-            "id": token_id,
-            "text": token,
-            "special": special,
-            "start": None if special else start,
-            "stop": None if special else end,
-        }
-        for token_id, token, special, start, end in rows
-        if with_special or not special
-    ]

@@ -24,7 +24,9 @@ from serving.open_inference.v2 import service_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
 
-NAME, PLATFORM = "bertline", "onnxruntime_onnx"
+NAME = "bertline"
+PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "openvino": "openvino"}
+"""Engine -> name that Triton gives it."""
 EXTENSIONS = ("model_configuration",)
 HEALTH = ("ServerLive", "ServerReady", "ModelReady")
 """Methods that are answered while the server is unavailable, too."""
@@ -72,7 +74,7 @@ class OpenInference:
     def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
         model = find_named(self._service.models, request.name, request.version)
         name = model.manifest.name
-        reply = pb.ModelMetadataResponse(name=name, platform=PLATFORM)
+        reply = pb.ModelMetadataResponse(name=name, platform=PLATFORMS[model.execution.engine])
         reply.versions.extend(item.manifest.version for item in self._service.models if item.manifest.name == name)
         for specs, tensors in ((input_specs(model), reply.inputs), (output_specs(model), reply.outputs)):
             for spec in specs:
@@ -81,7 +83,8 @@ class OpenInference:
 
     def _model_config(self, request: pb.ModelConfigRequest) -> Message:
         model = find_named(self._service.models, request.name, request.version)
-        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORM, backend=model.execution.engine)
+        engine = model.execution.engine
+        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORMS[engine], backend=engine)
         for spec in input_specs(model):
             config.input.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape, optional=True)
         for spec in output_specs(model):

@@ -74,7 +74,7 @@ class Traces:
     ) -> None:
         epoch_ns = time.time_ns() - time.monotonic_ns()
         span = self._tracer.start_span(
-            call.path[1:],
+            call.path.removeprefix("/"),
             context=self._propagator.extract(call.trace_context),
             kind=self._trace.SpanKind.SERVER,
             start_time=epoch_ns + _ns(call.started_s),

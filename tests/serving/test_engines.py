@@ -22,6 +22,7 @@ from tasks.openvino_graph import OpenVINORun
 from tasks.providers import CPU, OPENVINO
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
+from tests.serving.open_inference.messages import call
 
 RUNS = {CPU: OnnxRuntimeRun, OPENVINO: OpenVINORun}
 EVERY = pytest.mark.parametrize("provider", RUNS, ids=["onnxruntime", "openvino"])
@@ -111,6 +112,17 @@ def test_metrics_name_engine_and_graph(provider, tmp_path):
         engine = Execution(provider=provider).engine
         assert running.total("bertline_model_info", engine=engine, digest=digest) == 1
         assert running.stub.GetModel(pb.GetModelRequest()).digest == digest
+
+
+@pytest.mark.parametrize(("provider", "platform"), [(CPU, "onnxruntime_onnx"), (OPENVINO, "openvino")])
+def test_platform_of_a_model(provider, platform, tmp_path):
+    """Metadata and configuration of the Open Inference Protocol name the engine that runs a model, as Triton does."""
+    write_model(tmp_path, execution=Execution(provider=provider))
+    with serve(tmp_path) as running:
+        metadata, config = call(running, "ModelMetadata", name="tiny"), call(running, "ModelConfig", name="tiny").config
+
+    assert (metadata.platform, config.platform) == (platform, platform)
+    assert config.backend == Execution(provider=provider).engine
 
 
 def test_each_engine_has_its_graph(tmp_path):

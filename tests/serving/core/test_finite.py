@@ -12,6 +12,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import UnusableOutputError
 from serving.core.finite import check_outputs
 from tests.serving.conftest import serve
+from tests.serving.http_api.requests import post
 from tests.serving.models import VOCAB, write_model
 from tests.serving.open_inference.messages import infer
 
@@ -78,6 +79,33 @@ def test_non_finite_outputs_in_the_open_protocol(spoilt, inputs):
 
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) returned NaN", caught.value.details())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/embeddings", {"input": ["cat", "bird"]}, "input[1]: embedding/1"),
+        ("/v1/embeddings", {"input": ["cat"], "output_dtype": "float16"}, "output_dtype: a vector exceeds float16"),
+        ("/v2/rerank", {"query": "who", "documents": ["cat", "bird"]}, "documents: spans/1"),
+        ("/embed", {"inputs": ["cat", "bird"], "normalize": False}, "inputs[1]: embedding/1"),
+        ("/rerank", {"query": "who", "texts": ["cat", "bird"]}, "texts: spans/1"),
+    ],
+)
+def test_routes_name_their_own_fields(tmp_path, path, body, message):
+    """Errors about outputs name the field of the caller's request, not that of the RPC behind the route."""
+
+    def edit(weights):
+        weights.embedding[VOCAB.index("bird")], weights.embedding[VOCAB.index("cat")] = np.nan, 1e6
+
+    for task in ("embedding", "spans"):
+        write_model(tmp_path, task, task=task, edit=edit)
+    with serve(tmp_path, http_port=0) as running:
+        reply = post(running, path, body)
+
+    assert reply.status == 500
+    assert (reply.error if isinstance(reply.error, str) else reply.error["message"]).startswith(message)
+    if path == "/v1/embeddings":
+        assert reply.error["param"] == message.partition(":")[0]
 
 
 def test_zero_vectors(tmp_path):

@@ -67,6 +67,18 @@ def test_truncation_by_characters(server):
     assert [reply.num_truncated for reply in replies] == [[2000 - 30 + 1], [2000 - 30]]
 
 
+@pytest.mark.parametrize("truncate", [False, True])
+def test_truncation_does_not_lift_the_limit_for_all_texts(limited, truncate):
+    """A text above --max-chars is refused, whether or not longer texts are cut, and told only what helps."""
+    request_ = pb.EmbedRequest(texts=["cat", "cat " * 1251], truncate=truncate)
+    error, fields = refused(limited.stub.Embed, request_)
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert fields == {"texts[1]": "text too long: `5004` characters (maximum `5000`); shorten it"}
+    reply = limited.stub.Embed(pb.EmbedRequest(texts=["cat " * 1250], truncate=True))
+    assert (reply.num_tokens, reply.num_truncated) == ([32], [1250 - 30])
+
+
 @pytest.mark.parametrize(("text", "num_truncated"), [("cat" + " " * MOST + "dog", 1), ("cat" + " " * MOST, 0)])
 def test_a_cut_is_never_silent(server, text, num_truncated):
     """Text that is cut before it is tokenized counts as one truncated token, unless it is white space."""

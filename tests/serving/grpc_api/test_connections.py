@@ -33,7 +33,7 @@ def test_the_connection_of_a_peer_is_closed(pair):
     assert client.recv(1) == b""
 
 
-@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1", "unix:/tmp/nowhere", ""])
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:[::1]:1", "unix:/tmp/nowhere", ""])
 def test_no_descriptor_leaks(pair, peer, tmp_path):
     """No descriptor leaks, with other open pipes and files, whether or not the connection exists."""
     read, write = os.pipe()

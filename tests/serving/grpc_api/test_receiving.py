@@ -498,7 +498,7 @@ def test_closing_a_connection(host):
         clients = [socket.create_connection(listener.getsockname()[:2]) for _ in range(2)]
         servers = [listener.accept()[0] for _ in range(2)]
         port = clients[0].getsockname()[1]
-        peer = f"ipv6:%5B::1%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        peer = f"ipv6:[::1]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
         close_connections({peer: "a test"})
         assert clients[0].recv(1) == b""

@@ -142,6 +142,7 @@ def test_mistakes(path, body, status, message, web):
     [
         ("9999", 6, "bytes of the body"),
         ("-1", 6, "bytes of the body"),
+        ("9" * 5000, 6, "bytes of the body"),
         (None, 7, "binary_data_size"),
         (None, 5, "1 bytes"),
     ],

@@ -10,7 +10,13 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
+from serving.core.codec_pool import SMALL_BYTES
+from serving.core.metrics import CODEC
+from serving.http_api import rpc
+from serving.http_api.openai import EmbeddingsRequest
+from serving.http_api.rerank import RerankFields
 from serving.http_api.status import trace_attributes
+from serving.http_api.tei import EmbedFields
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post, raw_connection, read_all, send
 
@@ -150,6 +156,32 @@ def test_gzip(small):
 
     assert [reply.status for reply in found] == [413, 400, 400, 400, 415]
     assert "more than `20000` bytes" in found[0].error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "owner", "name"),
+    [
+        ("/v1/embed", {"model": {"name": "embedder"}, "texts": ["the"] * 500}, rpc, "_to_protobuf"),
+        ("/v1/embeddings", {"input": ["the"] * 500}, EmbeddingsRequest, "text_request"),
+        ("/v1/embeddings", {"input": [[2, 8, 3]] * 500}, EmbeddingsRequest, "token_request"),
+        ("/v2/rerank", {"model": "scorer", "query": "the", "documents": ["the"] * 500}, RerankFields, "to_protobuf"),
+        ("/embed", {"inputs": ["the"] * 500}, EmbedFields, "to_protobuf"),
+    ],
+)
+def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeypatch, path, body, owner, name):
+    """The event loop reads no body that is small only as long as it is compressed."""
+    read, threads = getattr(owner, name), []
+
+    def record(*arguments):
+        threads.append(threading.current_thread().name)
+        return read(*arguments)
+
+    monkeypatch.setattr(owner, name, record)
+    data = gzip.compress(json.dumps(body).encode())
+    assert len(data) < SMALL_BYTES
+
+    assert post(web, path, data, content_encoding="gzip").status == 200
+    assert [thread.partition("_")[0] for thread in threads] == [CODEC]
 
 
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])

@@ -1,10 +1,14 @@
 """TEI's routes, by plain requests and by the client of the Hugging Face hub."""
 
+import threading
+
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.metrics import CODEC
+from serving.http_api import tei
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, post, send
 from tests.serving.models import write_model
@@ -123,6 +127,44 @@ def test_tokenize_and_decode(web):
     assert len(post(web, "/decode", {"ids": ids, "skip_special_tokens": False}).json()[0]) > len(TEXTS[0])
 
 
+def test_tokens_are_written_in_blocks(web, monkeypatch):
+    """Blocks of tokens make one list for each text, also for texts and requests without any."""
+    inputs = {"inputs": [*TEXTS, ""], "add_special_tokens": False}
+    whole = post(web, "/tokenize", inputs).json()
+    monkeypatch.setattr("serving.http_api.tei_replies.BLOCK_TOKENS", 2)
+
+    assert post(web, "/tokenize", inputs).json() == whole
+    assert list(map(len, whole)) == [6, 2, 0]
+    assert post(web, "/tokenize", {"inputs": []}).json() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        ("/embed", "embed_json", {"inputs": ["the"] * 100}),
+        ("/embed_sparse", "sparse_json", {"inputs": ["the"] * 100}),
+        ("/embed_all", "token_vectors_json", {"inputs": ["the"] * 100}),
+        ("/predict", "classify_json", {"inputs": [["the"]] * 100}),
+        ("/tei/scorer/predict", "regress_json", {"inputs": [["the"]] * 300}),
+        ("/tei/scorer/rerank", "rerank_json", {"query": "who", "texts": ["the"] * 200}),
+        ("/tokenize", "tokenize_json", {"inputs": ["the"] * 100}),
+        ("/decode", "_decoded_json", {"ids": [[2, 8, 3]] * 200}),
+    ],
+)
+def test_large_replies_are_written_in_threads(path, name, body, web, monkeypatch):
+    """The event loop does not wait while a large reply becomes JSON."""
+    write, threads = getattr(tei, name), []
+
+    def record(*arguments):
+        threads.append(threading.current_thread().name)
+        return write(*arguments)
+
+    monkeypatch.setattr(tei, name, record)
+
+    assert post(web, path, body).status == 200
+    assert [thread.partition("_")[0] for thread in threads] == [CODEC]
+
+
 def test_info(web):
     """The model, its kind and its limits."""
     found, other = send(web, "GET", "/info").json(), send(web, "GET", "/tei/classifier/info").json()
@@ -154,6 +196,26 @@ def test_the_only_model_answers(tmp_path):
     write_model(tmp_path, "alone", task="classification")
     with serve(tmp_path, http_port=0) as alone:
         assert post(alone, "/", {"inputs": TEXTS[0]}).json() == post(alone, "/predict", {"inputs": TEXTS[0]}).json()
+
+
+def test_texts_are_cut_only_if_a_request_says_so(tmp_path):
+    """Without `truncate`, and with null, a long text is refused, also by a model that was evaluated on cut texts."""
+    write_model(tmp_path, "cut", truncate=True)
+    with serve(tmp_path, http_port=0) as running:
+        options = [{}, {"truncate": None}, {"truncate": False}, {"truncate": True}]
+        found = [post(running, "/embed", {"inputs": "cat " * 40, **option}).status for option in options]
+
+    assert found == [400, 400, 400, 200]
+
+
+def test_older_versions_do_not_decide_what_predict_answers(tmp_path):
+    """`/predict` without a name looks at the highest version of each model, as everywhere."""
+    write_model(tmp_path, "judge", "1", task="classification")
+    write_model(tmp_path, "judge", "2", task="regression")
+    with serve(tmp_path, http_port=0) as running:
+        (result,) = post(running, "/predict", {"inputs": "the cat"}).json()
+
+    assert result["label"] == "LABEL_0"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 import io
 import json
 import logging
+import urllib.request
 
+import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from bertline.v1 import encoder_pb2_grpc
 from serving.core.calls import Call, Stage
 from serving.process import call_log
 from serving.process.call_log import CallLog
 from serving.process.logs import JsonFormatter, TextFormatter
 from tests.serving.conftest import serve
+from tests.serving.http_api.requests import port_of, post
 
 GOOD, BAD = pb.EmbedRequest(texts=["cat", "the cat"]), pb.EmbedRequest(texts=[""])
 
@@ -60,6 +64,29 @@ def test_line_of_a_call(all_tasks, caplog):
     }
     assert good["ms"] >= good["tokenize_ms"] + good["queue_ms"] + good["inference_ms"]
     assert bad["error"].startswith("texts[0]: empty")
+
+
+def test_http_calls_are_named_by_method_and_route(all_tasks, caplog):
+    """Routes that end alike have lines of their own, and names stand for all their values."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls="all", http_port=0) as running:
+        for path in ("/v1/embed", "/embed", "/", "/tei/embedder/embed"):
+            post(running, path, {})
+
+    names = [line["method"] for line in call_lines(caplog)]
+    assert names == ["POST /v1/embed", "POST /embed", "POST /", "POST /tei/{model}/embed"]
+
+
+def test_peers_are_named_alike_by_all_fronts(all_tasks, caplog):
+    """A client's IPv6 address is the same over gRPC and HTTP, so that limits of a client hold for both together."""
+    caplog.set_level(logging.INFO)
+    with serve(all_tasks[0], log_calls="all", host="::1", http_port=0) as running:
+        with grpc.insecure_channel(f"[::1]:{running.server.port}") as channel:
+            encoder_pb2_grpc.EncoderStub(channel).Embed(GOOD)
+        with urllib.request.urlopen(f"http://[::1]:{port_of(running)}/v1/models", timeout=10) as reply:
+            assert reply.status == 200
+
+    assert [line["peer"] for line in call_lines(caplog)] == ["ipv6:[::1]"] * 2
 
 
 def test_closed_watch_is_not_logged(caplog):

@@ -11,6 +11,7 @@ from serving.core.calls import Call, Stage
 from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
 from serving.process.traces import Traces
 from tests.serving.conftest import serve
+from tests.serving.http_api.requests import post
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}"
 
@@ -87,6 +88,16 @@ def test_call_is_a_span_of_the_callers_trace(all_tasks, collector, monkeypatch):
     assert attributes["rpc.grpc.status_code"].int_value == 0
     assert len({span.trace_id for span in spans}) == 2
     assert collector.resources()["service.name"] == "bertline"
+
+
+def test_http_calls_are_spans(all_tasks, collector, monkeypatch):
+    """The span of a call over HTTP has the name that OpenTelemetry's conventions ask for: method and route."""
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
+    with serve(all_tasks[0], trace_endpoint=collector.endpoint, http_port=0) as running:
+        assert post(running, "/v1/embed", {"model": {"name": "embedder"}, "texts": ["cat"]}).status == 200
+        running.wait_for("http_server_handled_total", 1)
+
+    assert "POST /v1/embed" in [span.name for span in collector.spans()]
 
 
 def test_sampling(all_tasks, collector, monkeypatch):
