@@ -114,7 +114,7 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items, details.num_violations)
     if code is grpc.StatusCode.INTERNAL and items:
-        return ServerError.of(items)
+        return ServerError.of(items, details.num_violations)
     error_type, template = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
     text = _message_of_call(error, call.target)

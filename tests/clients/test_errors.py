@@ -166,7 +166,8 @@ def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed:
     with pytest.raises(errors.InvalidInput, match=r"input 2, text: .* \(and 997 more\)$") as caught:
         embed(server.target, [""] * 1000, batch_size=1000)
 
-    assert 3 < len(caught.value.items) < 1000
+    assert 3 < len(caught.value.items) < caught.value.num_items == 1000
+    assert str(caught.value.shifted(8)).endswith("(and 997 more)")
     assert str(errors.InvalidInput.of(caught.value.items[:1], 10)).endswith("(and 9 more)")
 
 
