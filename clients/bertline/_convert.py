@@ -254,7 +254,14 @@ def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
 
 
 def join_vectors(parts: list[np.ndarray], *, dtype: str) -> np.ndarray:
-    """Join vectors; [0, 0] of the type for none."""
+    """Join vectors; [0, 0] of the type for none.
+
+    Raises:
+        ServerError: if their lengths differ.
+    """
+    if len(lengths := {part.shape[1] for part in parts}) > 1:
+        named = " and ".join(map(str, sorted(lengths)))
+        raise ServerError(f"the server sent vectors of lengths {named}: the model was replaced meanwhile; call again")
     native = np.dtype(dtype).newbyteorder("=")
     return np.concatenate(parts, dtype=native) if parts else np.empty((0, 0), dtype=native)
 

@@ -376,6 +376,19 @@ def test_impossible_replies_are_refused(client: Client, server: FakeServer, repl
         client.embed(["a", "b"])
 
 
+def test_vectors_of_several_lengths_are_refused(client: Client, server: FakeServer) -> None:
+    """A call whose replies have vectors of different lengths, as its model was replaced meanwhile, raises an error."""
+    lengths = iter([1, 2])
+
+    def reply(request: pb.EmbedRequest) -> pb.EmbedReply:
+        dim = next(lengths)
+        return pb.EmbedReply(dim=dim, vectors=bytes(4 * dim * len(request.texts)))
+
+    server.reply("Embed", reply)
+    with pytest.raises(errors.ServerError, match="vectors of lengths 1 and 2: the model was replaced"):
+        client.embed(["a"] * 8)
+
+
 @contextmanager
 def babbling() -> Iterator[str]:
     """Start a server whose replies are no valid messages."""
