@@ -23,9 +23,10 @@ from bertline.errors import BertlineError, ServerError, TimedOut
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
-    # A server that starts or drains (UNAVAILABLE), or has a full queue (RESOURCE_EXHAUSTED), has computed nothing. The
-    # next attempt goes to another replica, or waits a little. `grpc-retry-pushback-ms` of the server overrides the
-    # backoff: a full queue says when it will have room, and -1 means never.
+    # A server that starts or drains (UNAVAILABLE), or has a full queue (RESOURCE_EXHAUSTED), has computed nothing; one
+    # that has no memory for the reply has. The next attempt goes to another replica, or waits a little.
+    # `grpc-retry-pushback-ms` of the server overrides the backoff: a full queue says when it will have room, and -1
+    # means never.
     "maxAttempts": 3,
     "initialBackoff": "0.05s",
     "maxBackoff": "0.2s",

@@ -5,7 +5,7 @@ BertlineError
 ├── TimedOut           no reply within the timeout
 ├── InvalidInput       an input is invalid; `items` says which and why
 ├── ModelNotFound      the model or version is not loaded
-├── Overloaded         the queue of the server is full
+├── Overloaded         the server is full, or the request too large
 ├── Unauthenticated    the server requires credentials
 ├── PermissionDenied   the credentials do not allow this
 └── ServerError        any other failure of the server
@@ -96,7 +96,10 @@ class ModelNotFound(BertlineError):
 
 
 class Overloaded(BertlineError):
-    """Queue of the server is full. Nothing was computed."""
+    """Queue or memory of the server is full, or the request is too large.
+
+    Nothing was computed, unless the reply found no memory.
+    """
 
     is_final = False
     """True if trying again does not help: the request is too large for the server."""
