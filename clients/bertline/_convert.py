@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertline._batches import batches
-from bertline.errors import InvalidItem, ServerError, TextsCut
+from bertline.errors import ServerError, TextsCut
 from bertline.results import Timings, Usage
 from bertline.v1 import encoder_pb2 as pb
 
@@ -82,9 +82,7 @@ class ReplyCollector(Generic[ResultT]):
         try:
             part = self._call.read(reply)
         except ServerError as error:
-            if not (error.items and request.first):
-                raise
-            raise ServerError.of([_with_offset(item, request.first) for item in error.items]) from None
+            raise error.shifted(request.first) from None
         if request.num_inputs and len(part) != request.num_inputs:
             raise ServerError(f"the server sent {len(part)} results for {request.num_inputs} inputs")
         self.add_part(request, part, reply)
@@ -152,10 +150,6 @@ class ReplyPart:
         """Return the part of a reply, which may lack the numbers."""
         num_tokens, num_truncated = (getattr(reply, name, ())[part] for name in ("num_tokens", "num_truncated"))
         return cls(reply.model, num_tokens, num_truncated, getattr(reply, "timings", None))
-
-
-def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
-    return item if item.index is None else replace(item, index=item.index + first)
 
 
 def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
@@ -260,7 +254,14 @@ def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
 
 
 def join_vectors(parts: list[np.ndarray], *, dtype: str) -> np.ndarray:
-    """Join vectors; [0, 0] of the type for none."""
+    """Join vectors; [0, 0] of the type for none.
+
+    Raises:
+        ServerError: if their lengths differ.
+    """
+    if len(lengths := {part.shape[1] for part in parts}) > 1:
+        named = " and ".join(map(str, sorted(lengths)))
+        raise ServerError(f"the server sent vectors of lengths {named}: the model was replaced meanwhile; call again")
     native = np.dtype(dtype).newbyteorder("=")
     return np.concatenate(parts, dtype=native) if parts else np.empty((0, 0), dtype=native)
 

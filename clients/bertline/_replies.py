@@ -107,9 +107,9 @@ def read_token_vectors(reply: pb.EmbedTokensReply, *, format: str, has_offsets: 
         if not result.vectors or not width or len(result.vectors) % width:
             raise ServerError(f"the server sent {len(result.vectors)} bytes as {format} vectors of length {reply.dim}")
         vectors = np.frombuffer(result.vectors, dtype=dtype).reshape(-1, reply.dim)
-        offsets = np.array([result.starts, result.ends], np.int64).T if has_offsets else None
-        if offsets is not None and len(offsets) != len(vectors):
+        if has_offsets and not len(result.starts) == len(result.ends) == len(vectors):
             raise ServerError("the server sent other numbers of offsets than of vectors")
+        offsets = np.array([result.starts, result.ends], np.int64).T if has_offsets else None
         found.append(TokenVectors(vectors, offsets))
     if bad := [index for index, item in enumerate(found) if not np.isfinite(item.vectors).all()]:
         raise _error(bad, "a vector is not finite")

@@ -86,6 +86,11 @@ class FailedCall:
     is_not_serving: bool = False
     """True if the server's health service reports that it does not serve."""
 
+    @property
+    def num_parts(self) -> int:
+        """Number of parts that requests of their own can hold: documents of `rerank`, or inputs."""
+        return max(self.num_inputs, self.num_documents)
+
 
 @dataclass(frozen=True, slots=True)
 class _Details:
@@ -107,14 +112,14 @@ class _Details:
 def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     """Return the client's error for a gRPC error."""
     code, details = error.code(), _details(error)
-    if _is_too_large(code, details) and call.num_inputs == 1:
+    if _is_too_large(code, details) and call.num_parts == 1:
         reason = f"too large for the server ({_message(error)}); shorten it"
         return InvalidInput.of([InvalidItem(call.first, "text", reason)])
     items = list(_invalid_items(details.violations, call))
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items, details.num_violations)
     if code is grpc.StatusCode.INTERNAL and items:
-        return ServerError.of(items)
+        return ServerError.of(items, details.num_violations)
     error_type, template = ERRORS.get(code, _SERVER_ERROR)
     is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
     text = _message_of_call(error, call.target)
@@ -190,7 +195,6 @@ def _hint(details: _Details, call: FailedCall) -> str:
 
 def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[InvalidItem]:
     """Yield the violations with positions in the caller's list."""
-    is_divisible = max(call.num_inputs, call.num_documents) > 1
     for violation in violations:
         if match := _INPUT_FIELD.fullmatch(violation.field):
             index, field = int(match[2]), match[3] or match[1] or "input"
@@ -198,7 +202,7 @@ def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[Inva
                 field = _DOCUMENT.sub(lambda found: f"documents[{int(found[1]) + call.first_document}]", field)
             yield InvalidItem(call.first + index, field, violation.description)
         else:
-            hint = "; lower `batch_size`" if is_divisible and violation.field in ALL_INPUTS else ""
+            hint = "; lower `batch_size`" if call.num_parts > 1 and violation.field in ALL_INPUTS else ""
             yield InvalidItem(None, violation.field, violation.description + hint)
 
 

@@ -19,9 +19,12 @@ def check_target(target: Any) -> None:
     """Check a target.
 
     Raises:
+        TypeError: if it is no string.
         ValueError: for an empty target, the URL of another protocol, and an invalid port.
     """
-    if not isinstance(target, str) or not target.strip():
+    if not isinstance(target, str):
+        raise TypeError(f"`target` must be a string, `host:port`: `{target!r}`")
+    if not target.strip():
         raise ValueError(f"a target must be `host:port`: `{target}`")
     if (found := _SCHEME.match(target)) and found[1].lower() not in _RESOLVERS:
         address = target[found.end() :].partition("/")[0] or "host"

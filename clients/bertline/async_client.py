@@ -44,7 +44,7 @@ from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, he
 from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
 from bertline._inputs import read_flag, read_timeout
 from bertline._status import may_be_unhealthy
-from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError
+from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError, TimedOut
 from bertline.results import (
     Answer,
     Choice,
@@ -399,12 +399,15 @@ class AsyncClient:
             task.add_done_callback(self._sending.discard)
 
     async def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
+        error: Exception = ServerError(CLOSED)  # of calls that stay unanswered because this task was cancelled
         try:
             if waiting := [member for member in members if not member.waiter.done()]:
                 await self._send_together(waiting)
+        except Exception as unexpected:
+            error = unexpected
         finally:
             for member in members:
-                _fail(member, ServerError(CLOSED))  # unanswered only if this task was cancelled
+                _fail(member, error)
             self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
@@ -425,8 +428,10 @@ class AsyncClient:
     async def _send_alone(self, member: Member) -> None:
         try:
             await self._send(member.call, member.replies, max(0.0, member.left_s))
-        except BertlineError as error:
+        except TimedOut as error:
             _fail(member, self._connection.own_error(error, member.timeout))
+        except Exception as error:
+            _fail(member, error)
         else:
             _succeed(member)
 
@@ -528,7 +533,7 @@ def _succeed(member: Member) -> None:
         member.waiter.set_result(None)
 
 
-def _fail(member: Member, error: BertlineError) -> None:
+def _fail(member: Member, error: Exception) -> None:
     if not member.waiter.done():
         member.waiter.set_exception(error)
 

@@ -37,7 +37,8 @@ from bertline.client import Client
 from bertline.commands import rows
 from bertline.commands.bench import bench
 from bertline.commands.credentials import connect, set_credentials
-from bertline.commands.options import TARGET, JobCommand, ModelName, Target, Timeout, job_command
+from bertline.commands.filled_options import Command, Group
+from bertline.commands.options import TARGET, JobCommand, Target, Timeout, job_command, model_option
 from bertline.commands.serve import ANY_FLAGS, serve
 from bertline.errors import BertlineError
 from bertline.jobs.ray_pool import RayFailed
@@ -48,6 +49,7 @@ from bertline.results import Model
 _UsageError: Any = typer.BadParameter.__base__  # click's or typer's own, depending on the version of typer
 
 app = typer.Typer(
+    cls=Group,
     help="Send texts to a Bertline server. Results are JSON, one line for each input. The options below come before "
     "the command, all others after it: bertline models --target HOST:PORT",
     add_completion=False,
@@ -110,11 +112,11 @@ for command in (
     rows.zero_shot,
 ):
     app.command(cls=JobCommand)(job_command(command))
-app.command()(bench)
+app.command(cls=Command)(bench)
 app.command(context_settings=ANY_FLAGS, add_help_option=False)(serve)
 
 
-@app.command()
+@app.command(cls=Command)
 def models(
     target: Target = TARGET,
     timeout: Timeout = 30.0,
@@ -131,8 +133,12 @@ def models(
             stream.write(json_line(_model_row(model)) if as_json else f"{_model_line(model)}\n".encode())
 
 
-@app.command()
-def health(target: Target = TARGET, model: ModelName = "", timeout: Timeout = 5.0) -> None:
+@app.command(cls=Command)
+def health(
+    target: Target = TARGET,
+    model: Annotated[str, model_option("the server as a whole")] = "",
+    timeout: Timeout = 5.0,
+) -> None:
     """Check a server or model; exit code 1 if it is not ready."""
     name, _, version = model.partition("/")
     if version and not name:

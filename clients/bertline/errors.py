@@ -5,7 +5,7 @@ BertlineError
 ├── TimedOut           no reply within the timeout
 ├── InvalidInput       an input is invalid; `items` says which and why
 ├── ModelNotFound      the model or version is not loaded
-├── Overloaded         the queue of the server is full
+├── Overloaded         the server is full, or the request too large
 ├── Unauthenticated    the server requires credentials
 ├── PermissionDenied   the credentials do not allow this
 └── ServerError        any other failure of the server
@@ -14,7 +14,8 @@ BertlineError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 class BertlineError(Exception):
@@ -48,30 +49,46 @@ class InvalidItem:
         return f"{place}: {self.reason}"
 
 
-class InvalidInput(BertlineError):
-    """Input is invalid for the server, or cannot be encoded as UTF-8."""
+class _ItemsError(Exception):
+    """Error that names inputs of a call, or fields of it."""
 
-    def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
+    def __init__(self, message: str, items: Sequence[InvalidItem] = (), num_items: int = 0) -> None:
         super().__init__(message)
         self.items = list(items)
-        """Invalid inputs and fields of the first request that was refused; only the first ones if there are very many.
-        Empty if the server names none."""
+        self.num_items = max(len(self.items), num_items)
+        """Number of problems; above the length of `items` if those are only the first ones."""
 
     @classmethod
-    def of(cls, items: Sequence[InvalidItem], num_items: int = 0) -> InvalidInput:
+    def of(cls, items: Sequence[InvalidItem], num_items: int = 0) -> Self:
         """Return an error whose message names the first three items and counts the others.
 
         Args:
-            items: invalid inputs or fields.
+            items: inputs or fields.
             num_items: total number, if `items` are only the first ones.
         """
-        return cls(_listed(items, num_items), items)
+        named = items[:3]
+        num_more = max(len(items), num_items) - len(named)
+        message = "; ".join(map(str, named)) + (f" (and {num_more} more)" if num_more > 0 else "")
+        return cls(message, items, num_items)
+
+    def shifted(self, first: int) -> Self:
+        """Return the error of a part of a list, with positions in the whole list.
+
+        Args:
+            first: position of the part in the list.
+        """
+        if not (first and self.items):
+            return self
+        moved = [item if item.index is None else replace(item, index=item.index + first) for item in self.items]
+        return self.of(moved, self.num_items)
 
 
-def _listed(items: Sequence[InvalidItem], num_items: int = 0) -> str:
-    named = items[:3]
-    num_more = max(len(items), num_items) - len(named)
-    return "; ".join(map(str, named)) + (f" (and {num_more} more)" if num_more > 0 else "")
+class InvalidInput(_ItemsError, BertlineError):
+    """Input is invalid for the server, or cannot be encoded as UTF-8."""
+
+    items: list[InvalidItem]
+    """Invalid inputs and fields of the first request that was refused; only the first ones if there are very many.
+    Empty if the server names none."""
 
 
 class ModelNotFound(BertlineError):
@@ -79,7 +96,10 @@ class ModelNotFound(BertlineError):
 
 
 class Overloaded(BertlineError):
-    """Queue of the server is full. Nothing was computed."""
+    """Queue or memory of the server is full, or the request is too large.
+
+    Nothing was computed, unless the reply found no memory.
+    """
 
     is_final = False
     """True if trying again does not help: the request is too large for the server."""
@@ -93,16 +113,9 @@ class PermissionDenied(BertlineError):
     """Credentials do not allow this."""
 
 
-class ServerError(BertlineError):
+class ServerError(_ItemsError, BertlineError):
     """Failure of the server, an invalid reply, or a client that was closed before the reply came."""
 
-    def __init__(self, message: str, items: Sequence[InvalidItem] = ()) -> None:
-        super().__init__(message)
-        self.items = list(items)
-        """Inputs for which the model returns no finite numbers, of the first request with such inputs. The call
-        succeeds without them. Empty for other errors."""
-
-    @classmethod
-    def of(cls, items: Sequence[InvalidItem]) -> ServerError:
-        """Return an error whose message names the first three items and counts the others."""
-        return cls(_listed(items), items)
+    items: list[InvalidItem]
+    """Inputs for which the model returns no finite numbers, of the first request with such inputs; only the first ones
+    if there are very many. The call succeeds without them. Empty for other errors."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bertline._inputs import read_count
+
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
@@ -269,13 +271,17 @@ class Model:
             dimensions: `dimensions` of the request; None for all.
 
         Raises:
-            ValueError: if the model has no scales.
+            ValueError: if the model has no scales, or not so many dimensions.
+            TypeError: if `dimensions` is not a whole number.
         """
         small = self.manifest.get("small_vectors")
         if not small:
             raise ValueError(f"`{self.name}/{self.version}` has no scales for int8")
-        kept = dimensions or len(small["scales"])
-        return [scale / small["lengths"][kept - 1] for scale in small["scales"][:kept]]
+        scales = small["scales"]
+        kept = read_count("dimensions", dimensions) or len(scales)
+        if kept > len(scales):
+            raise ValueError(f"`dimensions` must be at most {len(scales)}, the model's: `{dimensions}`")
+        return [scale / small["lengths"][kept - 1] for scale in scales[:kept]]
 
     @property
     def multi_label(self) -> bool:

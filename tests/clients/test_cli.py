@@ -331,6 +331,32 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
     assert "--help`" in result.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("embed", "text", "--engine", ""),
+        ("embed", "text", "--rejects", ""),
+        ("embed", "text", "--output", ""),
+        ("embed", "--input", ""),
+        ("embed", "-i", "a.txt", "-o", "out/", "--ray", ""),
+        ("embed", "text", "--model", ""),
+        ("zero-shot", "text", "--label", "a", "--label", ""),
+        ("health", "--target", ""),
+        ("bench", "--concurrency", ""),
+        ("bench", "--rate="),
+        ("bench", "--input", ""),
+        ("--tls-ca", "", "models"),
+        ("--token", "", "models"),
+    ],
+)
+def test_empty_options_are_refused(run: Run, server: FakeServer, arguments: tuple[str, ...]) -> None:
+    """An empty option is not taken as absent, and the error names it."""
+    name = next(item for item in arguments[::-1] if item.startswith("--")).rstrip("=")
+
+    assert fails(run(*arguments), f"{name} is empty; give a value, or leave the option out", code=2)
+    assert not server.calls
+
+
 def test_server_errors_are_reported_in_one_line(run: Run, server: FakeServer) -> None:
     """An unknown model or a status of the server is an error of one line with exit code 1."""
     assert fails(run("embed", "text", "--model", "other"), "model `other` does not exist (loaded: fake/1)")

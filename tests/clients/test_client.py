@@ -469,12 +469,31 @@ def test_arguments_out_of_range_are_refused(kind: Callable[..., Any], arguments:
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batch_size", 1.5), ("batch_size", None), ("num_in_flight", "4"), ("check_health", "no")],
+    [
+        ("batch_size", 1.5),
+        ("batch_size", None),
+        ("num_in_flight", "4"),
+        ("check_health", "no"),
+        ("target", None),
+        ("target", b"localhost:1"),
+    ],
 )
 def test_arguments_of_another_type_are_refused(kind: Callable[..., Any], name: str, value: Any) -> None:
     """An argument of a wrong type is refused by its name."""
     with pytest.raises(TypeError, match=f"`{name}` must be .*: `{value!r}`"):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("name", "value"), [("token", b"secret"), ("token", 5), ("credentials", "secret"), ("credentials", b"secret")]
+)
+def test_secrets_of_another_type_are_refused(kind: Callable[..., Any], name: str, value: Any) -> None:
+    """Token and credentials of a wrong type are refused by their name, and not printed."""
+    with pytest.raises(TypeError, match=f"`{name}` must be .*, not {type(value).__name__}$") as caught:
+        kind(**{name: value})
+
+    assert "secret" not in str(caught.value)
 
 
 def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:

@@ -334,6 +334,17 @@ def test_cancelled_calls_of_a_refused_request_are_not_sent_alone(server: FakeSer
     assert sizes(server) == [1, 3, 1, 1, 1]
 
 
+def test_a_fault_of_the_client_reaches_its_callers(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that is none of the client's errors reaches every call of the request."""
+    server.delay(0.1, times=1)
+    monkeypatch.setattr("bertline._coalescing.ReplyPart.of", lambda reply, part: 1 // 0)
+
+    first, *others = _in_tasks(server.target, embeds("first", "a", "b"), num_in_flight=1)
+
+    assert np.array_equal(first, [vector("first")])
+    assert [type(item) for item in others] == [ZeroDivisionError] * 2
+
+
 def test_cancelling_the_call_that_is_in_flight_sends_those_that_wait(server: FakeServer) -> None:
     """When the call that holds the lane is cancelled, those that wait leave."""
     server.delay(0.3, times=1)

@@ -70,6 +70,15 @@ def test_wrong_replies(client: Client, server: FakeServer, reply: pb.EmbedTokens
         client.embed_tokens(["text"])
 
 
+@pytest.mark.parametrize(("starts", "ends"), [([0], []), ([], [1]), ([0, 1], [1, 2])])
+def test_offsets_unlike_vectors(client: Client, server: FakeServer, starts: list[int], ends: list[int]) -> None:
+    """A reply with more or fewer offsets than vectors is refused."""
+    result = pb.TokenVectors(vectors=bytes(8), starts=starts, ends=ends)
+    server.reply("EmbedTokens", lambda request: pb.EmbedTokensReply(results=[result], dim=2))
+    with pytest.raises(ServerError, match="other numbers of offsets than of vectors"):
+        client.embed_tokens(["text"], return_offsets=True)
+
+
 def test_mistakes(client: Client) -> None:
     """Wrong arguments raise before anything is sent."""
     with pytest.raises(ValueError, match=r"unknown format: `int8` \(one of: float32, float16\)"):

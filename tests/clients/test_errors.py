@@ -166,7 +166,8 @@ def test_inputs_that_are_too_many_to_name_are_counted(server: FakeServer, embed:
     with pytest.raises(errors.InvalidInput, match=r"input 2, text: .* \(and 997 more\)$") as caught:
         embed(server.target, [""] * 1000, batch_size=1000)
 
-    assert 3 < len(caught.value.items) < 1000
+    assert 3 < len(caught.value.items) < caught.value.num_items == 1000
+    assert str(caught.value.shifted(8)).endswith("(and 997 more)")
     assert str(errors.InvalidInput.of(caught.value.items[:1], 10)).endswith("(and 9 more)")
 
 
@@ -242,28 +243,30 @@ def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.Bertl
 
 
 @pytest.mark.parametrize(
-    ("metadata", "num_inputs", "kind", "is_final"),
+    ("metadata", "call", "kind", "is_final"),
     [
-        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], 1, errors.InvalidInput, None),
-        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], 2, errors.Overloaded, True),
-        ([REQUEST_ID, NEVER, packed("REQUEST_TOO_LARGE")], 1, errors.Overloaded, True),
-        ([REQUEST_ID, packed("QUEUE_FULL")], 1, errors.Overloaded, False),
-        ([REQUEST_ID, packed("MESSAGE_TOO_LARGE", domain="example.com")], 1, errors.Overloaded, False),
-        ([REQUEST_ID, ("grpc-status-details-bin", b"\xff")], 1, errors.Overloaded, False),
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], {}, errors.InvalidInput, None),
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], {"num_inputs": 2}, errors.Overloaded, True),
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], {"num_documents": 1}, errors.InvalidInput, None),
+        ([REQUEST_ID, NEVER, packed("MESSAGE_TOO_LARGE")], {"num_documents": 64}, errors.Overloaded, True),
+        ([REQUEST_ID, NEVER, packed("REQUEST_TOO_LARGE")], {}, errors.Overloaded, True),
+        ([REQUEST_ID, packed("QUEUE_FULL")], {}, errors.Overloaded, False),
+        ([REQUEST_ID, packed("MESSAGE_TOO_LARGE", domain="example.com")], {}, errors.Overloaded, False),
+        ([REQUEST_ID, ("grpc-status-details-bin", b"\xff")], {}, errors.Overloaded, False),
         # An older server, without ErrorInfo.
-        ([REQUEST_ID, NEVER], 1, errors.Overloaded, True),
-        ([REQUEST_ID], 1, errors.Overloaded, False),
+        ([REQUEST_ID, NEVER], {}, errors.Overloaded, True),
+        ([REQUEST_ID], {}, errors.Overloaded, False),
         # gRPC itself sends no metadata. A proxy, which may limit the rate, sends its headers.
-        ([], 1, errors.InvalidInput, None),
-        ([], 2, errors.Overloaded, True),
-        ([("server", "envoy")], 1, errors.Overloaded, False),
+        ([], {}, errors.InvalidInput, None),
+        ([], {"num_inputs": 2}, errors.Overloaded, True),
+        ([("server", "envoy")], {}, errors.Overloaded, False),
     ],
 )
 def test_typed_fields_identify_requests_that_are_too_large(
-    metadata: list[tuple[str, Any]], num_inputs: int, kind: type[errors.BertlineError], is_final: bool | None
+    metadata: list[tuple[str, Any]], call: dict[str, int], kind: type[errors.BertlineError], is_final: bool | None
 ) -> None:
     """The error depends on typed fields and metadata, not on the text of the message."""
-    error = error_of("RESOURCE_EXHAUSTED", *metadata, num_inputs=num_inputs)
+    error = error_of("RESOURCE_EXHAUSTED", *metadata, **call)
 
     assert type(error) is kind
     assert getattr(error, "is_final", None) is is_final
@@ -371,6 +374,19 @@ def test_impossible_replies_are_refused(client: Client, server: FakeServer, repl
     server.reply("Embed", lambda request: reply)
     with pytest.raises(errors.ServerError, match=message):
         client.embed(["a", "b"])
+
+
+def test_vectors_of_several_lengths_are_refused(client: Client, server: FakeServer) -> None:
+    """A call whose replies have vectors of different lengths, as its model was replaced meanwhile, raises an error."""
+    lengths = iter([1, 2])
+
+    def reply(request: pb.EmbedRequest) -> pb.EmbedReply:
+        dim = next(lengths)
+        return pb.EmbedReply(dim=dim, vectors=bytes(4 * dim * len(request.texts)))
+
+    server.reply("Embed", reply)
+    with pytest.raises(errors.ServerError, match="vectors of lengths 1 and 2: the model was replaced"):
+        client.embed(["a"] * 8)
 
 
 @contextmanager

@@ -57,6 +57,32 @@ def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Pa
     assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
 
 
+def test_small_batches_are_in_flight_as_often_as_large_ones(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """Batches that the client could send together are requests of their own, as many at a time as --in-flight says."""
+    server.delay(0.1)
+    rows = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts(64)])
+    run("embed", "-i", rows, "-o", str(tmp_path / "out.npy"), "--batch-size", "4", "--in-flight", "8")
+
+    assert [len(request.texts) for request in received(server)] == [4] * 16
+    assert server.max_in_flight == 8
+
+
+@pytest.mark.parametrize("source", ["file", "arguments"])
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_documents_of_a_row_keep_to_the_limit(
+    run: Run, server: FakeServer, tmp_path: Path, source: str, in_flight: int
+) -> None:
+    """A row whose documents fill many requests has no more of them in flight than --in-flight says."""
+    server.delay(0.02)
+    row = write_jsonl(tmp_path / "in.jsonl", [{"query": "owl", "documents": texts(64)}])
+    rows = ["-i", row] if source == "file" else ["owl", *texts(64)]
+    result = run("rerank", *rows, "--batch-size", "8", "--in-flight", str(in_flight))
+
+    assert [len(row["ranking"]) for row in result.rows] == [64]
+    assert [len(request.inputs[0].documents) for request in received(server, "Rerank")] == [8] * 8
+    assert server.max_in_flight == (1 if source == "file" else in_flight)
+
+
 def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
     """Parquet columns keep their types, between row number and vectors of a fixed size."""
     given = texts(3000)

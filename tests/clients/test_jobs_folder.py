@@ -243,7 +243,7 @@ def test_the_folder_of_rejected_rows_must_exist(run: Run, server: FakeServer) ->
     assert server.calls == []
 
 
-@pytest.mark.parametrize(("model", "code"), [("", 0), ("none", 1)])
+@pytest.mark.parametrize(("model", "code"), [("fake", 0), ("none", 1)])
 def test_the_lock_is_closed_before_its_folder_goes(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int
 ) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,19 +18,26 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, Usage, errors, testing
+from bertline._models import model_of_task
+from bertline._replies import read_model_info
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import ANSWERS
-from bertline.testing._models import TASKS
+from bertline.testing._faults import Refusal
+from bertline.testing._models import TASKS, choose_model
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import (
     ExpiredError,
     InvalidRequestError,
     ModelNotFoundError,
     QueueFullError,
+    ServingError,
     UnavailableError,
 )
+from serving.core.models import Models, Version
 from serving.grpc_api.status import status_of
 from tests.clients.test_client import METHODS as ALL_METHODS
 from tests.clients.wire.plain import plain
@@ -289,6 +297,37 @@ def test_versions_are_chosen_as_by_a_real_server(targets: tuple[str, str]) -> No
     for target in targets:
         with Client(target) as client:
             assert client.model("embedder").version == "10"
+
+
+TASK_OF_VERSION = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["1", "9", "10"])), st.sampled_from(["embedding", "regression"])
+)
+
+
+@given(loaded=TASK_OF_VERSION, name=st.sampled_from(["", "a"]), version=st.sampled_from(["", "9"]))
+@example({("a", "1"): "regression", ("a", "2"): "embedding"}, "", "")
+@example({("a", "1"): "embedding", ("a", "2"): "regression", ("b", "1"): "embedding"}, "", "")
+def test_all_choose_the_same_model(loaded: dict[tuple[str, str], str], name: str, version: str) -> None:
+    """Client and fake choose the model that the server chooses, or none as it."""
+    fakes = [FakeModel(name=key[0], version=key[1], task=task) for key, task in loaded.items()]
+    stubs: list[Any] = [SimpleNamespace(task=SimpleNamespace(name=fake.task), manifest=fake) for fake in fakes]
+    versions = [Version(fake.name, fake.version, stub) for fake, stub in zip(fakes, stubs, strict=True)]
+    infos = [read_model_info(fake.info) for fake in fakes]
+
+    of_server = _ref(lambda: Models(versions).find(name, version, "embedding").manifest)
+    of_client = _ref(lambda: model_of_task(infos, "embedding", name, version))
+    of_fake = _ref(lambda: choose_model(fakes, "Embed", pb.ModelRef(name=name, version=version)))
+
+    assert of_client == of_fake == of_server
+
+
+def _ref(choose: Callable[[], Any]) -> str:
+    """Return the chosen model; empty if there is none."""
+    try:
+        found = choose()
+    except (errors.ModelNotFound, Refusal, ServingError):
+        return ""
+    return f"{found.name}/{found.version}"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bertline.bench import run
 from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
 from bertline.commands.credentials import credentials
-from bertline.commands.options import TARGET, ModelName, Target, Timeout
+from bertline.commands.options import TARGET, Target, Timeout, model_option
 from bertline.jobs.read.sources import Format
 from bertline.jobs.write import json_line, standard_output
 
@@ -33,7 +33,7 @@ class ArrivalsName(StrEnum):
 
 def bench(
     target: Target = TARGET,
-    model: ModelName = "",
+    model: Annotated[str, model_option("the only loaded model, of any task")] = "",
     concurrency: Annotated[
         str | None,
         typer.Option(metavar="N[,N...]", help="Number of concurrent calls; one run for each number. Default: 8."),

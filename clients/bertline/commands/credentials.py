@@ -17,12 +17,9 @@ def set_credentials(token: str | None, tls_ca: str | None, tls_cert: str | None,
     """Set the credentials of the process.
 
     Raises:
-        typer.BadParameter: when an option is empty, or lacks another one that it needs.
+        typer.BadParameter: when an option lacks another one that it needs.
     """
     global _credentials
-    for name, path in (("--tls-ca", tls_ca), ("--tls-cert", tls_cert), ("--tls-key", tls_key)):
-        if path == "":  # would turn TLS off
-            raise typer.BadParameter(f"{name} is empty; name a file, or leave the option out")
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key need each other")
     if tls_cert and not tls_ca:

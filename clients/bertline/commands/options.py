@@ -13,10 +13,10 @@ from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
 import typer
-import typer.core
 
 from bertline._inputs import MAX_COUNT
 from bertline.commands.credentials import connect, credentials
+from bertline.commands.filled_options import Command
 from bertline.jobs.directory import Totals
 from bertline.jobs.operations import Operation
 from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
@@ -40,16 +40,19 @@ Target = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time limit of one request, in seconds.")]
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="NAME[/VERSION]",
-        help="Model to use, NAME or NAME/VERSION. Default: the only loaded model of the task.",
-        show_default=False,
-    ),
-]
+
+
+def model_option(default: str) -> Any:
+    """Return the option `--model`.
+
+    Args:
+        default: what is used without the option, for its help.
+    """
+    help = f"Model to use, NAME or NAME/VERSION. Default: {default}."
+    return typer.Option("--model", "-m", metavar="NAME[/VERSION]", help=help, show_default=False)
+
+
+ModelOfTask = Annotated[str, model_option("the only loaded model of the task")]
 TopK = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
 
 
@@ -129,7 +132,7 @@ class JobOptions:
         str | None,
         typer.Option(metavar="FOLDER", help="Serve this folder of models for the job. Replaces --target."),
     ] = None
-    model: ModelName = ""
+    model: ModelOfTask = ""
     timeout: Timeout = 30.0
     truncate: Annotated[
         bool | None,
@@ -193,8 +196,6 @@ class JobOptions:
         self, operation: Operation, rows: list[dict[str, Any]] | None, options: Mapping[str, Any], dtype: str
     ) -> JobSpec:
         name, _, version = self.model.partition("/")
-        if self.output == "":
-            raise typer.BadParameter("--output is empty; name a file, or leave the option out for standard output")
         if self.ray and not (self.output and self.inputs and "-" not in self.inputs):
             raise typer.BadParameter("--ray needs --input with files, and --output")
         with connect(TARGET if self.engine else self.target, self.timeout):
@@ -289,7 +290,7 @@ def _print_error(message: str) -> None:
     print(f"bertline: {message}", file=sys.stderr)
 
 
-class JobCommand(typer.core.TyperCommand):
+class JobCommand(Command):
     """Command that processes rows: accepts `--columns.NAME COLUMN`, and asks about texts that name a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from bertline._inputs import read_count
 from bertline._models import model_of_task
 from bertline.client import Client
-from bertline.errors import InvalidInput, InvalidItem, ModelNotFound
+from bertline.errors import InvalidInput, ModelNotFound, ServerError
 
 _STEP = 1024
 """Texts between two updates of the progress bar, if no batch size is given."""
@@ -55,14 +55,8 @@ def _pinned(client: Client, texts: list[str], options: Mapping[str, Any]) -> dic
 def _embed(client: Client, texts: list[str], first: int, step: int, options: Mapping[str, Any]) -> np.ndarray:
     try:
         return client.embed(texts[first : first + step], **options)
-    except InvalidInput as error:
-        if not (first and error.items):
-            raise
-        raise InvalidInput.of([_with_offset(item, first) for item in error.items]) from error
-
-
-def _with_offset(item: InvalidItem, first: int) -> InvalidItem:
-    return item if item.index is None else InvalidItem(item.index + first, item.field, item.reason)
+    except (InvalidInput, ServerError) as error:
+        raise error.shifted(first) from error.__cause__
 
 
 def _step_starts(num_texts: int, step: int, show_progress: bool) -> Iterator[int]:

@@ -130,13 +130,19 @@ class JobSpec:
 
     @contextmanager
     def connected(self) -> Iterator[Client]:
-        """Connect to the server; with `engine`, start one first and stop it afterwards."""
+        """Connect to the server; with `engine`, start one first and stop it afterwards.
+
+        Each batch of the job is a call, several of which are in flight, so the client sends the requests of a call one
+        after the other. Only a job that is a single batch leaves their number to the client.
+        """
         with engine(self.engine) if self.engine else _no_engine(self.target) as target:
             credentials = Credentials() if self.engine else self.credentials
             with Client(
                 target,
                 timeout=self.timeout_s,
                 batch_size=self.batch_size,
+                num_in_flight=self.num_in_flight if self.fits_one_request else 1,
+                coalesce=False,
                 credentials=credentials.for_channel(),
                 token=credentials.token,
                 priority="bulk",

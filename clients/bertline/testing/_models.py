@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertline._models import can_rerank, can_zero_shot
+from bertline._models import can_rerank, can_zero_shot, highest_versions
 from bertline._replies import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
@@ -165,12 +165,12 @@ def _fits(model: FakeModel, method: str, *, is_named: bool) -> bool:
 
 def _only_name(models: Sequence[FakeModel], method: str) -> str:
     task, loaded = _task(method), [model for model in models if model.serves]
-    names = {model.name for model in loaded if _fits(model, method, is_named=False)}
-    if len(names) == 1:
-        return names.pop()
-    if names:
+    found = [model for model in highest_versions(loaded) if _fits(model, method, is_named=False)]
+    if len(found) == 1:
+        return found[0].name
+    if found:
         of_task = f" for the task `{task}`" if task else ""
-        raise Refusal("INVALID_ARGUMENT", f"several models are loaded{of_task}; name one: {_listing(loaded)}")
+        raise Refusal("INVALID_ARGUMENT", f"several models are loaded{of_task}; name one: {_listing(found)}")
     _refuse_loading(models)
     if not loaded:
         raise Refusal("NOT_FOUND", "no model is loaded")

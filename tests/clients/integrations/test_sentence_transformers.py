@@ -7,11 +7,11 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SimilarityFunction, util
 
-from bertline import InvalidInput, ModelNotFound
+from bertline import InvalidInput, ModelNotFound, ServerError
 from bertline.integrations.sentence_transformers import Encoder
 from bertline.testing import FakeModel
 from bertline.testing import vector as fake_vector
-from bertline.v1.encoder_pb2 import ModelRef
+from bertline.v1.encoder_pb2 import EmbedReply, ModelRef
 from tests.clients.integrations.conftest import MAX_SEQ_LENGTH, TEXTS
 
 
@@ -219,6 +219,20 @@ def test_long_texts_can_be_refused(served_client):
 
     with pytest.raises(InvalidInput, match=r"^input 4, text: ") as caught:
         encoder.encode(TEXTS, batch_size=2)
+
+    assert [item.index for item in caught.value.items] == [4]
+
+
+def test_texts_without_a_vector_are_named(server, client):
+    """A vector that is not finite raises ServerError with the text's position in the whole list."""
+
+    def spoilt(request):
+        numbers = np.array([np.nan if text == "nan" else 1 for text in request.texts], "<f4")
+        return EmbedReply(model=ModelRef(name="fake", version="1"), dim=1, vectors=numbers.tobytes())
+
+    server.reply("Embed", spoilt)
+    with pytest.raises(ServerError, match=r"^input 4, reply: the vector is not finite$") as caught:
+        Encoder(client).encode(["a", "b", "c", "d", "nan"], batch_size=3)
 
     assert [item.index for item in caught.value.items] == [4]
 

@@ -96,6 +96,9 @@ def test_client(unit):
         scales = client.model("embedder").int8_scales()
         with pytest.raises(ValueError, match="`bare/1` has no scales for int8"):
             client.model("bare").int8_scales()
+        for dimensions, message in ((-1, "at least 1: `-1`"), (0, "at least 1: `0`"), (13, "at most 12, .*: `13`")):
+            with pytest.raises(ValueError, match=f"`dimensions` must be {message}"):
+                client.model("embedder").int8_scales(dimensions)
         with pytest.raises(InvalidInput, match="has no scales for int8"):
             client.embed(["the"], format="int8", model="bare", normalize=True)
         with pytest.raises(ValueError, match=r"unknown format: `uint8` \(one of: float32, float16, int8, binary\)"):
