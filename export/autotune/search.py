@@ -17,7 +17,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from export.autotune.timing import Timer, timed
+from export.autotune.timing import BUSY, Timer, fitted_seconds, race, slowdown
 from export.autotune.workload import Workload
 from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
@@ -275,7 +275,10 @@ def _race(
     """
     rounds = max(min(MIN_ROUNDS, int(SLOW_S / timer.pass_s)), SLOW_ROUNDS, int(min_s / timer.pass_s))
     with reporter.bar(name.replace("_", " "), unit="round", total=rounds) as bar:
-        return timed(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
+        times = race(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
+    if name == FINALISTS and (slower := slowdown(times)) > BUSY:
+        reporter.say(f"note: this machine was busy ({slower:.0%} slower than at its best); tune again when it is quiet")
+    return fitted_seconds(times)
 
 
 def _trials(timer: Timer, name: str, seconds: Mapping[Any, float], reporter: Reporter) -> list[Trial]:

@@ -31,6 +31,8 @@ ERROR, NUM_FITS = 0.1, 30
 QUIET, SLOWNESS, MAX_SLOWNESS = 0.1, 0.05, 0.5
 """Fraction of the rounds that are taken as quiet; how much slower a round is that counts half; slowness that counts no
 more, so that each round counts at least a hundredth."""
+BUSY = 0.1
+"""Mean slowdown of rounds, beside the fastest tenth, from which other work disturbs a race; 3 to 6% on quiet cores."""
 CAUTION = 2
 """How much the limit for candidates that drop out is raised after the first round; after n, by the n-th part of it."""
 MIN_BATCHES = 1
@@ -106,6 +108,18 @@ def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
     Args:
         times: seconds by round; fewer for candidates that dropped out.
     """
+    candidates, rounds = _fit(times)
+    return dict(zip(times, np.exp(candidates + np.median(rounds)).tolist(), strict=True))
+
+
+def slowdown(times: Mapping[KeyT, Sequence[float]]) -> float:
+    """Return how much longer a round took than the fastest tenth, on average: 0.1 for a tenth longer."""
+    _, rounds = _fit(times)
+    return float(np.exp(rounds - np.quantile(rounds, QUIET)).mean() - 1)
+
+
+def _fit(times: Mapping[KeyT, Sequence[float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logarithms of the seconds of each candidate, relative to a round, and of each round."""
     num_rounds = max(map(len, times.values()))
     is_known = np.array([[number < len(seconds) for number in range(num_rounds)] for seconds in times.values()])
     logs = np.full(is_known.shape, np.nan)
@@ -120,16 +134,7 @@ def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
         weights = is_known / (1 + errors**2) ** 2 / (1 + slowness**2)
         rounds = (weights * (logs - candidates[:, None])).sum(0) / weights.sum(0)
         candidates = (weights * (logs - rounds)).sum(1) / weights.sum(1)
-    return dict(zip(times, np.exp(candidates + np.median(rounds)).tolist(), strict=True))
-
-
-def timed(candidates: Mapping[KeyT, Callable[[int], float]], rounds: int, **options: Any) -> dict[KeyT, float]:
-    """Race candidates and return the seconds of each.
-
-    Args:
-        options: as for `race`.
-    """
-    return fitted_seconds(race(candidates, rounds, **options))
+    return candidates, rounds
 
 
 class Timer:
@@ -186,7 +191,7 @@ class Timer:
         Args:
             options: as for `race`.
         """
-        return timed({item: partial(self.seconds, item) for item in configurations}, rounds, **options)
+        return fitted_seconds(race({item: partial(self.seconds, item) for item in configurations}, rounds, **options))
 
     def close_sessions(self, *, keep: Iterable[Configuration] = ()) -> None:
         """Close all sessions except those of some configurations."""

@@ -87,6 +87,24 @@ def test_fastest_configuration_is_chosen(network, monkeypatch):
     assert lines[-1] == "precision: dynamic int8 100%, fp32 25%"
 
 
+@pytest.mark.parametrize("busy", [0.0, 0.5])
+def test_a_busy_machine_is_noted(network, monkeypatch, busy):
+    """A line says that other work disturbed the final race; noise of a quiet machine is not mentioned."""
+    rng, lines = np.random.default_rng(0), []
+    monkeypatch.setattr(
+        "export.autotune.timing.Timer.seconds",
+        lambda self, configuration, number=0, precision=None: (
+            (0.1 if number % 4 < 2 else 0.1 + 0.1 * busy) * rng.normal(1, 0.03)
+        ),
+    )
+
+    autotune(network, GraphPrecision(), Workload((5, 9), 65), num_cores=2, reporter=Reporter(lines.append))
+
+    noted = [line for line in lines if line.startswith("note: this machine was busy (")]
+    assert len(noted) == (busy > 0)
+    assert all("tune again when it is quiet" in line for line in noted)
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 def test_large_networks_race_in_heats(is_large, network, monkeypatch):
     """Few sessions are alive at a time, and all candidates are compared with the fastest, whichever heat it was in."""
