@@ -321,7 +321,7 @@ def check_final_graph(
 
 
 def judged_floats(decision: Decision, target: Target, *, evaluator: Evaluator, limits: QualityLimits) -> Target:
-    """Return a target that also races bf16 between int8 products, where the CPU computes it and quality allows it.
+    """Return a target that also times bf16 between int8 matrix products, if the CPU does it and quality allows it.
 
     Its graph must be within the limits, and agree with PyTorch nearly as often as the same graph in fp32: a score can
     stay the same while many predictions change.

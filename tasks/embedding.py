@@ -144,7 +144,7 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         vector = vector[: self.dimensions or None]
         if not self.settings.normalize:
             return vector
-        # as np.linalg.norm, which hands the interpreter lock to other threads, also for a vector this short
+        # the number of np.linalg.norm, which releases the interpreter lock even for a short vector
         return vector / max(float(np.sqrt(vector @ vector)), 1e-12)
 
     def to_bytes(self, vector: np.ndarray) -> bytes:

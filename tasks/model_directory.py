@@ -155,7 +155,7 @@ def model_folders(models: str | Path) -> list[Path]:
     """
     models = Path(models)
     if not models.is_dir():
-        what = "it is a file" if Path(models).is_file() else "export a model into it first"
+        what = "it is a file; give the folder of models" if models.is_file() else "export a model into it first"
         raise ValueError(f"no directory of models: `{models}`; {what}")
     return sorted(item for item in models.iterdir() if _NAME.fullmatch(item.name))
 

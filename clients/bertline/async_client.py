@@ -8,6 +8,7 @@ async with AsyncClient("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Awaitable, Hashable, Iterable, Sequence
 from itertools import islice
@@ -399,15 +400,15 @@ class AsyncClient:
             task.add_done_callback(self._sending.discard)
 
     async def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
-        error: Exception = ServerError(CLOSED)  # of calls that stay unanswered because this task was cancelled
+        error: Exception | None = None
         try:
             if waiting := [member for member in members if not member.waiter.done()]:
                 await self._send_together(waiting)
         except Exception as unexpected:
             error = unexpected
         finally:
-            for member in members:
-                _fail(member, error)
+            for member in members:  # those that stay unanswered; without an error, as this task was cancelled
+                _fail(member, copy.copy(error) if error else ServerError(CLOSED))
             self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:

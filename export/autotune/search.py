@@ -151,8 +151,8 @@ def autotune(
             for item in (precision, *compare_with)
         }
         try:
-            seconds = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
-            trials += _trials(timer, PRECISION, seconds, reporter)
+            times = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
+            trials += _trials(timer, PRECISION, fitted_seconds(times), reporter)
         except (ValueError, RuntimeError) as error:  # only the report needs this race
             reporter.say(f"not compared with {', '.join(item.name for item in compare_with)}: {first_line(error)}")
     if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
@@ -214,8 +214,8 @@ def compare_precisions(
     for network, precision in graphs:
         timer.add(network, precision)
     passes = {precision.name: partial(timer.seconds, configuration, precision=precision) for _, precision in graphs}
-    seconds = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
-    return {trial.value: 1 / trial.ratio for trial in _trials(timer, PRECISION, seconds, reporter)}
+    times = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
+    return {trial.value: 1 / trial.ratio for trial in _trials(timer, PRECISION, fitted_seconds(times), reporter)}
 
 
 def all_configurations(target: Target, precision: GraphPrecision, num_cores: int) -> list[Configuration]:
@@ -242,7 +242,7 @@ def _race_configurations(
     timer: Timer, name: str, configurations: Mapping[Any, Configuration], reporter: Reporter, *, min_s: float
 ) -> list[Trial]:
     """Race configurations by value, in heats if their sessions take much memory, and report the results."""
-    waiting, seconds = dict(configurations), dict[Any, float]()
+    waiting, seconds, slower = dict(configurations), dict[Any, float](), 0.0
     size = HEAT if timer.is_large else len(waiting)
     while waiting:
         heat = {value: waiting.pop(value) for value in [*waiting][: size - bool(seconds)]}
@@ -251,9 +251,12 @@ def _race_configurations(
             timer.close_sessions(keep=[configurations[leader]])
             heat[leader] = configurations[leader]
         passes = {value: partial(timer.seconds, configuration) for value, configuration in heat.items()}
-        found = _race(timer, name, passes, reporter, min_s=min_s)
+        times = _race(timer, name, passes, reporter, min_s=min_s)
+        found, slower = fitted_seconds(times), max(slower, slowdown(times))
         drift = seconds[leader] / found[leader] if seconds else 1.0
         seconds |= {value: taken * drift for value, taken in found.items()}
+    if name == FINALISTS and slower > BUSY:
+        reporter.say(f"note: this machine was busy ({slower:.0%} slower than at its best); tune again when it is quiet")
     return _trials(timer, name, {value: seconds[value] for value in configurations}, reporter)
 
 
@@ -265,8 +268,8 @@ def _race(
     *,
     min_s: float,
     max_slowdown: float = MAX_SLOWDOWN,
-) -> dict[Any, float]:
-    """Race candidates and return the seconds of each.
+) -> dict[Any, list[float]]:
+    """Race candidates and return the seconds of each by round.
 
     Args:
         passes: measurement of each value in a round, by the number of the round.
@@ -275,10 +278,7 @@ def _race(
     """
     rounds = max(min(MIN_ROUNDS, int(SLOW_S / timer.pass_s)), SLOW_ROUNDS, int(min_s / timer.pass_s))
     with reporter.bar(name.replace("_", " "), unit="round", total=rounds) as bar:
-        times = race(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
-    if name == FINALISTS and (slower := slowdown(times)) > BUSY:
-        reporter.say(f"note: this machine was busy ({slower:.0%} slower than at its best); tune again when it is quiet")
-    return fitted_seconds(times)
+        return race(passes, rounds, max_slowdown=max_slowdown, progress=bar.update)
 
 
 def _trials(timer: Timer, name: str, seconds: Mapping[Any, float], reporter: Reporter) -> list[Trial]:

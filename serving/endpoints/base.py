@@ -185,5 +185,5 @@ def raise_violations(violations: Iterable[Violation]) -> None:
 
 
 def text_pair(item: pb.TextInput) -> str | None:
-    """Return the second text of a pair; None if there is none. It may be empty."""
+    """Return the second text of a pair; None if there is none. An empty one is refused when it is encoded."""
     return item.text_pair if item.HasField("text_pair") else None

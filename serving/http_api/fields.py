@@ -116,7 +116,7 @@ def named_as(names: Mapping[str, str]) -> Iterator[None]:
             raise
         raise InvalidRequestError(violations=[_renamed(item, names) for item in error.violations]) from None
     except UnusableOutputError as error:
-        raise UnusableOutputError(*[_renamed(item, names) for item in error.violations]) from None
+        raise UnusableOutputError(_renamed(error.violations[0], names)) from None
 
 
 def _renamed(violation: Violation, names: Mapping[str, str]) -> Violation:

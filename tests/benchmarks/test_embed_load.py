@@ -39,7 +39,7 @@ def run(tmp_path):
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:
-            return client.run(EmbedLoad(target=f"127.0.0.1:{port}", texts=texts, seconds=0.3))
+            return client.run(EmbedLoad(target=f"127.0.0.1:{port}", texts=texts, seconds=1.0))
         finally:
             server.stop(0)
 

@@ -73,7 +73,7 @@ def test_documents_of_a_row_keep_to_the_limit(
     run: Run, server: FakeServer, tmp_path: Path, source: str, in_flight: int
 ) -> None:
     """A row whose documents fill many requests has no more of them in flight than --in-flight says."""
-    server.delay(0.02)
+    server.delay(0.1)
     row = write_jsonl(tmp_path / "in.jsonl", [{"query": "owl", "documents": texts(64)}])
     rows = ["-i", row] if source == "file" else ["owl", *texts(64)]
     result = run("rerank", *rows, "--batch-size", "8", "--in-flight", str(in_flight))

@@ -208,6 +208,16 @@ def test_named_columns_must_exist(run: Run, server: FakeServer, tmp_path: Path) 
     assert [item.text_pair for item in received(server, "Classify")[0].inputs] == ["b", ""]
 
 
+def test_rows_with_and_without_a_pair(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """An empty cell of the pair is no pair, as in training: the row is a single text."""
+    path = tmp_path / "in.tsv"
+    path.write_text("text\ttext_pair\none\ttwo\nthree\t\nfour\t \n")
+    result = run("classify", "-i", str(path))
+
+    assert (result.code, len(result.rows)) == (0, 3)
+    assert [item.HasField("text_pair") for item in received(server, "Classify")[0].inputs] == [True, False, False]
+
+
 @pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
 def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
     """A job refuses vectors of several lengths."""

@@ -37,10 +37,11 @@ class RecordedVectors:
 
     def record(self) -> dict[str, str]:
         """Return name and digest, for the task card of the student."""
-        return {"name": self._names, "sha256": self.sha256, "licence": ""}
+        return {"name": self.name, "sha256": self.sha256, "licence": ""}
 
     @property
-    def _names(self) -> str:
+    def name(self) -> str:
+        """Names of the files."""
         return ", ".join(path.name for path in self.paths)
 
     def rows_of(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
@@ -63,7 +64,7 @@ class RecordedVectors:
         missing = [text for text in texts if text not in rows]
         if missing:
             raise ValueError(
-                f"{len(missing):,} of {len(texts):,} training texts have no vector in `{self._names}`, the first: "
+                f"{len(missing):,} of {len(texts):,} training texts have no vector in `{self.name}`, the first: "
                 f"`{missing[0][:60]}`; record the vectors of the same texts, whole, or leave out --train"
             )
         return np.array([rows[text] for text in texts])

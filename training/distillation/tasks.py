@@ -62,7 +62,7 @@ from training.provenance import PATH_FIELDS, Digests, input_digests, provenance,
 from training.reports.grid_report import CONTRAST_ROW
 from training.sentence_transformers import checkpoint_directory
 from training.task_card import read_task_card
-from training.weights import checkpoint_digest, network_digest
+from training.weights import network_digest
 
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
@@ -211,11 +211,19 @@ def distillation_digests(
         of_inputs: `training.provenance.input_digests`, or a cached version of it.
     """
     data = (*recipe.train, *recipe.unlabelled)
-    masked_lm = {"augment_with_sha256": checkpoint_digest(recipe.augment_with)} if recipe.augment_with else {}
+    masked_lm = _masked_lm_digests(recipe.augment_with) if recipe.augment_with else {}
     return {
         **of_inputs(recipe.checkpoint, data, recipe.dev),
         "teachers_sha256": [teacher.digest for teacher in teachers],
         **masked_lm,
+    }
+
+
+def _masked_lm_digests(checkpoint: Path) -> dict[str, str]:
+    """Return digests of everything of a masked LM that variants depend on."""
+    return {
+        "augment_with_sha256": network_digest(checkpoint),
+        "augment_with_tokenizer_sha256": load_tokenizer(checkpoint).digest,
     }
 
 
@@ -254,12 +262,7 @@ def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Ex
     """Return variants of examples without their labels; the main process makes those that are missing."""
     checkpoint = recipe.augment_with or recipe.checkpoint
     texts = list(dict.fromkeys(text for example in examples for text in (example.text, example.text_pair) if text))
-    made_from = {
-        "texts": digest_of(texts),
-        "masked_lm": network_digest(checkpoint),
-        "tokenizer": load_tokenizer(checkpoint).digest,
-        "variants": recipe.augment,
-    }
+    made_from = {"texts": digest_of(texts), "variants": recipe.augment, **_masked_lm_digests(checkpoint)}
 
     def make() -> list[list[str]]:
         return text_variants(

@@ -70,7 +70,7 @@ class FinetuneRecipe(LoopSettings):
     """Size of each direction of a BiLSTM of two layers below the head (the paper: 768); 0 for none."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
     """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4: a smaller network that starts from its
-    weights, as DistilBERT does."""
+    weights, as DistilBERT does. With --from-scratch, only their number counts."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it

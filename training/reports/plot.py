@@ -221,13 +221,19 @@ def set_fonts(figure: Figure) -> set[str]:
             missing |= lacks
     for path in sorted(findSystemFonts(), key=_preference) if missing else ():
         if found := missing & _characters(path):
-            fontManager.addfont(path)
-            family, missing = [*family, FontProperties(fname=path).get_name()], missing - found
+            family, missing = [*family, _add_font(path)], missing - found
     codes = {ord(char): char.encode("unicode_escape").decode() for char in missing}
     for text in texts:
         text.set_fontfamily(family)
         text.set_text(text.get_text().translate(codes))
     return missing
+
+
+@cache
+def _add_font(path: str) -> str:
+    """Let plots use a font, and return its name."""
+    fontManager.addfont(path)
+    return FontProperties(fname=path).get_name()
 
 
 def _preference(path: str) -> tuple[bool, bool, str]:

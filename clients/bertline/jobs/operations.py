@@ -105,7 +105,9 @@ def _has_type(value: Any, kind: str) -> bool:
 
 
 def _text_or_pair(columns: Mapping[str, Any]) -> Any:
-    return (columns["text"], columns["text_pair"]) if "text_pair" in columns else columns["text"]
+    """Return a text, or a text and its pair; a table may have both, with empty cells for no pair."""
+    pair = columns.get("text_pair")
+    return (columns["text"], pair) if pair and not (isinstance(pair, str) and pair.isspace()) else columns["text"]
 
 
 def _choice_input(columns: Mapping[str, Any]) -> Any:

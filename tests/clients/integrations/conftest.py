@@ -80,7 +80,7 @@ def served_client(served: Any) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mteb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Import MTEB with its results folder in a temporary folder, not in the home of the user."""
     with pytest.MonkeyPatch.context() as patch:
@@ -89,13 +89,13 @@ def mteb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield pytest.importorskip("mteb", reason="mteb is not installed; it is in the group `mteb`")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sts(mteb: Any) -> Any:
     """Return a task of pairs of texts."""
     return make_sts(mteb)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def retrieval(mteb: Any) -> Any:
     """Return a task of queries and documents."""
     return make_retrieval(mteb)

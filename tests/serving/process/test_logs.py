@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import socket
 import urllib.request
 
 import grpc
@@ -77,6 +78,16 @@ def test_http_calls_are_named_by_method_and_route(all_tasks, caplog):
     assert names == ["POST /v1/embed", "POST /embed", "POST /", "POST /tei/{model}/embed"]
 
 
+def has_ipv6():
+    """Return whether a server can listen at ::1."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6")
 def test_peers_are_named_alike_by_all_fronts(all_tasks, caplog):
     """A client's IPv6 address is the same over gRPC and HTTP, so that limits of a client hold for both together."""
     caplog.set_level(logging.INFO)

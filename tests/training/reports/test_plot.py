@@ -149,8 +149,8 @@ def test_labels_in_other_scripts_can_be_told_apart(is_installed, tmp_path, monke
     monkeypatch.setattr(plot, "set_fonts", noted)
     plot.plot_run(tmp_path)
 
-    note, has_codes = capsys.readouterr().out, r"F1 of \u597d\u8bc4" in drawn
+    note, has_codes = capsys.readouterr().out, any(r"\u" in text for text in drawn)
     assert len({text for text in drawn if text.startswith("F1 of")}) == 3
     assert has_codes == ("has codes for characters that no installed font has" in note)
     assert has_codes or is_installed
-    assert not recwarn
+    assert not any("Glyph" in str(warning.message) for warning in recwarn)
