@@ -92,5 +92,5 @@ def test_plain_onnxruntime_loads_the_graph(exported, random_batch):
 
 def test_model_directory_is_not_a_checkpoint(tmp_path, exported):
     """A model directory cannot be exported, as its only weights are in the graph."""
-    with pytest.raises(ValueError, match="no weights in"):
+    with pytest.raises(ValueError, match="is an exported model; give the checkpoint"):
         export_checkpoint(exported["embedding"].path, tmp_path / "again/1", ExportConfig(tune=False))

@@ -47,7 +47,7 @@ FORMS = {
 def read(tmp_path, name, content, columns):
     path = tmp_path / name
     path.write_text(content)
-    return read_classification(path, Columns(**columns))
+    return read_examples("classification", [path], columns=Columns(**columns), tokenizer=None)
 
 
 @pytest.mark.parametrize(("name", "content", "columns"), FORMS.values(), ids=FORMS)

@@ -499,7 +499,7 @@ def test_modern_starts_from_a_checkpoint_of_any_family(tmp_path):
         (["--init", "c", "--initialization", "local"], "--init gives trained ones: leave out one of them"),
         (["--dropout", "7"], "--dropout must be at least 0 and below 1: `7.0`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
-        (["--max-seq-length", "65"], "above max_position_embeddings"),
+        (["--max-seq-length", "65"], "--max-seq-length `65` is above --max-position-embeddings `64`"),
         (["--corpus", "nowhere"], "not a corpus: `nowhere`"),
     ],
 )

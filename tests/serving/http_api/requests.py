@@ -54,9 +54,18 @@ def raw_connection(server):
         yield connection
 
 
+def _receive(connection, *, has_reply):
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        if has_reply:
+            return b""
+        raise
+
+
 def read_all(connection):
-    """Read until the server closes the connection."""
+    """Read until the server closes the connection, or resets it after a reply because it left a request unread."""
     parts = []
-    while part := connection.recv(65536):
+    while part := _receive(connection, has_reply=bool(parts)):
         parts.append(part)
     return b"".join(parts)

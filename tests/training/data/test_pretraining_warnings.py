@@ -82,7 +82,7 @@ def test_the_parts_of_a_pair_are_not_one_word(chinese):
     inner = [np.flatnonzero(corpus.continues_word(*part)) for part in document]
     kept = [np.arange(places[0], length) for places, length in zip(inner, lengths, strict=True)]
     input_ids = np.zeros(sum(map(len, kept)) + 3, np.int64)
-    continues = examples._continues_word(document, kept, input_ids)
+    continues = examples._continues_word(document, kept, input_ids, corpus.tokenizer.pair)
 
     second = len(kept[0]) + 2
 
