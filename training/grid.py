@@ -95,6 +95,7 @@ class GridRecipe(TaskDistillRecipe):
     """Keep the weights of the best run, or of all."""
 
     def __post_init__(self) -> None:
+        refuse_unused(self, "recorded", "is for training.distill")
         super().__post_init__()
         for name in ("learning_rates", "batch_sizes", "epochs", "seeds"):
             values = getattr(self, name)

@@ -145,16 +145,7 @@ def autotune(
     reporter.say(f"chosen: {'the default' if chosen == default else gain}; {speed:,.0f} tokens/s")
     timer.close_sessions(keep=[chosen])
     if compare_with:
-        in_fp32 = chosen.with_value("floats", "fp32")
-        passes = {
-            item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
-            for item in (precision, *compare_with)
-        }
-        try:
-            times = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
-            trials += _trials(timer, PRECISION, fitted_seconds(times), reporter)
-        except (ValueError, RuntimeError) as error:  # only the report needs this race
-            reporter.say(f"not compared with {', '.join(item.name for item in compare_with)}: {first_line(error)}")
+        trials += _compare_with(compare_with, timer, chosen, reporter)
     if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
         others = [trial for trial in raced if finalists[trial.value].execution.engine == "onnxruntime"]
         chosen = replace(chosen, fallback=_choose(finalists, others, default)[0])
@@ -179,6 +170,23 @@ def _search(timer: Timer, target: Target, reporter: Reporter) -> tuple[list[Conf
         best = configurations[_fastest(raced)]
         timer.close_sessions(keep=[best])
     return [*_combinations(best, trials), _closest_to_default(best, default, trials), default], trials
+
+
+def _compare_with(
+    precisions: Sequence[GraphPrecision], timer: Timer, chosen: Configuration, reporter: Reporter
+) -> list[Trial]:
+    """Time the chosen configuration beside other precisions; only the report needs this, so it may fail with a line."""
+    in_fp32 = chosen.with_value("floats", "fp32")
+    passes = {
+        item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
+        for item in (timer.precision, *precisions)
+    }
+    try:
+        times = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
+    except (ValueError, RuntimeError) as error:
+        reporter.say(f"not compared with {', '.join(item.name for item in precisions)}: {first_line(error)}")
+        return []
+    return _trials(timer, PRECISION, fitted_seconds(times), reporter)
 
 
 def _choose(

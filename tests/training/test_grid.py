@@ -314,6 +314,7 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
         ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
         ({"learning_rates": (1e-5, 0.0)}, "--learning-rate must be above 0"),
         ({"epochs": (2.0, 0.0)}, "--num-epochs must be above 0"),
+        ({"recorded": (Path("a.parquet"),)}, "--recorded `a.parquet` has no effect here: it is for training.distill"),
     ],
 )
 def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
@@ -334,7 +335,7 @@ def test_a_grid_of_a_smaller_encoder(checkpoint, data, tmp_path, alone):
 def test_teachers_and_masked_lm_are_found_as_in_distillation(checkpoint, tmp_path, data, alone, monkeypatch):
     """Names of the hub and folders of sentence-transformers work for student, teachers and masked LM of a grid."""
     folder = tmp_path / "st"
-    (folder / "0_Transformer").parent.mkdir()
+    folder.mkdir()
     shutil.copytree(checkpoint, folder / "0_Transformer")
     modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))

@@ -213,10 +213,11 @@ def set_fonts(figure: Figure) -> set[str]:
     Returns:
         Characters that no font has; they are replaced with their codes, such as `\\u597d`.
     """
-    family = FontProperties().get_family()
+    default = FontProperties()
+    family, known = default.get_family(), _characters(findfont(default)) | {"\n"}
     texts, missing = [], set[str]()
     for text in figure.findobj(Text):
-        if lacks := {*text.get_text()} - _characters(findfont(FontProperties(family=family))) - {"\n"}:
+        if lacks := {*text.get_text()} - known:
             texts.append(text)
             missing |= lacks
     for path in sorted(findSystemFonts(), key=_preference) if missing else ():
@@ -231,7 +232,7 @@ def set_fonts(figure: Figure) -> set[str]:
 
 @cache
 def _add_font(path: str) -> str:
-    """Let plots use a font, and return its name."""
+    """Make a font available to plots, and return its name."""
     fontManager.addfont(path)
     return FontProperties(fname=path).get_name()
 
