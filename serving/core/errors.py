@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 
-MAX_VIOLATIONS = 10_000
-"""Maximum number of violations that are collected for a request. Fronts send far fewer."""
+MAX_VIOLATIONS = 100
+"""Maximum number of violations that are collected for a request."""
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of an error message."""
 

@@ -43,9 +43,14 @@ class RequestLimits:
     max_texts: int
     max_chars: int
 
+    @property
+    def max_fields(self) -> int:
+        """Maximum number of fields of a request, nested ones included."""
+        return MORE_FIELDS + FIELDS_PER_TEXT * self.max_texts
+
     def for_parsing(self, check: Callable[[], None]) -> ParseLimits:
         """Return the limits on the parsing of a request; `check` is that of ParseLimits."""
-        return ParseLimits(max_fields=MORE_FIELDS + FIELDS_PER_TEXT * self.max_texts, check=check)
+        return ParseLimits(max_fields=self.max_fields, check=check)
 
     def check_count(self, count: int, what: str = "inputs", *, field: str = "inputs") -> None:
         """Raise InvalidRequestError if a request has more than `max_texts` inputs, or parts of inputs.

@@ -27,7 +27,7 @@ class RequestMemory:
             budget: memory budget of all requests.
             make_room: called when a reservation fails, so that the next one may succeed.
         """
-        self._budget = budget
+        self.budget = budget
         self._make_room = make_room
 
     def open(self, call: Call) -> None:
@@ -40,13 +40,13 @@ class RequestMemory:
         Raises:
             NoRoomError: when the bytes do not fit.
         """
-        await self._budget.fits_soon(partial(self._budget.fits, call.connection, 2 * CALL_BYTES), num_bytes)
+        await self.budget.fits_soon(partial(self.budget.fits, call.connection, 2 * CALL_BYTES), num_bytes)
         call.reserve_memory(num_bytes)
 
     def close(self, call: Call) -> None:
         """Free what a call has reserved."""
         if call.reserved_bytes:
-            self._budget.add(call.connection, -call.reserved_bytes)
+            self.budget.add(call.connection, -call.reserved_bytes)
             call.reserved_bytes = 0
 
     async def hold(self, connection: str, num_bytes: int) -> Callable[[], None]:
@@ -60,13 +60,13 @@ class RequestMemory:
         fits = partial(self._fits_reply, connection, num_bytes)
         if not fits():
             self._make_room()
-        if not await self._budget.fits_soon(fits, num_bytes):
+        if not await self.budget.fits_soon(fits, num_bytes):
             raise NoRoomError(f"no room for a reply of {num_bytes} bytes; try later", retry_s=RETRY_S)
-        self._budget.add(connection, num_bytes)
-        return partial(self._budget.add, connection, -num_bytes)
+        self.budget.add(connection, num_bytes)
+        return partial(self.budget.add, connection, -num_bytes)
 
     def _fits_reply(self, connection: str, num_bytes: int) -> bool:
-        return not self._budget.reserved_bytes or self._budget.fits(connection, num_bytes)
+        return not self.budget.reserved_bytes or self.budget.fits(connection, num_bytes)
 
     def _reserve(self, call: Call, num_bytes: int) -> None:
         """Reserve bytes for a call. If no other request is in memory, one of any size fits.
@@ -74,12 +74,12 @@ class RequestMemory:
         Raises:
             NoRoomError: when the bytes do not fit.
         """
-        if self._budget.reserved_bytes > call.reserved_bytes and not self._budget.fits(call.connection, num_bytes):
+        if self.budget.reserved_bytes > call.reserved_bytes and not self.budget.fits(call.connection, num_bytes):
             self._make_room()
             raise NoRoomError(
                 f"no room for {num_bytes} bytes of a request beside others of its connection; try later, or send "
                 "fewer requests at a time",
                 retry_s=RETRY_S,
             )
-        self._budget.add(call.connection, num_bytes)
+        self.budget.add(call.connection, num_bytes)
         call.reserved_bytes += num_bytes

@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from serving.core.calls import Call
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
 from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders, Step
-from serving.http_api.body import BodyReader, DisconnectedError
+from serving.http_api.body import Body, BodyReader, DisconnectedError
 from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope
 from serving.http_api.http_metrics import HttpMetrics
 from serving.http_api.status import own_error
@@ -144,7 +144,7 @@ async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
 
 
 def _no_route(path: str) -> Operation:
-    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         raise UnknownMethodError(shorten(f"no such route: `{exchange.scope['method']} {exchange.scope['path']}`"))
 
     return Operation("ANY", path, answer, own_error)
@@ -153,7 +153,7 @@ def _no_route(path: str) -> Operation:
 def _other_method(path: str, methods: Mapping[str, Operation]) -> Operation:
     allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
 
-    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         if exchange.scope["method"] == "OPTIONS":
             return HttpReply(b"", HTTPStatus.NO_CONTENT, headers=[("allow", allowed)])
         raise MethodNotAllowedError(f"`{path}` has no method `{exchange.scope['method']}`; use {allowed}", allowed)

@@ -1,19 +1,25 @@
-"""Reading of request bodies within limits of size, memory and time."""
+"""Reading of request bodies within limits of size, values, memory and time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from serving.core.budget import CALL_BYTES
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
 from serving.core.headers import MAX_REPLY, num_bytes
+from serving.core.limits import RequestLimits
+from serving.core.request import PendingRequest
 from serving.core.request_memory import RequestMemory
 from serving.http_api.exchange import Exchange
+from serving.http_api.json_body import has_few_values, memory_of_values, parse_object
 
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """Argument of zlib for the format of gzip."""
@@ -22,29 +28,70 @@ MAX_RATIO = 1032
 """Largest ratio at which gzip compresses."""
 
 
+T = TypeVar("T")
+
+
 class DisconnectedError(Exception):
     """Client that hung up, so that nobody waits for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Body of a request."""
+
+    data: bytes
+    call: Call
+    pool: CodecPool
+    max_values: int
+    """Maximum number of strings, objects and lists."""
+
+    async def read(self, build: Callable[[dict[str, Any]], T], num_bytes: int | None = None) -> T:
+        """Parse the JSON, and return what `build` makes of its values, in a thread if it is large.
+
+        Args:
+            build: checks and converts the values; should not keep them.
+            num_bytes: size of the JSON, if other bytes follow.
+
+        Raises:
+            InvalidRequestError: when it is not a JSON object, or holds too many values.
+            NoRoomError: when its values need more memory than is free.
+        """
+        data, call = self.data[:num_bytes], self.call
+        if not has_few_values(data):
+            check = PendingRequest(data, call.deadline_s, call).check
+            count = partial(memory_of_values, data, self.max_values, check)
+            call.reserve_memory(await self.pool.run(call, len(data), count))
+        return await self.pool.run(call, len(data), lambda: build(parse_object(data)))
 
 
 class BodyReader:
     """Reads the bodies of requests."""
 
-    def __init__(self, memory: RequestMemory, pool: CodecPool, max_bytes: int, receive_s: float) -> None:
+    def __init__(
+        self, memory: RequestMemory, pool: CodecPool, limits: RequestLimits, max_bytes: int, receive_s: float
+    ) -> None:
         """Set the limits.
 
         Args:
             memory: memory of received requests.
-            pool: threads that unpack compressed bodies.
+            pool: threads that unpack and parse bodies.
+            limits: limits on the inputs of a request, which bound the values of a body.
             max_bytes: maximum size of a body, also after decompression.
             receive_s: maximum seconds in which a body must arrive.
         """
+        self._max_values = 2 * limits.max_fields
         self._memory = memory
         self._pool = pool
         self._max_bytes = max_bytes
         self._receive_s = receive_s
 
-    async def read(self, call: Call, exchange: Exchange) -> bytes:
+    async def read(self, call: Call, exchange: Exchange, max_words: int = 0) -> Body:
         """Return the body of a request, decompressed. Reserve memory for it until `close`; a small one waits for it.
+
+        Args:
+            call: record of the call.
+            exchange: request that is being answered.
+            max_words: number of values that the body may hold besides those of every request.
 
         Raises:
             MessageTooLargeError: when it has too many bytes.
@@ -69,12 +116,11 @@ class BodyReader:
         call.request_bytes = len(data)
         if num_more := len(data) - call.reserved_bytes:
             await self._memory.reserve(call, num_more)
-        if coding != "gzip":
-            return data
-        found = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
-        call.request_bytes = len(found)
-        await self._memory.reserve(call, len(found))
-        return found
+        if coding == "gzip":
+            data = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+            call.request_bytes = len(data)
+            await self._memory.reserve(call, len(data))
+        return Body(data, call, self._pool, self._max_values + max_words)
 
     def close(self, call: Call) -> None:
         """Free the memory of a request."""

@@ -1,7 +1,7 @@
-"""Connection of the web server: uvicorn's, with limits that it lacks.
+"""HTTP/1.1 connections: one request at a time, and no more is read than its answer needs.
 
-uvicorn has no limit on the time in which a request's headers arrive, on their size, or on the number of connections,
-and does not tell the application when a client hangs up while it computes.
+What follows a request stays in the socket until the reply has been sent and read. What has been read counts against the
+memory budget of the server, and whoever neither sends nor reads is disconnected.
 """
 
 from __future__ import annotations
@@ -9,131 +9,347 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import re
 import sys
 import termios
+import time
+from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
+
+from serving.core.budget import Budget
+from serving.core.calls import connection_name
+from serving.http_api.framing import Body, ChunkedBody, Head, MalformedRequestError
 
 HEADERS_S = 20.0
-"""Maximum seconds from the start of a connection, or of a request on it, to the end of the request's headers."""
+"""Maximum seconds from the start of a connection, or of a request on it, to the end of the request's head."""
+IDLE_S = 75.0
+"""Seconds after which an idle connection is closed; above the 60 s of common proxies, which would otherwise send a
+request on a connection that is being closed."""
+LINGER_S = 2.0
+"""Seconds for which the rest of a refused request is read and dropped: a connection that is closed before is reset, and
+its client may never see the reply."""
+CHECK_S = 0.25
+"""Seconds between checks of these times."""
 MAX_HEADER_BYTES = 32 * 1024
-"""Maximum size of the path and the headers of a request."""
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+"""Maximum size of the head of a request."""
+FREE_BYTES = 4 * 1024
+"""Received bytes of a connection that need no memory of the budget."""
+HEAD_READ_BYTES, BODY_READ_BYTES = 16 * 1024, 64 * 1024
+"""Maximum bytes that are read at once, before and during a body."""
+_HEAD_END = re.compile(rb"\n\r?\n")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 logger = logging.getLogger(__name__)
 
 
-class Connection(HttpToolsProtocol):
+class Connections:
+    """Open connections of a front, and what they share. Lives in one event loop."""
+
+    def __init__(
+        self, app: ASGIApp, budget: Budget, *, max_connections: int, unread_s: float, scheme: str = "http"
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            app: answers the requests.
+            budget: memory budget of all messages.
+            max_connections: maximum number of open connections.
+            unread_s: seconds in which a client must read something of a reply that waits for it.
+            scheme: `http` or `https`.
+        """
+        self.app, self.budget, self.scheme = app, budget, scheme
+        self.max_connections, self.unread_s = max_connections, unread_s
+        self.open: set[Connection] = set()
+        self.waiting: dict[Connection, None] = {}
+        """Connections without a request that is being answered, the one that has waited longest first."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.buffer = memoryview(bytearray(BODY_READ_BYTES))
+        """Bytes that a connection has just received, before it takes them."""
+        self.date = b""
+        """Header `date` of replies."""
+
+    async def watch(self) -> None:
+        """Check the times of all connections until cancelled."""
+        while True:
+            self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
+            now = time.monotonic()
+            for connection in list(self.open):
+                connection.check(now)
+            await asyncio.sleep(CHECK_S)
+
+    def make_room(self) -> None:
+        """Close connections that hold memory although nothing moves: unread replies, and heads that do not end."""
+        now = time.monotonic()
+        for connection in [item for item in self.open if item.is_stuck(now)]:
+            logger.debug("closed a connection whose client is too slow, as others need the memory")
+            connection.abort()
+
+
+class Connection(asyncio.BufferedProtocol):
     """Connection of a client."""
 
-    max_connections = 4096
-    """Maximum number of open connections; further ones are closed immediately."""
-    unread_s = 20.0
-    """Seconds in which a client must read something of a reply that waits for it."""
+    transport: asyncio.Transport
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._own_tasks: set[asyncio.Task[None]] = set()
-        self._headers_timer: asyncio.TimerHandle | None = None
-        self._num_header_bytes = 0
-        self._is_refused = False
-        self._reading_timer: asyncio.TimerHandle | None = None
-        self._unread_since: float | None = None
+    def __init__(self, connections: Connections) -> None:
+        self._all = connections
+        self._data = bytearray()
+        """Received bytes that no request has taken yet."""
+        self._num_counted = 0
+        """Bytes of them that count against the memory budget."""
+        self._since_s = time.monotonic()
+        """Time since which the connection waits for a request, or has been closing."""
+        self._is_new = True
+        self._is_closing = False
+        self._is_paused = False
+        self._head: Head | None = None
+        """Head of the request that is being answered; None while the connection waits for one."""
+        self._body: Body | ChunkedBody = Body(0)
+        self._expects_continue = False
+        self._task: asyncio.Task[None] | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        """Set when more of the body has arrived; None while nothing waits for it."""
+        self._reply_head = b""
+        self._is_answered = False
+        self._writable: asyncio.Future[None] | None = None
+        """Set when the client has read what was written; None while all was read."""
+        self._unread_s: float | None = None
         """Time since which a reply waits for its client; None if none does."""
-
-    @property
-    def has_unread_reply(self) -> bool:
-        """True if a reply has waited for its client for more than `unread_s`, even if the client reads slowly."""
-        return self._unread_since is not None and self.loop.time() - self._unread_since > self.unread_s
+        self._last_read = (0.0, 0)
+        """Time of the last check whether the client reads, and the bytes that it had not read."""
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection, or close it if there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
-            transport.close()
-            return
-        self._expect_headers()
+        """Accept a connection. If there are too many, the one that has waited longest for a request gives way."""
+        self.transport = transport
+        transport.set_write_buffer_limits(high=0)  # `send` waits until the system has taken all bytes
+        peer = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        self._scope = {
+            "scheme": self._all.scheme,
+            "client": peer,
+            "server": (transport.get_extra_info("sockname") or ("unknown", 0))[:2],
+        }
+        self._name = connection_name(*peer)
+        if len(self._all.open) >= self._all.max_connections:
+            if not (oldest := next(iter(self._all.waiting), None)):
+                self._is_closing = True
+                transport.abort()
+                return
+            oldest.abort()
+        self._all.open.add(self)
+        self._all.waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what the connection waited for."""
-        self._stop_timer()
-        self._stop_watching()
-        super().connection_lost(exc)
-        for task in list(self._own_tasks):
-            task.cancel()
+        """Cancel the request that is being answered."""
+        self._is_closing = True
+        self._forget()
+        if self._task:
+            self._task.cancel()
 
-    def data_received(self, data: bytes) -> None:
-        """Parse what arrived, unless the request was refused already."""
-        if self._is_refused or self.transport.is_closing():
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._forget()
+        self.transport.abort()
+
+    def shut_down(self) -> None:
+        """Close the connection when the request that is being answered has ended."""
+        if self._head:
+            self._head.keeps_alive = False
+        else:
+            self._close()
+
+    def is_stuck(self, now: float) -> bool:
+        """Return whether a reply has waited for its client too long, even if it reads slowly, or a large head does not
+        end."""
+        if self._unread_s is not None:
+            return now - self._unread_s > self._all.unread_s
+        return not self._head and self._num_counted > 0 and now - self._since_s > LINGER_S
+
+    def check(self, now: float) -> None:
+        """Close the connection if its client has been silent or has not read for too long."""
+        waited_s = now - self._since_s
+        if self._is_closing:
+            if waited_s > LINGER_S:
+                self.abort()
+        elif self._head:
+            if self._writable and now - self._last_read[0] > self._all.unread_s:
+                self._check_reading(now)
+        elif self._is_new or self._data:
+            if waited_s > HEADERS_S:
+                self._refuse("408 Request Timeout")
+        elif waited_s > IDLE_S:
+            self._close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to put received bytes."""
+        return self._all.buffer if self._head else self._all.buffer[:HEAD_READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes."""
+        if self._is_closing:  # of a request that was refused
             return
-        if self._headers_timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._expect_headers()
-        try:
-            super().data_received(data)
-        except Exception:  # a target that httptools cannot take apart
-            logger.debug("a request could not be parsed", exc_info=True)
-            self.send_400_response("Invalid HTTP request received.")
-
-    def on_message_begin(self) -> None:
-        """Start to count the headers of a request."""
-        super().on_message_begin()
-        self._num_header_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        """Count a part of the target."""
-        if self._counts(len(url)):
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header."""
-        if self._counts(len(name) + len(value) + 4):
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Start the request."""
-        self._stop_timer()
-        if not self._is_refused:
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        if not self._is_refused:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """End the body."""
-        if not self._is_refused:
-            super().on_message_complete()
+        if not (self._data or self._head or self._is_new):
+            self._since_s = time.monotonic()
+        self._data += self._all.buffer[:nbytes]
+        self._count()
+        if not self._head:
+            self._read_head()
+        elif self._arrived and not self._arrived.done():
+            self._arrived.set_result(None)
+        if self._head and (self._body.is_complete or len(self._data) >= BODY_READ_BYTES):
+            self._pause(bool(self._data))
 
     def pause_writing(self) -> None:
-        """Wait until the client has read what was written, but not forever."""
-        super().pause_writing()
-        if self._unread_since is None:
-            self._unread_since = self.loop.time()
-        self._watch_reading()
+        """Let `send` wait until the client has read what was written."""
+        self._writable = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        if self._unread_s is None:
+            self._unread_s = now
+        self._last_read = now, self._num_unread()
 
     def resume_writing(self) -> None:
-        """Write on."""
-        self._stop_watching()
-        super().resume_writing()
+        """Let `send` go on."""
+        if self._writable and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
 
-    def on_response_complete(self) -> None:
-        """End a reply."""
-        self._unread_since = None
-        super().on_response_complete()
+    async def receive(self) -> Mapping[str, Any]:
+        """Return the next part of the body (ASGI)."""
+        while True:
+            try:
+                part = self._body.take(self._data)
+            except MalformedRequestError as error:
+                self._refuse(str(error))
+                return {"type": "http.disconnect"}
+            self._count()
+            if part or self._body.is_complete:
+                return {"type": "http.request", "body": part, "more_body": not self._body.is_complete}
+            if self._is_closing:
+                return {"type": "http.disconnect"}
+            if self._expects_continue:
+                self._expects_continue = False
+                self.transport.write(_CONTINUE)
+            self._pause(False)
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, at once if its client does not read."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send a part of the reply, and wait until the system has taken it (ASGI)."""
+        if message["type"] == "http.response.start":
+            self._reply_head = self._format_head(message["status"], message["headers"])
+            return
+        assert self._head
+        data = b"" if self._head.method == "HEAD" else message.get("body", b"")
+        self.transport.writelines([self._reply_head, data])
+        self._reply_head = b""
+        if self._writable:
+            await self._writable
+        self._is_answered = not message.get("more_body", False)
+
+    def _format_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+        assert self._head
+        parts = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(), self._all.date]
+        parts += [b"%b: %b\r\n" % item for item in headers]
+        if (b"connection", b"close") in headers:
+            self._head.keeps_alive = False
+        elif not self._head.keeps_alive:
+            parts.append(b"connection: close\r\n")
+        elif self._head.version == "1.0":
+            parts.append(b"connection: keep-alive\r\n")
+        return b"".join([*parts, b"\r\n"])
+
+    def _read_head(self) -> None:
+        """Start the next request if its head has arrived."""
+        data = self._data
+        while data.startswith(b"\r\n"):  # RFC 9112, section 2.2
+            del data[:2]
+        if not data:
+            return
+        if not 0x41 <= data[0] <= 0x5A:  # no method: TLS, for example
+            self._refuse("400 Bad Request")
+            return
+        found = _HEAD_END.search(data, 0, MAX_HEADER_BYTES)
+        if not found:
+            if len(data) >= MAX_HEADER_BYTES:
+                self._refuse("431 Request Header Fields Too Large")
+            elif self._num_counted and not self._all.budget.fits(self._name, MAX_HEADER_BYTES):
+                self._refuse("503 Service Unavailable")
+            return
+        head = bytes(data[: found.end()])
+        del data[: found.end()]
+        self._count()
+        try:
+            self._start(Head(head))
+        except MalformedRequestError as error:
+            self._refuse(str(error))
+
+    def _start(self, head: Head) -> None:
+        self._body, self._is_answered, self._is_new = head.body(), False, False
+        self._head = head
+        self._expects_continue = head.version == "1.1" and b"100-continue" in map(bytes.lower, head.values(b"expect"))
+        self._all.waiting.pop(self, None)
+        self._task = task = asyncio.get_running_loop().create_task(self._answer(head))
+        self._all.tasks.add(task)
+        task.add_done_callback(self._all.tasks.discard)
+
+    async def _answer(self, head: Head) -> None:
+        try:
+            await self._all.app(head.scope(**self._scope), self.receive, self.send)  # type: ignore[arg-type]
+        except Exception:
+            logger.exception("unexpected error while answering a request")
+        self._task = None
+        if self._is_closing:
+            return
+        if not self._is_answered:
+            self.abort()
+            return
+        self._head, self._unread_s, self._since_s = None, None, time.monotonic()
+        if not head.keeps_alive:
+            self._close()
+            return
+        self._all.waiting[self] = None
+        self._pause(False)
+        if self._data:
+            self._read_head()
+
+    def _refuse(self, status: str) -> None:
+        """Answer a request that cannot be read, and close the connection."""
+        if not self._is_closing:
+            self.transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            self._body = Body(1)  # whatever follows
+            self._close()
+
+    def _close(self) -> None:
+        """Close the connection when the client has read the replies, and after the rest of its request."""
+        self._is_closing, self._since_s = True, time.monotonic()
+        self._forget()
+        if self._body.is_complete or not self.transport.can_write_eof():
+            self.transport.close()
         else:
-            super().timeout_keep_alive_handler()
+            self.transport.write_eof()
+            self._pause(False)
+        self._all.open.add(self)  # until it is gone
 
-    def _watch_reading(self) -> None:
-        self._reading_timer = self.loop.call_later(self.unread_s, self._check_reading, self._num_unread())
+    def _forget(self) -> None:
+        self._all.open.discard(self)
+        self._all.waiting.pop(self, None)
+        self._data.clear()
+        self._count()
+
+    def _count(self) -> None:
+        """Count what has been received against the memory budget."""
+        if (size := len(self._data)) > FREE_BYTES or self._num_counted:
+            self._all.budget.add(self._name, size - self._num_counted)
+            self._num_counted = size
+
+    def _pause(self, is_paused: bool) -> None:
+        """Stop reading, or go on."""
+        if is_paused != self._is_paused and not self.transport.is_closing():
+            self._is_paused = is_paused
+            (self.transport.pause_reading if is_paused else self.transport.resume_reading)()
 
     def _num_unread(self) -> int:
         """Return the bytes that the client has not taken: those here, and those that the system holds for it."""
@@ -142,44 +358,9 @@ class Connection(HttpToolsProtocol):
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
         return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
 
-    def _check_reading(self, size_before: int) -> None:
-        """Abort the connection if its client has read nothing."""
-        if self._num_unread() >= size_before:
+    def _check_reading(self, now: float) -> None:
+        """Abort the connection if its client has read nothing since the last check."""
+        if (num_unread := self._num_unread()) >= self._last_read[1]:
             logger.debug("closed a connection whose client does not read")
-            self.transport.abort()
-        else:
-            self._watch_reading()
-
-    def _stop_watching(self) -> None:
-        if self._reading_timer:
-            self._reading_timer.cancel()
-            self._reading_timer = None
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Start the task of a request, and remember it."""
-        task = self.loop.create_task(cycle.run_asgi(app))
-        for tasks in (self.tasks, self._own_tasks):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    def _counts(self, num_bytes: int) -> bool:
-        """Count bytes of the headers, and return whether they are still few enough."""
-        self._num_header_bytes += num_bytes
-        if self._num_header_bytes > MAX_HEADER_BYTES and not self._is_refused:
-            self._refuse(TOO_LARGE)
-        return not self._is_refused
-
-    def _expect_headers(self) -> None:
-        self._headers_timer = self.loop.call_later(HEADERS_S, self._refuse, TOO_SLOW)
-
-    def _stop_timer(self) -> None:
-        if self._headers_timer:
-            self._headers_timer.cancel()
-            self._headers_timer = None
-
-    def _refuse(self, reply: bytes) -> None:
-        self._is_refused = True
-        self._stop_timer()
-        if not self.transport.is_closing():
-            self.transport.write(reply)
-            self.transport.close()
+            self.abort()
+        self._last_read = now, num_unread

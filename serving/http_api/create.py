@@ -18,6 +18,7 @@ from serving.endpoints.rerank import Rerank
 from serving.http_api import health, metrics_page, openai, openapi, playground, rerank, rpc
 from serving.http_api.app import HttpApp
 from serving.http_api.body import BodyReader
+from serving.http_api.connection import Connections
 from serving.http_api.exchange import Operation
 from serving.http_api.front import HttpFront
 from serving.http_api.http_metrics import HttpMetrics
@@ -94,7 +95,7 @@ def create_front(
     routes = HttpApp(
         guards,
         HttpMetrics(metrics.registry),
-        BodyReader(memory, service.codec_pool, settings.max_request_bytes, settings.receive_s),
+        BodyReader(memory, service.codec_pool, service.limits, settings.max_request_bytes, settings.receive_s),
         service.begin_call,
         observers,
         [CompressReply(service.codec_pool)] if settings.http_gzip else [],
@@ -107,9 +108,11 @@ def create_front(
     app: ASGIApp = routes  # type: ignore[assignment]
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
-    return HttpFront(
+    connections = Connections(
         app,
+        memory.budget,
         max_connections=settings.max_connections,
         unread_s=settings.keepalive_timeout_s,
-        tls=TlsContext(tls) if tls else None,
+        scheme="https" if tls else "http",
     )
+    return HttpFront(connections, TlsContext(tls) if tls else None)

@@ -54,8 +54,8 @@ class Exchange:
         return found
 
 
-Answer = Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]
-"""Function from the body of a request to the reply."""
+Answer = Callable[[Any, Call, Exchange], Awaitable[HttpReply]]
+"""Function from the body of a request, `body.Body`, to the reply."""
 ErrorBody = Callable[[HTTPStatus, Exception], Mapping[str, Any]]
 """Function from a status and an error to the JSON of a reply, in the shape that a route's callers know."""
 
@@ -81,6 +81,8 @@ class Operation:
     """Protobuf message of the JSON that it returns; None for other JSON."""
     media_type: str = JSON
     """Media type of its replies."""
+    max_words: int = 0
+    """Number of values that a body may hold besides those of every request."""
 
     @property
     def name(self) -> str:

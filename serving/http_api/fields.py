@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, UnusableOutputError, Violation, lower_first, shorten
-from serving.http_api.json_body import parse_object, path_of
+from serving.http_api.json_body import path_of
+
+_UNKNOWN = "unknown_field"
 
 
 class Fields(BaseModel):
-    """Fields of a request. Unknown ones are refused, as they would have no effect."""
+    """Fields of a request. Unknown ones are refused, as they would have no effect.
+
+    The first error in a list ends its validation, and so does an unknown field: a body may hold a million of them.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (unknown := values.keys() - cls.model_fields.keys()):
+            raise PydanticCustomError(_UNKNOWN, "unknown field", {"field": min(unknown)})
+        return values
 
 
 _ALTERNATIVE = re.compile(r"(list|dict|constrained|function)\b.*\[.*\]")
@@ -26,15 +48,6 @@ _ALTERNATIVE = re.compile(r"(list|dict|constrained|function)\b.*\[.*\]")
 Dimensions = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """Type of a field with the number of dimensions to keep of a vector."""
 FieldsT = TypeVar("FieldsT", bound=Fields)
-
-
-def read_fields(data: bytes, fields: type[FieldsT]) -> FieldsT:
-    """Read a JSON request.
-
-    Raises:
-        InvalidRequestError: when it is not JSON, or fields are missing, unknown or wrong; the error names them.
-    """
-    return validated(parse_object(data), fields)
 
 
 def validated(values: Mapping[str, Any], fields: type[FieldsT]) -> FieldsT:
@@ -46,15 +59,16 @@ def validated(values: Mapping[str, Any], fields: type[FieldsT]) -> FieldsT:
     try:
         return fields.model_validate(values)
     except ValidationError as error:
-        found = {_path_of(item["loc"]): item for item in error.errors(include_url=False, include_input=False)}
+        found = {_path_of(item): item for item in error.errors(include_url=False, include_input=False)}
         raise InvalidRequestError(
             violations=[Violation(path, shorten(_reason(item))) for path, item in found.items()]
         ) from None
 
 
-def _path_of(location: Iterable[str | int]) -> str:
-    """Return the path of a field: `input[3]`. Parts that only name an alternative of a type are left out."""
-    return path_of(part for part in location if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part))
+def _path_of(item: Any) -> str:
+    """Return the path of a wrong field: `input[3]`. Parts that only name an alternative of a type are left out."""
+    parts = [part for part in item["loc"] if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part)]
+    return path_of([*parts, item["ctx"]["field"]] if item["type"] == _UNKNOWN else parts)
 
 
 def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
@@ -91,6 +105,31 @@ TextsOrTokenIds = Annotated[
     ),
 ]
 """Type of a field that holds one text or several, or their token ids."""
+
+
+TextList = Annotated[list[str], FailFast()]
+"""Type of a field that holds a list of texts."""
+
+
+def token_id_rows(value: Any) -> list[list[int]]:
+    """Return token ids of one text or several as a list of rows.
+
+    Raises:
+        ValueError: when it is something else.
+    """
+    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    for index, row in enumerate(rows):
+        if row != [] and not _is_token_ids(row):
+            raise ValueError(f"row {index} is not a list of token ids" if rows is value else "must be token ids")
+    return rows
+
+
+TokenIdRows = Annotated[
+    list[list[int]],
+    PlainValidator(token_id_rows),
+    WithJsonSchema({"anyOf": [_TOKEN_IDS, {"type": "array", "items": _TOKEN_IDS}]}),
+]
+"""Type of a field that holds token ids of one text or several."""
 
 
 def _is_text(value: Any) -> bool:
@@ -136,7 +175,6 @@ def model_reference(name: str) -> pb.ModelRef:
 def _reason(item: Any) -> str:
     known = {
         "missing": "missing",
-        "extra_forbidden": "unknown field",
         "none_required": "not supported here; leave it out",
     }
     message = str(item["msg"]).removeprefix("Value error, ")

@@ -8,6 +8,7 @@ from http import HTTPStatus
 import orjson
 
 from serving.core.calls import Call
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.status import own_error
 
@@ -19,7 +20,7 @@ def operations(problem: Callable[[], str]) -> Iterator[Operation]:
         problem: returns why the server cannot answer; empty if it can.
     """
 
-    async def health(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def health(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         if reason := problem():
             return HttpReply(orjson.dumps({"status": reason}), HTTPStatus.SERVICE_UNAVAILABLE)
         return HttpReply(b'{"status":"ok"}')

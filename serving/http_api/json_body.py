@@ -1,52 +1,88 @@
-"""JSON bodies -> plain values, strictly: a body that two parsers read differently is refused."""
+"""JSON bodies -> plain values, strictly: a body that two parsers read differently is refused.
+
+A parser holds the interpreter lock until it has read all that it was given, and an empty object of three bytes takes
+seventy in memory. So values are counted before they are made, and large bodies are parsed in pieces. A piece ends at a
+comma, or inside a long string, and gets the brackets that are open around it: `{"texts": ["a"` becomes
+`{"texts": ["a"]}`, and what follows, `, "b"], "n": 1}`, becomes `{"KEY": [null, "b"], "n": 1}`. The values of a piece
+are then added to those that are open since the pieces before.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jiter
 
 from serving.core.errors import InvalidRequestError, Violation, lower_first, shorten
 
-PIECE_BYTES = 2**18
-"""Bytes of a body that are searched at a time, in 2 ms at most."""
-_PAIR_BYTES = len(rb"\ud83d\ude00")
-_FIRST, _SECOND = rb"\\u[dD][89abAB][\da-fA-F]{2}", rb"[c-fC-F][\da-fA-F]{2}"
-_HALF = re.compile(rb"\\u[dD](?:[89abAB][\da-fA-F]{2}(?!\\u[dD]%b)|(?<![^\\]%b\\u[dD])%b)" % (_SECOND, _FIRST, _SECOND))
-"""Escape of half of a surrogate pair, `\\ud800`. Also matches behind an escaped backslash; `_is_half` decides."""
+PIECE_BYTES = 32 * 1024
+"""Bytes that are parsed or searched at a time, in a few milliseconds whatever they are."""
+UNCOUNTED_BYTES, UNCOUNTED_VALUES = 4 * 1024, 1000
+"""Size of a body whose values need no count, and number of commas and brackets up to which this holds for a piece."""
+STRING_BYTES, NUMBER_BYTES, CONTAINER_BYTES = 80, 40, 250
+"""Bytes of memory per string besides its text, per number, and per object or list."""
+_SECOND, _FIRST = rb"\\u[dD][c-fC-F][\da-fA-F]{2}", rb"\\u[dD][89abAB][\da-fA-F]{2}"
+_HALF = re.compile(rb"\\[^u]|%b%b|(%b|%b)" % (_FIRST, _SECOND, _FIRST, _SECOND))
+"""Escape, a surrogate pair, or in the group half of one: `\\ud800`."""
 _MARK = "half"
 """Text in place of such an escape, at the end of the body before it."""
-
-
-def parse_json(data: bytes) -> Any:
-    """Parse a JSON body.
-
-    Raises:
-        InvalidRequestError: when it is not JSON in UTF-8, nests too deeply, repeats a key, or holds NaN, infinity or
-            half of a surrogate pair.
-    """
-    if not data.strip():
-        raise InvalidRequestError("the body is empty; send JSON")
-    try:
-        return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
-    except ValueError as error:
-        if found := _half_of_pair(data):
-            raise InvalidRequestError(violations=[found]) from None
-        raise InvalidRequestError(f"the body is not JSON: {lower_first(str(error))}") from None
+_KEY = os.urandom(8).hex()
+"""Key of the object that is open around a piece; no body can know it."""
+_PLACE = re.compile(r" at line (\d+) column (\d+)$")
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON body that must be an object.
 
     Raises:
-        InvalidRequestError: as `parse_json`, or when it is something else.
+        InvalidRequestError: when it is not JSON in UTF-8, nests too deeply, repeats a key, or holds NaN, infinity or
+            half of a surrogate pair; or when it is something else than an object.
     """
-    found = parse_json(data)
+    if not data.strip():
+        raise InvalidRequestError("the body is empty; send JSON")
+    found = _Pieces(data).parse()
     if not isinstance(found, dict):
         raise InvalidRequestError("the body must be a JSON object: `{...}`")
     return found
+
+
+def memory_of_values(data: bytes, max_values: int, check: Callable[[], None]) -> int:
+    """Count the values of a JSON body; return the bytes of memory that they take besides its text, at most.
+
+    Args:
+        data: body.
+        max_values: maximum number of strings, objects and lists.
+        check: called regularly; raises an error when nobody waits for the request any more.
+
+    Raises:
+        InvalidRequestError: when there are more values.
+    """
+    num_quotes = num_containers = num_commas = 0
+    kept = b""
+    for start in range(0, len(data), PIECE_BYTES):
+        check()
+        piece = _without_escapes(kept + data[start : start + PIECE_BYTES])
+        kept = b"\\" if piece.endswith(b"\\") else b""  # its escape ends in the next piece
+        parts = piece.split(b'"')
+        outside = b"".join(parts[num_quotes % 2 :: 2])
+        num_quotes += len(parts) - 1
+        num_commas += outside.count(b",")
+        num_containers += outside.count(b"{") + outside.count(b"[")
+        if num_quotes // 2 + num_containers > max_values:
+            raise InvalidRequestError(
+                f"the body holds more than {max_values} texts, objects and lists; send several requests"
+            )
+    return STRING_BYTES * num_quotes // 2 + CONTAINER_BYTES * num_containers + NUMBER_BYTES * num_commas
+
+
+def has_few_values(data: bytes) -> bool:
+    """Return whether a body is so small that its values need no count."""
+    if len(data) <= UNCOUNTED_BYTES:
+        return True
+    return len(data) <= PIECE_BYTES and sum(map(data.count, (b",", b"[", b"{"))) <= UNCOUNTED_VALUES
 
 
 def path_of(parts: Iterable[str | int]) -> str:
@@ -57,14 +93,214 @@ def path_of(parts: Iterable[str | int]) -> str:
     return path or "body"
 
 
-def _half_of_pair(data: bytes) -> Violation | None:
-    """Return where a body that is not JSON holds half of a surrogate pair; None if no string does."""
-    escape = next((item for item in _halves(data) if _is_half(data, item.start())), None)
+class _Cut(NamedTuple):
+    """End of a piece."""
+
+    end: int
+    brackets: bytes
+    """Brackets of the piece, outside strings."""
+    in_string: bool
+    """True if the piece ends after the quote that begins a long string."""
+
+
+class _Pieces:
+    """Parser of one body."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._root: Any = None
+        self._open: list[Any] = []
+        """Lists and objects that are open at the end of the last piece, outermost first."""
+
+    def parse(self) -> Any:
+        """Return the values of the body."""
+        start, size = 0, len(self._data)
+        while not start or start < size:
+            cut = self._cut(start)
+            text = self._data[start : cut.end]
+            is_open = [isinstance(item, dict) for item in self._open]
+            kept = len(is_open)
+            for bracket in cut.brackets:
+                if bracket in b"{[":
+                    is_open.append(bracket == ord("{"))
+                elif is_open:
+                    is_open.pop()
+                    kept = min(kept, len(is_open))
+            if cut.in_string:
+                if is_open and is_open[-1] and not text[:-1].rstrip().endswith(b":"):
+                    raise InvalidRequestError(f"the body holds a key of more than {PIECE_BYTES // 2} bytes")
+                text += b'"'
+            closing = b"".join(b"}" if item else b"]" for item in reversed(is_open)) if cut.end < size else b""
+            self._merge(self._value(self._opening() + text + closing, start), kept, len(is_open))
+            start = cut.end
+            if cut.in_string:
+                start = self._read_string(start)
+        if self._open:
+            self._value(self._opening(), size - 1)  # raises: the body ends too early
+        return self._root
+
+    def _cut(self, start: int) -> _Cut:
+        """Return the end of the piece that begins at a place: the end of the body, its last comma outside strings, or
+        the start of a string that is longer than a piece."""
+        size = PIECE_BYTES
+        while (end := start + size) < len(self._data):
+            parts = _without_escapes(self._data[start:end]).split(b'"')
+            place = end
+            for number in range(len(parts) - 1, -1, -1):
+                place -= len(parts[number])
+                if number % 2 == 0 and (comma := parts[number].rfind(b",", 0 if number else 1)) >= 0:
+                    parts[number] = parts[number][:comma]
+                    return _Cut(place + comma, _brackets(parts[: number + 1]), in_string=False)
+                place -= 1  # quote
+            if len(parts) % 2 == 0:
+                return _Cut(end - len(parts[-1]), _brackets(parts), in_string=True)
+            if size > PIECE_BYTES:
+                raise InvalidRequestError(f"the body holds {size} bytes without a text or a comma; send plain JSON")
+            size *= 2
+        parts = _without_escapes(self._data[start:]).split(b'"')
+        return _Cut(len(self._data), _brackets(parts), in_string=False)
+
+    def _opening(self) -> bytes:
+        """Return the brackets that are open before a piece, and a value to which the piece can add others."""
+        if not self._open:
+            return b""
+        return b"".join(b'{"%b":' % _KEY.encode() if isinstance(item, dict) else b"[" for item in self._open) + b"null"
+
+    def _merge(self, piece: Any, num_kept: int, num_open: int) -> None:
+        """Merge a parsed piece.
+
+        Args:
+            piece: its values.
+            num_kept: number of lists and objects that are open before and after the piece.
+            num_open: number of those that are open after it.
+        """
+        if not self._open:
+            self._root = piece
+        for container in self._open:
+            if isinstance(container, dict):
+                first = piece.pop(_KEY)
+                if repeated := container.keys() & piece.keys():
+                    raise InvalidRequestError(
+                        shorten(f'the body is not JSON: detected duplicate key "{min(repeated)}"')
+                    )
+                container.update(piece)
+            else:
+                first = piece[0]
+                container.extend(piece[1:])
+            piece = first
+        del self._open[num_kept:]
+        while len(self._open) < num_open:
+            self._open.append(_last(self._open[-1]) if self._open else self._root)
+
+    def _read_string(self, start: int) -> int:
+        """Read a long string, which is an empty one in the values so far; return the place after it."""
+        parts: list[str] = []
+        place, is_whole = start, False
+        while not is_whole:
+            window = _without_escapes(self._data[place : place + PIECE_BYTES])
+            if is_whole := (end := window.find(b'"')) >= 0:
+                end += place
+            elif place + PIECE_BYTES >= len(self._data):
+                self._value(b'"' + self._data[place:], place)  # raises: the string has no end
+            else:
+                end = self._end_of_characters(place + len(window))
+            parts.append(self._value(b'"%b"' % self._data[place:end], place, sum(map(len, parts))))
+            place = end
+        text = "".join(parts)
+        if not self._open:
+            self._root = text
+        elif isinstance(parent := self._open[-1], dict):
+            parent[next(reversed(parent))] = text
+        else:
+            parent[-1] = text
+        return place + 1
+
+    def _end_of_characters(self, end: int) -> int:
+        """Return the last place up to `end`, inside a string, at which no character or surrogate pair is cut."""
+        data = self._data
+        window = _without_escapes(data[end - PIECE_BYTES : end])
+        if (escape := window.rfind(b"\\", PIECE_BYTES - 6)) >= 0:
+            end -= PIECE_BYTES - escape
+            window = window[:escape]
+        if re.match(_SECOND, data[end : end + 6]) and re.fullmatch(_FIRST, window[-6:]):
+            end -= 6
+        while data[end] & 0xC0 == 0x80:
+            end -= 1
+        return end
+
+    def _value(self, text: bytes, start: int, num_characters: int = 0) -> Any:
+        """Parse a piece with the brackets around it.
+
+        Args:
+            text: piece with brackets.
+            start: place of the piece in the body.
+            num_characters: number of characters before the piece, if it is a part of a string.
+        """
+        try:
+            return jiter.from_json(text, allow_inf_nan=False, catch_duplicate_keys=True)
+        except ValueError as error:
+            is_part = text.startswith(b'"') and start > 0
+            if found := _half_of_pair(text):
+                path, number, escape = found
+                path = [*self._last_path(), *path] if is_part else self._real_path(path)
+                raise InvalidRequestError(violations=[_half_violation(path, number, num_characters, escape)]) from None
+            reason = lower_first(str(error))
+            if place := _PLACE.search(reason):
+                lines = text.split(b"\n")[: int(place[1])]
+                offset = sum(len(line) + 1 for line in lines[:-1]) + int(place[2])
+                offset -= 1 if is_part else len(self._opening())
+                reason = f"{reason[: place.start()]} at {_line_and_column(self._data, start + max(1, offset) - 1)}"
+            raise InvalidRequestError(f"the body is not JSON: {reason}") from None
+
+    def _last_path(self) -> list[str | int]:
+        """Return the path of the last value of the innermost open list or object."""
+        return [
+            next(reversed(item)) if isinstance(item, dict) else len(item) - 1
+            for item in self._open  # the last value of each holds the next one
+        ]
+
+    def _real_path(self, path: list[str | int]) -> list[str | int]:
+        """Return the path in the body, given that in a piece with the brackets around it."""
+        found = list(path)
+        for depth, (container, last) in enumerate(zip(self._open, self._last_path(), strict=True)):
+            if depth == len(found) or found[depth] not in (_KEY, 0):
+                if depth < len(found) and isinstance(container, list):
+                    found[depth] = int(last) + int(found[depth])
+                break
+            found[depth] = last
+        return found
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """Return data of the same size in which no quote is escaped, and each backslash that is left begins an escape."""
+    return data.replace(rb"\\", b"__").replace(rb"\"", b"__")
+
+
+def _brackets(parts: list[bytes]) -> bytes:
+    """Return the brackets outside strings, given the parts between quotes; the first one is outside."""
+    return re.sub(rb"[^][{}]+", b"", b"".join(parts[::2]))
+
+
+def _last(container: Any) -> Any:
+    return container[next(reversed(container))] if isinstance(container, dict) else container[-1]
+
+
+def _line_and_column(data: bytes, place: int) -> str:
+    line, begin = data.count(b"\n", 0, place) + 1, data.rfind(b"\n", 0, place)
+    return f"line {line} column {place - begin}"
+
+
+def _half_of_pair(data: bytes) -> tuple[list[str | int], int, str] | None:
+    """Return where a text that is not JSON holds half of a surrogate pair; None if no string does.
+
+    Returns:
+        Path of the string, number of characters before the escape (-1 in a key), and the escape.
+    """
+    escape = next((item for item in _HALF.finditer(data) if item[1]), None)
     if escape is None:
         return None
-    before = data[: escape.start()]
     try:
-        value: Any = jiter.from_json(before + _MARK.encode(), partial_mode="trailing-strings")
+        value: Any = jiter.from_json(data[: escape.start()] + _MARK.encode(), partial_mode="trailing-strings")
     except ValueError:  # something before it is wrong, too
         return None
     path: list[str | int] = []
@@ -72,29 +308,12 @@ def _half_of_pair(data: bytes) -> Violation | None:
         key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1
         path.append(key)
         value = value[key]
-    what = f"half of a surrogate pair, which is no character: `{escape[0].decode()}`; remove it"
-    if isinstance(value, str) and value.endswith(_MARK):
-        return Violation(shorten(path_of(path)), f"character {len(value) - len(_MARK) + 1} is {what}")
-    return Violation("body", f"a key holds {what}")  # the parser leaves out keys without a value
+    is_value = isinstance(value, str) and value.endswith(_MARK)
+    return path, len(value) - len(_MARK) if is_value else -1, escape[1].decode()
 
 
-def _halves(data: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield what looks like half of a surrogate pair. Each search holds the interpreter lock, so it has an end."""
-    for start in range(0, len(data), PIECE_BYTES):
-        end = start + PIECE_BYTES
-        yield from (item for item in _HALF.finditer(data, start, end + _PAIR_BYTES) if item.start() < end)
-
-
-def _is_half(data: bytes, start: int) -> bool:
-    """Return whether an escape that looks like half of a surrogate pair is one."""
-    before = start - _PAIR_BYTES // 2
-    is_second = re.fullmatch(_FIRST, data[before:start]) and _is_escape(data, before)
-    return _is_escape(data, start) and not is_second
-
-
-def _is_escape(data: bytes, start: int) -> bool:
-    """Return whether the backslash at a place is not itself escaped."""
-    first = start
-    while first and data[first - 1] == ord("\\"):
-        first -= 1
-    return (start - first) % 2 == 0
+def _half_violation(path: list[str | int], number: int, num_before: int, escape: str) -> Violation:
+    what = f"half of a surrogate pair, which is no character: `{escape}`; remove it"
+    if number < 0:  # the parser leaves out keys without a value
+        return Violation("body", f"a key holds {what}")
+    return Violation(shorten(path_of(path)), f"character {num_before + number + 1} is {what}")

@@ -10,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.status import own_error
 
@@ -25,7 +26,7 @@ def operations(registry: CollectorRegistry, pool: CodecPool) -> Iterator[Operati
         pool: threads that make the page.
     """
 
-    async def page(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def page(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         try:
             encode, media_type = choose_encoder(call.headers.get("accept", ""))
         except (TypeError, ValueError):  # a version that is no number

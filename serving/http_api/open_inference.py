@@ -8,22 +8,24 @@ Source: Open Inference Protocol, REST (kserve/open-inference-protocol); Triton's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from google.protobuf import json_format
-from pydantic import Field
+from pydantic import FailFast, Field, PlainValidator, WithJsonSchema
 
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError
 from serving.core.headers import num_bytes
 from serving.core.service import InferenceService
+from serving.http_api.body import Body
 from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
-from serving.http_api.fields import Fields, read_fields
+from serving.http_api.fields import Fields, validated
+from serving.http_api.json_reply import array_parts, dumps, join, list_parts, object_parts
 from serving.http_api.status import message_of
 from serving.open_inference.service import OpenInference
 from serving.open_inference.tensors import BYTES, DTYPES, invalid_field
@@ -32,16 +34,29 @@ from serving.open_inference.v2 import service_pb2 as pb
 BINARY = "application/octet-stream"
 _SIZE = "binary_data_size"
 _WANTED, _WANTED_ALL = "binary_data", "binary_data_output"
+MAX_AXES = 8
+"""Maximum number of axes of a tensor."""
+PART_ELEMENTS = 8192
+"""Elements of a tensor that are converted in one step, which holds the interpreter lock."""
+
+
+def _elements_of(value: Any) -> list[Any]:
+    """Return the elements of a tensor as they are."""
+    if not isinstance(value, list):
+        raise ValueError("must be a list")
+    return value
 
 
 class Tensor(Fields):
     """Input of a request."""
 
     name: str
-    shape: list[int]
+    shape: Annotated[list[int], FailFast(), Field(max_length=MAX_AXES)]
     datatype: str
     parameters: dict[str, Any] = Field(default_factory=dict)
-    data: list[Any] | None = None
+    data: Annotated[list[Any], PlainValidator(_elements_of), WithJsonSchema({"type": "array", "items": {}})] | None = (
+        None
+    )
 
 
 class Wanted(Fields):
@@ -56,8 +71,8 @@ class InferFields(Fields):
 
     id: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    inputs: list[Tensor]
-    outputs: list[Wanted] = Field(default_factory=list)
+    inputs: Annotated[list[Tensor], FailFast()]
+    outputs: Annotated[list[Wanted], FailFast()] = Field(default_factory=list)
 
 
 def oip_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -87,7 +102,7 @@ class OpenInferenceRoutes:
         yield Operation("POST", "/v2/repository/index", self._index, oip_error, summary="All versions of models.")
 
     def _get(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
-        async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
             reply = await self._methods[method](_named(request_type, exchange), call)
             values = _plain(reply_type.FromString(reply))
             return HttpReply(orjson.dumps(values.get("config", values)))
@@ -97,7 +112,7 @@ class OpenInferenceRoutes:
     def _health(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
         """Return a route that says whether something is ready: by its status, and by its body."""
 
-        async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+        async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
             values = _plain(reply_type.FromString(await self._methods[method](_named(request_type, exchange), call)))
             status = HTTPStatus.OK if all(values.values()) else HTTPStatus.SERVICE_UNAVAILABLE
             return HttpReply(orjson.dumps(values), status)
@@ -105,21 +120,22 @@ class OpenInferenceRoutes:
         summary = f"{method} of the Open Inference Protocol."
         return Operation("GET", path, answer, oip_error, is_health=True, summary=summary)
 
-    async def _index(self, data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def _index(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
         reply = await self._methods["RepositoryIndex"](b"", call)
         return HttpReply(orjson.dumps(_plain(pb.RepositoryIndexResponse.FromString(reply)).get("models", [])))
 
-    async def _infer(self, data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        pool, parameters = self._service.codec_pool, exchange.path_parameters
-        length = call.headers.get(HEADER_LENGTH)
-        request, wants_binary = await pool.run(
-            call, len(data), partial(_request, data, length, parameters["name"], parameters.get("version", ""))
-        )
+    async def _infer(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        parameters, length = exchange.path_parameters, call.headers.get(HEADER_LENGTH)
+        end = len(body.data) if length is None else num_bytes(length)
+        if end is None or end > len(body.data):
+            raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
+        build = partial(_request, memoryview(body.data)[end:], parameters["name"], parameters.get("version", ""))
+        request, wants_binary = await body.read(build, end)
         reply = await self._methods["ModelInfer"](request, call)
-        body, json_bytes = await pool.run(call, len(reply), partial(_response, reply, wants_binary))
-        if json_bytes == len(body):
-            return HttpReply(body)
-        return HttpReply(body, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
+        data, json_bytes = await self._service.codec_pool.run(call, len(reply), partial(_response, reply, wants_binary))
+        if json_bytes == len(data):
+            return HttpReply(data)
+        return HttpReply(data, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
 
 
 def _named(request_type: Any, exchange: Exchange) -> bytes:
@@ -142,23 +158,20 @@ WantsBinary = Callable[[str], bool]
 """Function that returns whether an output is wanted in binary."""
 
 
-def _request(data: bytes, header_length: str | None, name: str, version: str) -> tuple[bytes, WantsBinary]:
+def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any]) -> tuple[bytes, WantsBinary]:
     """Return a request as a serialised message, and which outputs are wanted in binary.
 
     Args:
-        data: body: JSON, and with `header_length` the tensors in binary after it.
-        header_length: value of the header HEADER_LENGTH; None without it.
+        tensors: tensors in binary, after the JSON of the body.
         name: name of the model.
         version: its version, or empty.
+        values: values of the JSON.
     """
-    end = len(data) if header_length is None else num_bytes(header_length)
-    if end is None or end > len(data):
-        raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
-    fields = read_fields(data[:end], InferFields)
+    fields = validated(values, InferFields)
     message = pb.ModelInferRequest(model_name=name, model_version=version, id=fields.id)
     all_binary = bool(fields.parameters.get(_WANTED_ALL, False))
     _add_parameters(message.parameters, fields.parameters, "parameters", _WANTED_ALL)
-    place = end
+    place = 0
     for index, tensor in enumerate(fields.inputs):
         path = f"inputs[{index}]"
         item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
@@ -173,12 +186,12 @@ def _request(data: bytes, header_length: str | None, name: str, version: str) ->
         if size is None:
             message.raw_input_contents.append(_raw(tensor, path))
             continue
-        if type(size) is not int or not 0 <= size <= len(data) - place:
+        if type(size) is not int or not 0 <= size <= len(tensors) - place:
             raise invalid_field(f"{path}.parameters", f"`{_SIZE}` must be the bytes of the tensor in the body")
-        message.raw_input_contents.append(data[place : place + size])
+        message.raw_input_contents.append(bytes(tensors[place : place + size]))
         place += size
-    if place != len(data):
-        raise InvalidRequestError(f"the body has {len(data) - place} bytes that belong to no tensor")
+    if place != len(tensors):
+        raise InvalidRequestError(f"the body has {len(tensors) - place} bytes that belong to no tensor")
     chosen = {}
     for index, wanted in enumerate(fields.outputs):
         item = message.outputs.add(name=wanted.name)
@@ -215,8 +228,9 @@ def _raw(tensor: Tensor, path: str) -> bytes:
     for index, item in enumerate(flat):
         if type(item) not in kinds:
             raise invalid_field(f"{path}.data", f"element {index} is no {tensor.datatype}")
+    parts = (flat[start : start + PART_ELEMENTS] for start in range(0, len(flat), PART_ELEMENTS))
     try:
-        return np.array(flat, DTYPES[tensor.datatype]).tobytes()
+        return b"".join(np.array(part, DTYPES[tensor.datatype]).tobytes() for part in parts)
     except OverflowError:
         raise invalid_field(f"{path}.data", f"a number is too large for {tensor.datatype}") from None
 
@@ -239,27 +253,34 @@ def _response(data: bytes, wants_binary: WantsBinary) -> tuple[bytes, int]:
         values["id"] = reply.id
     if reply.parameters:
         values["parameters"] = {name: item.int64_param for name, item in reply.parameters.items()}
-    outputs, binary = [], []
-    for item, raw in zip(reply.outputs, reply.raw_output_contents, strict=True):
+    outputs = list(zip(reply.outputs, reply.raw_output_contents, strict=True))
+    header = join(object_parts(values, outputs=_output_parts(outputs, wants_binary)))
+    return b"".join([header, *(raw for item, raw in outputs if wants_binary(item.name))]), len(header)
+
+
+def _output_parts(outputs: Iterable[tuple[Any, bytes]], wants_binary: WantsBinary) -> Iterator[bytes]:
+    """Yield the list of outputs as JSON in parts."""
+    comma = b"["
+    for item, raw in outputs:
         output: dict[str, Any] = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
+        yield comma
         if wants_binary(item.name):
-            output["parameters"] = {_SIZE: len(raw)}
-            binary.append(raw)
+            yield dumps(output | {"parameters": {_SIZE: len(raw)}})
         else:
-            output["data"] = _elements(item.datatype, raw)
-        outputs.append(output)
-    values["outputs"] = outputs
-    header = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
-    return b"".join([header, *binary]), len(header)
+            numbers = list_parts(_texts(raw), 1024) if item.datatype == BYTES else _number_parts(item.datatype, raw)
+            yield from object_parts(output, data=numbers)
+        comma = b","
+    yield b"]" if comma == b"," else b"[]"
 
 
-def _elements(datatype: str, raw: bytes) -> Any:
-    """Return the elements of a tensor for JSON."""
-    if datatype != BYTES:
-        return np.frombuffer(raw, DTYPES[datatype])
-    found, place = [], 0
+def _number_parts(datatype: str, raw: bytes) -> Iterator[bytes]:
+    return array_parts(np.frombuffer(raw, DTYPES[datatype]))
+
+
+def _texts(raw: bytes) -> Iterator[str]:
+    """Yield the texts of a tensor."""
+    place = 0
     while place < len(raw):
         size = int.from_bytes(raw[place : place + 4], "little")
-        found.append(raw[place + 4 : place + 4 + size].decode())
+        yield raw[place + 4 : place + 4 + size].decode()
         place += 4 + size
-    return found

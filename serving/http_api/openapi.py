@@ -16,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic import BaseModel
 
 from serving.core.calls import Call
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.status import own_error
 
@@ -45,7 +46,7 @@ def operations(described: Iterable[Operation]) -> Iterator[Operation]:
     """
     page = orjson.dumps(document(described))
 
-    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         return HttpReply(page)
 
     yield Operation("GET", PATH, answer, own_error, summary="This description.")

@@ -6,7 +6,7 @@ too: its requests are recognised by their field `inputs`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -18,9 +18,11 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import Fields, model_reference, named_as, validated
-from serving.http_api.json_body import parse_object
+from serving.http_api.json_reply import join, list_parts, object_parts
+from serving.http_api.rpc import JsonMethod, to_protobuf
 from serving.http_api.status import message_of, own_error
 
 NAMES = {
@@ -112,34 +114,38 @@ def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any)
     return pb.RerankRequest(model=model_reference(model), inputs=inputs, **options)
 
 
-def operations(
-    service: InferenceService, answer_rpc: Callable[[dict[str, Any], Call], Awaitable[HttpReply]]
-) -> Iterator[Operation]:
+def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Operation]:
     """Yield the routes.
 
     Args:
         service: answers requests.
-        answer_rpc: answers the values of a request of the RPC.
+        answer_rpc: answers a request of the RPC.
     """
     endpoint, pool = Rerank(), service.codec_pool
 
-    async def rank(fields: RerankFields, call: Call, version: str) -> HttpReply:
+    def read(values: dict[str, Any]) -> tuple[RerankFields, bytes]:
+        fields = validated(values, RerankFields)
+        service.limits.check_count(len(fields.documents), "documents", field="documents")
+        return fields, fields.to_protobuf()
+
+    def read_either(values: dict[str, Any]) -> tuple[RerankFields | None, bytes]:
+        return (None, to_protobuf(pb.RerankRequest, values)) if "inputs" in values else read(values)
+
+    async def rank(fields: RerankFields, request: bytes, call: Call, version: str) -> HttpReply:
+        if fields.return_documents:
+            call.reserve_memory(call.request_bytes)
         with named_as(NAMES):
-            request = await pool.run(call, call.request_bytes, fields.to_protobuf)
             data = (await service.infer(endpoint, request, call.deadline_s, call)).data
         size = call.request_bytes if fields.return_documents else len(data)
         return HttpReply(await pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
 
-    async def rerank_or_rpc(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        values = await pool.run(call, len(data), partial(parse_object, data))
-        if "inputs" in values:
-            return await answer_rpc(values, call)
-        fields = await pool.run(call, len(data), partial(validated, values, RerankFields))
-        return await rank(fields, call, "1")
+    async def rerank_or_rpc(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        fields, request = await body.read(read_either)
+        return await (rank(fields, request, call, "1") if fields else answer_rpc(request, call))
 
-    async def rerank(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        values = await pool.run(call, len(data), partial(parse_object, data))
-        return await rank(await pool.run(call, len(data), partial(validated, values, RerankFields)), call, "2")
+    async def rerank(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        fields, request = await body.read(read)
+        return await rank(fields, request, call, "2")
 
     yield Operation(
         "POST",
@@ -161,21 +167,21 @@ def operations(
 
 def _reply(data: bytes, fields: RerankFields, version: str, request_id: str) -> bytes:
     reply = pb.RerankReply.FromString(data)
-    results = []
-    for item in reply.results[0].documents:
-        result: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
-        if fields.return_documents:
-            document = fields.documents[item.document]
-            result["document"] = {"text": document} if isinstance(document, str) else document
-        results.append(result)
     num_tokens = sum(reply.num_tokens)
-    return orjson.dumps(
-        {
-            "id": request_id,
-            "object": "list",
-            "model": reply.model.name,
-            "results": results,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-            "meta": {"api_version": {"version": version}, "tokens": {"input_tokens": num_tokens}},
-        }
-    )
+    values = {
+        "id": request_id,
+        "object": "list",
+        "model": reply.model.name,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "meta": {"api_version": {"version": version}, "tokens": {"input_tokens": num_tokens}},
+    }
+    results = (_result(item, fields) for item in reply.results[0].documents)
+    return join(object_parts(values, results=list_parts(results, 16)))
+
+
+def _result(item: Any, fields: RerankFields) -> dict[str, Any]:
+    result: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
+    if fields.return_documents:
+        document = fields.documents[item.document]
+        result["document"] = {"text": document} if isinstance(document, str) else document
+    return result

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-import orjson
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -14,19 +13,22 @@ from google.protobuf.message_factory import GetMessageClass
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, shorten
+from serving.core.limits import MAX_WORDS
 from serving.core.service import InferenceService
+from serving.endpoints.answer_tag import Tag
 from serving.endpoints.methods import encoder_methods
 from serving.endpoints.rerank import Rerank
-from serving.http_api.exchange import Answer, Exchange, HttpReply, Operation
-from serving.http_api.json_body import parse_object
+from serving.http_api.body import Body
+from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.json_reply import join, message_parts
 from serving.http_api.status import own_error
 from serving.http_api.wrong_fields import wrong_fields
 
 _PREFIX = "Failed to parse "
 
 
-JsonMethod = Callable[[dict[str, Any], Call], Awaitable[HttpReply]]
-"""Function from the values of a JSON request to the reply."""
+JsonMethod = Callable[[bytes, Call], Awaitable[HttpReply]]
+"""Function from a serialised request to the reply in JSON."""
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:
@@ -36,11 +38,12 @@ def operations(service: InferenceService) -> Iterator[Operation]:
             yield Operation(
                 "POST",
                 path_of(rpc.name),
-                _answer(service, json_method(service, rpc.name)),
+                partial(_answer, GetMessageClass(rpc.input_type), json_method(service, rpc.name)),
                 own_error,
                 summary=f"RPC {rpc.name} of bertline.v1, in protobuf's JSON mapping.",
                 requests=(GetMessageClass(rpc.input_type),),
                 reply=GetMessageClass(rpc.output_type),
+                max_words=MAX_WORDS if rpc.name == Tag.name else 0,
             )
 
 
@@ -49,29 +52,25 @@ def path_of(rpc: str) -> str:
     return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
 
 
-def _answer(service: InferenceService, method: JsonMethod) -> Answer:
-    async def answer(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-        return await method(await service.codec_pool.run(call, len(data), partial(parse_object, data)), call)
-
-    return answer
+async def _answer(
+    request_type: type[Message], method: JsonMethod, body: Body, call: Call, exchange: Exchange
+) -> HttpReply:
+    return await method(await body.read(partial(to_protobuf, request_type)), call)
 
 
 def json_method(service: InferenceService, name: str) -> JsonMethod:
-    """Return an RPC as a function of JSON."""
-    rpc, pool = pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name[name], service.codec_pool
-    request_type, reply_type = (GetMessageClass(item) for item in (rpc.input_type, rpc.output_type))
-    method = encoder_methods(service)[name]
+    """Return an RPC whose reply is JSON."""
+    reply_type = GetMessageClass(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name[name].output_type)
+    method, pool = encoder_methods(service)[name], service.codec_pool
 
-    async def answer(values: dict[str, Any], call: Call) -> HttpReply:
-        request = await pool.run(call, call.request_bytes, partial(_to_protobuf, values, request_type))
-        values.clear()  # may be large
+    async def answer(request: bytes, call: Call) -> HttpReply:
         reply = await method(request, call)
-        return HttpReply(await pool.run(call, len(reply), partial(_to_json, reply, reply_type)))
+        return HttpReply(await pool.run(call, len(reply), lambda: join(message_parts(reply_type.FromString(reply)))))
 
     return answer
 
 
-def _to_protobuf(values: dict[str, Any], request_type: type[Message]) -> bytes:
+def to_protobuf(request_type: type[Message], values: dict[str, Any]) -> bytes:
     """Return the values of a JSON request as a serialised message.
 
     Raises:
@@ -88,11 +87,3 @@ def _reason(error: Exception) -> str:
     """Return protobuf's error as one sentence: `inputs: repeated field must be in [] which is "a" at ...`."""
     text = str(error).removeprefix(_PREFIX).replace(f"{_PREFIX}", "").rstrip(".")
     return " ".join(text.split())
-
-
-def _to_json(data: bytes, reply_type: type[Message]) -> bytes:
-    message = reply_type.FromString(data)
-    values = json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return orjson.dumps(values)

@@ -48,8 +48,6 @@ SPECIAL_CODES: dict[type[Exception], HTTPStatus] = {
     UnsupportedMediaError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
 """Statuses of errors for which HTTP knows a better one than that of their kind."""
-MAX_VIOLATIONS = 100
-"""Maximum number of fields that a reply names."""
 _OPENAI_TYPES = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 
 
@@ -94,9 +92,9 @@ def message_of(error: Exception) -> str:
 
 
 def violations_of(error: Exception) -> list[dict[str, str]]:
-    """Return the wrong fields of an error, at most MAX_VIOLATIONS."""
+    """Return the wrong fields of an error."""
     found = error.violations if isinstance(error, InvalidRequestError | UnusableOutputError) else []
-    return [{"field": item.field, "reason": shorten(item.reason)} for item in found[:MAX_VIOLATIONS]]
+    return [{"field": item.field, "reason": shorten(item.reason)} for item in found]
 
 
 def own_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:

@@ -126,9 +126,9 @@ class AnswerOperation:
         try:
             if self._operation.method == "POST":
                 _check_media_type(call)
-            data = await self._reader.read(call, exchange)
+            body = await self._reader.read(call, exchange, self._operation.max_words)
             self._begin_call(always=self._operation.is_health)
-            reply = await self._operation.answer(data, call, exchange)
+            reply = await self._operation.answer(body, call, exchange)
         finally:
             self._reader.close(call)
         await self._reader.hold_reply(call, exchange, len(reply.data))

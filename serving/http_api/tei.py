@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
@@ -26,9 +26,18 @@ from serving.endpoints.embed_sparse import EmbedSparse
 from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import answer_tokenize
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
-from serving.http_api.fields import Dimensions, Fields, model_reference, named_as, read_fields
-from serving.http_api.json_body import parse_object
+from serving.http_api.fields import (
+    Dimensions,
+    Fields,
+    TextList,
+    TokenIdRows,
+    model_reference,
+    named_as,
+    validated,
+)
+from serving.http_api.json_reply import join, list_parts
 from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import rerank_request
 from serving.http_api.status import message_of
@@ -57,7 +66,10 @@ _ERROR_TYPES = {
 _NAMES = {"texts": "inputs"}
 _RERANK_NAMES = {name: new.replace("documents", "texts") for name, new in RERANK_NAMES.items()}
 
-Answer = Callable[[bytes, Call, str], Awaitable[bytes]]
+JSON_FACTOR = 5
+"""Bytes of a token in TEI's JSON per byte in a serialised TokenizeReply, at most."""
+
+Answer = Callable[[Body, Call, str], Awaitable[bytes]]
 """Function from a body, the call and the name of a model to the JSON of the reply."""
 
 
@@ -88,6 +100,16 @@ def _texts_or_pairs(value: Any) -> tuple[bool, list[list[str]]]:
 
 def _is_text_or_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(item, str) for item in value)
+
+
+def _without_values(value: Any) -> Any:
+    """Return an object without the fields that are null."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if item is not None:
+                raise ValueError(f"`{name[:80]}` is not supported here; leave it out")
+        return None
+    return value
 
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -149,7 +171,7 @@ class PredictFields(Fields):
     raw_scores: Literal[False] = False
     truncate: bool | None = False
     truncation_direction: Literal["Right", "right"] = "Right"
-    parameters: dict[str, None] | None = None
+    parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
     def to_protobuf(self, name: str, request_type: type[pb.ClassifyRequest | pb.RegressRequest]) -> bytes:
@@ -163,7 +185,7 @@ class RerankFields(Fields):
     """Request of `POST /rerank`."""
 
     query: str
-    texts: list[str]
+    texts: TextList
     raw_scores: bool = False
     """False for scores after the model's own activation function, which need not be from 0 to 1 as TEI's are."""
     return_text: bool = False
@@ -193,7 +215,7 @@ class TokenizeFields(Fields):
 class DecodeFields(Fields):
     """Request of `POST /decode`."""
 
-    ids: list[int] | list[list[int]]
+    ids: TokenIdRows
     skip_special_tokens: bool = True
 
 
@@ -237,13 +259,13 @@ class TeiRoutes:
             about = "A model, as Text Embeddings Inference describes it."
             yield Operation("GET", place, self._route(self._answer_info), tei_error, summary=about)
 
-    def _route(self, answer: Answer) -> Callable[[bytes, Call, Exchange], Awaitable[HttpReply]]:
-        async def route(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
-            return HttpReply(await answer(data, call, exchange.path_parameters.get("model", "")))
+    def _route(self, answer: Answer) -> Callable[[Body, Call, Exchange], Awaitable[HttpReply]]:
+        async def route(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+            return HttpReply(await answer(body, call, exchange.path_parameters.get("model", "")))
 
         return route
 
-    async def _answer_any(self, data: bytes, call: Call, name: str) -> bytes:
+    async def _answer_any(self, body: Body, call: Call, name: str) -> bytes:
         """Answer `POST /` by the task of the model."""
         answers: dict[str, Answer] = {
             Embed.task: self._answer_embed,
@@ -252,59 +274,69 @@ class TeiRoutes:
         }
         names = {model.manifest.name for model in self._service.models}
         if not name and len(names) != 1:
-            return await self._answer_embed(data, call, name)
+            return await self._answer_embed(body, call, name)
         name = name or names.pop()
         task = self._model(name).task.name
-        if task == Regress.task and "query" in await self._service.codec_pool.run(
-            call, len(data), partial(parse_object, data)
-        ):
-            return await self._answer_rerank(data, call, name)
+        if task == Regress.task and await body.read(lambda values: "query" in values):
+            return await self._answer_rerank(body, call, name)
         if task not in answers:
             raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
-        return await answers[task](data, call, name)
+        return await answers[task](body, call, name)
 
-    async def _answer_embed(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, EmbedFields)
-        return await self._infer(self._embed, partial(fields.to_protobuf, name), call, embed_json)
+    async def _answer_embed(self, body: Body, call: Call, name: str) -> bytes:
+        request = await body.read(lambda values: validated(values, EmbedFields).to_protobuf(name))
+        return await self._infer(self._embed, request, call, embed_json)
 
-    async def _answer_embed_sparse(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, TextFields)
-        build = partial(fields.to_protobuf, name, pb.EmbedSparseRequest)
-        return await self._infer(self._embed_sparse, build, call, sparse_json)
+    async def _answer_embed_sparse(self, body: Body, call: Call, name: str) -> bytes:
+        request = await body.read(lambda values: validated(values, TextFields).to_protobuf(name, pb.EmbedSparseRequest))
+        return await self._infer(self._embed_sparse, request, call, sparse_json)
 
-    async def _answer_embed_all(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, TextFields)
-        build = partial(fields.to_protobuf, name, pb.EmbedTokensRequest)
-        return await self._infer(self._embed_tokens, build, call, token_vectors_json)
+    async def _answer_embed_all(self, body: Body, call: Call, name: str) -> bytes:
+        request = await body.read(lambda values: validated(values, TextFields).to_protobuf(name, pb.EmbedTokensRequest))
+        return await self._infer(self._embed_tokens, request, call, token_vectors_json)
 
-    async def _answer_predict(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, PredictFields)
-        several, _ = fields.inputs
-        if self._is_regression(name):
-            build = partial(fields.to_protobuf, name, pb.RegressRequest)
-            return await self._infer(self._regress, build, call, partial(regress_json, several))
-        build = partial(fields.to_protobuf, name, pb.ClassifyRequest)
-        return await self._infer(self._classify, build, call, partial(classify_json, several))
+    async def _answer_predict(self, body: Body, call: Call, name: str) -> bytes:
+        is_regression = self._is_regression(name)
+        request_type = pb.RegressRequest if is_regression else pb.ClassifyRequest
 
-    async def _answer_rerank(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, RerankFields)
-        write = partial(rerank_json, fields.texts if fields.return_text else None)
-        return await self._infer(self._rerank, partial(fields.to_protobuf, name), call, write, _RERANK_NAMES)
+        def read(values: dict[str, Any]) -> tuple[bool, bytes]:
+            fields = validated(values, PredictFields)
+            return fields.inputs[0], fields.to_protobuf(name, request_type)
 
-    async def _answer_tokenize(self, data: bytes, call: Call, name: str) -> bytes:
-        fields, pool = await self._read(data, call, TokenizeFields), self._service.codec_pool
-        request = await pool.run(call, call.request_bytes, partial(fields.to_protobuf, self._embedder(name)))
+        several, request = await body.read(read)
+        if is_regression:
+            return await self._infer(self._regress, request, call, partial(regress_json, several))
+        return await self._infer(self._classify, request, call, partial(classify_json, several))
+
+    async def _answer_rerank(self, body: Body, call: Call, name: str) -> bytes:
+        def read(values: dict[str, Any]) -> tuple[list[str] | None, bytes]:
+            fields = validated(values, RerankFields)
+            return fields.texts if fields.return_text else None, fields.to_protobuf(name)
+
+        texts, request = await body.read(read)
+        if texts:
+            call.reserve_memory(call.request_bytes)
+        return await self._infer(self._rerank, request, call, partial(rerank_json, texts), _RERANK_NAMES)
+
+    async def _answer_tokenize(self, body: Body, call: Call, name: str) -> bytes:
+        embedder = self._embedder(name)
+
+        def read(values: dict[str, Any]) -> tuple[bool, bytes]:
+            fields = validated(values, TokenizeFields)
+            return fields.add_special_tokens, fields.to_protobuf(embedder)
+
+        with_special, request = await body.read(read)
         reply = await answer_tokenize(self._service, request, call.deadline_s, call)
-        return await pool.run(call, len(reply), partial(tokenize_json, fields.add_special_tokens, reply))
+        call.reserve_memory(JSON_FACTOR * len(reply))
+        return await self._service.codec_pool.run(call, len(reply), partial(tokenize_json, with_special, reply))
 
-    async def _answer_decode(self, data: bytes, call: Call, name: str) -> bytes:
-        fields = await self._read(data, call, DecodeFields)
-        rows = fields.ids if fields.ids and isinstance(fields.ids[0], list) else [fields.ids]
-        self._service.limits.check_count(len(rows), field="ids")
-        decode = partial(_decoded_json, self._model(self._embedder(name)), rows, fields.skip_special_tokens)
-        return await self._service.codec_pool.run(call, len(data), decode)
+    async def _answer_decode(self, body: Body, call: Call, name: str) -> bytes:
+        fields = await body.read(lambda values: validated(values, DecodeFields))
+        self._service.limits.check_count(len(fields.ids), field="ids")
+        decode = partial(_decoded_json, self._model(self._embedder(name)), fields.ids, fields.skip_special_tokens)
+        return await self._service.codec_pool.run(call, len(body.data), decode)
 
-    async def _answer_info(self, data: bytes, call: Call, name: str) -> bytes:
+    async def _answer_info(self, body: Body, call: Call, name: str) -> bytes:
         model = self._model(self._embedder(name))
         manifest, settings = model.manifest, model.task.settings
         values = {
@@ -321,13 +353,10 @@ class TeiRoutes:
         }
         return orjson.dumps(values)
 
-    async def _read(self, data: bytes, call: Call, fields: type[Any]) -> Any:
-        return await self._service.codec_pool.run(call, len(data), partial(read_fields, data, fields))
-
     async def _infer(
         self,
         endpoint: Any,
-        build: Callable[[], bytes],
+        request: bytes,
         call: Call,
         write: Callable[[bytes], bytes],
         names: Mapping[str, str] = _NAMES,
@@ -336,16 +365,14 @@ class TeiRoutes:
 
         Args:
             endpoint: operation that the request is for.
-            build: returns the serialised request of the endpoint.
+            request: serialised request of the endpoint.
             call: record of the call.
             write: returns the JSON of a serialised reply, which may repeat texts of the request.
             names: as in `named_as`.
         """
-        pool = self._service.codec_pool
         with named_as(names):
-            request = await pool.run(call, call.request_bytes, build)
             reply = (await self._service.infer(endpoint, request, call.deadline_s, call)).data
-        return await pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
+        return await self._service.codec_pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
 
     def _model(self, name: str) -> Model:
         reference = model_reference(name)
@@ -371,7 +398,8 @@ def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> by
     for number, row in enumerate(rows):
         if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
             raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
-    return orjson.dumps(model.task.tokenizer.backend.decode_batch(rows, skip_special_tokens=skip_special))
+    decode = model.task.tokenizer.backend.decode
+    return join(list_parts(decode(row, skip_special_tokens=skip_special) for row in rows))
 
 
 def _model_type(settings: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import orjson
 
 from serving.core.calls import Call
 from serving.core.errors import UnknownMethodError, shorten
+from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.status import own_error
 
@@ -46,15 +47,15 @@ def operations(grpc_port: Callable[[], int], *, tls: bool) -> Iterator[Operation
     """
     files = read_files()
 
-    async def page(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def page(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         return files[PAGE]
 
-    async def file(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def file(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         if found := files.get(name := exchange.path_parameters["file"]):
             return found
         raise UnknownMethodError(shorten(f"the page has no file `{name}`"))
 
-    async def server(data: bytes, call: Call, exchange: Exchange) -> HttpReply:
+    async def server(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         return HttpReply(orjson.dumps({"grpc_port": grpc_port(), "tls": tls}))
 
     yield Operation("GET", "/", page, own_error, is_public=True)

@@ -7,7 +7,7 @@ import pytest
 
 from serving.core.errors import InvalidRequestError
 from serving.http_api import json_body
-from serving.http_api.json_body import parse_json
+from serving.http_api.json_body import parse_object
 
 PARTS = [r"\ud83d", r"\ude00", r"\uDBFF", r"\uDFFF", r"\\", r"\n", r"\u00e9", "ud83d", "a", "\u00e9", "\U0001f600"]
 
@@ -22,10 +22,10 @@ def test_first_half_of_a_pair_is_found(seed, monkeypatch):
         text = json.loads(body)["b"][1]
         halves = [number for number, character in enumerate(text) if 0xD800 <= ord(character) < 0xE000]
         if not halves:
-            assert parse_json(body.encode())["b"][1] == text
+            assert parse_object(body.encode())["b"][1] == text
             continue
         with pytest.raises(InvalidRequestError) as raised:
-            parse_json(body.encode())
+            parse_object(body.encode())
         [found] = raised.value.violations
         assert found.field == "b[1]"
         assert found.reason.startswith(f"character {halves[0] + 1} is half of a surrogate pair")
@@ -34,4 +34,4 @@ def test_first_half_of_a_pair_is_found(seed, monkeypatch):
 def test_an_earlier_mistake_is_told_first():
     """A body that is no JSON before the half of a pair is told so."""
     with pytest.raises(InvalidRequestError, match="the body is not JSON: expected value at line 1 column 2"):
-        parse_json(rb'[x, "\ud800"]')
+        parse_object(rb'[x, "\ud800"]')
