@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     tokens, TLS and limits of the gRPC port."""
     http_origins: tuple[str, ...] = ()
     """Origins of pages that may call the HTTP API from a browser (CORS), such as https://example.org; `*` for any."""
+    http_hosts: tuple[str, ...] = ()
+    """Names by which the HTTP API may be called, besides addresses, localhost and --host; `*` for any. Without tokens
+    and TLS, other names are refused: a page whose name resolves to the server could use it (DNS rebinding)."""
     http_gzip: bool = False
     """Compress replies of the HTTP API for clients that accept gzip, as many do without being asked. Vectors shrink to
     half in JSON and to three quarters in base64: for slow networks; on fast ones it only costs time."""

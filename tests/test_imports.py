@@ -29,7 +29,7 @@ MUST_NEVER_LOAD = {
 }
 ROOMS_MAY_IMPORT = {"serving.core": set(), "serving.endpoints": {"serving.core"}}
 """Rooms of `serving` that every protocol shares, with the other rooms that each may import."""
-PROTOCOLS = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "starlette", "uvicorn"}
+PROTOCOLS = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "starlette", "httptools"}
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 package = importlib.import_module(sys.argv[1])

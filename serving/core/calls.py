@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class Call:
     Only for the event loop."""
     reserved_bytes: int = 0
     """Bytes of the memory budget that this call has reserved."""
+    reply_factor: int = 1
+    """Bytes of the reply, as the front writes it, per byte of its message, at most."""
     model: str = ""
     num_inputs: int = 0
     num_tokens: int = 0
@@ -79,6 +82,14 @@ class Call:
     def peer(self) -> str:
         """Address of the client, without the port."""
         return self.connection.rpartition(":")[0]
+
+    @property
+    def network(self) -> str:
+        """Address of the client; of IPv6 the first 64 bits: a client has all addresses that begin with them."""
+        if not self.peer.startswith("ipv6:"):
+            return self.peer
+        address = self.peer.removeprefix("ipv6:").strip("[]").partition("%")[0]
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
 
     @property
     def caller(self) -> str:

@@ -35,6 +35,8 @@ class Inference(ABC):
     model: Model
     windows: Sequence[Sequence[Features]]
     """Features of each input: one sequence or several windows. Set by `encode`."""
+    reply_bytes: int
+    """Bytes of the reply, as far as it is large; reserved before the inputs are computed. Set by `encode`."""
 
     @abstractmethod
     def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:

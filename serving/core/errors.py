@@ -9,6 +9,7 @@ ServingError
     UnsupportedMediaError       a body in another format or encoding than JSON and gzip
     NoMessageError              the call carries no message
     UnauthenticatedError        no valid bearer token
+    ForbiddenError              a page of another site, or a name that is not this server's
     UnavailableError            the server starts, drains, or loads the model
     TooManyCallsError           the client has too many concurrent calls
     TooManyWatchesError         too many open health watches
@@ -33,8 +34,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 
-MAX_VIOLATIONS = 100
-"""Maximum number of violations that are collected for a request."""
+MAX_VIOLATIONS = 10_000
+"""Maximum number of violations that are collected for a request. Fronts send far fewer."""
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of an error message."""
 
@@ -46,6 +47,7 @@ class ErrorKind(Enum):
     NOT_FOUND = auto()
     UNKNOWN_METHOD = auto()
     UNAUTHENTICATED = auto()
+    FORBIDDEN = auto()
     EXHAUSTED = auto()
     """Capacity is short now, or never suffices for a request of this size."""
     DEADLINE = auto()
@@ -129,6 +131,12 @@ class UnauthenticatedError(ServingError):
     """Call without a valid bearer token."""
 
     kind = ErrorKind.UNAUTHENTICATED
+
+
+class ForbiddenError(ServingError):
+    """HTTP request that a page of another site may have made its visitor's browser send."""
+
+    kind = ErrorKind.FORBIDDEN
 
 
 class UnavailableError(ServingError):
@@ -223,6 +231,7 @@ ERROR_REASONS: dict[type[Exception], str] = {
     UnsupportedMediaError: "UNSUPPORTED_MEDIA_TYPE",
     NoMessageError: "NO_MESSAGE",
     UnauthenticatedError: "UNAUTHENTICATED",
+    ForbiddenError: "FORBIDDEN",
     UnavailableError: "NOT_READY",
     TooManyCallsError: "TOO_MANY_CALLS",
     TooManyWatchesError: "TOO_MANY_WATCHES",
@@ -243,6 +252,7 @@ INTERNAL_REASON = "INTERNAL"
 """Reason of an unexpected error."""
 REFUSAL_REASONS: dict[type[Exception], str] = {
     UnauthenticatedError: "unauthenticated",
+    ForbiddenError: "forbidden",
     TooManyCallsError: "client_concurrency",
     MessageTooLargeError: "message_too_large",
     UnreadRepliesError: "unread_replies",

@@ -15,7 +15,7 @@ from serving.core.calls import Call, Stage
 from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, CodecPool
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply
-from serving.core.errors import RefusedError, UnavailableError
+from serving.core.errors import RefusedError, TooLargeError, UnavailableError
 from serving.core.future_bridge import FutureBridge
 from serving.core.limits import RequestLimits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
@@ -33,6 +33,8 @@ tokens of a masked language model have hundreds of thousands of outputs, and the
 REPLY_SEQUENCE_BYTES = 4
 """Bytes of a request that take longer to encode than the result of one sequence takes to join a reply. Results are
 serialised in the workers."""
+MAX_REPLY_BYTES = 128 * 2**20
+"""Maximum size of a reply, estimated before its inputs are computed."""
 INPUT_BYTES, WINDOW_BYTES, TOKEN_BYTES = 2048, 4096, 16
 """Bytes of memory per input, per further window of an input, and per token, until the request is answered."""
 
@@ -190,6 +192,13 @@ class InferenceService:
         request.call.num_tokens = num_tokens = sum(len(window) for items in windows for window in items)
         num_more_windows = sum(map(len, windows)) - len(windows)
         num_bytes = INPUT_BYTES * len(windows) + WINDOW_BYTES * num_more_windows + TOKEN_BYTES * num_tokens
+        reply_bytes = request.call.reply_factor * inference.reply_bytes
+        if reply_bytes > MAX_REPLY_BYTES:
+            raise TooLargeError(
+                f"the reply would have up to {reply_bytes / 2**20:.0f} MiB (maximum {MAX_REPLY_BYTES // 2**20} MiB); "
+                "send fewer inputs per call"
+            )
+        num_bytes += reply_bytes
         decode, submitted_s, origin = _Timed(inference.decode), time.monotonic(), request.call.origin
         with self.admission.count_rejections(model):
             future = self._scheduler.submit(model, windows, decode, deadline_s=request.deadline_s, origin=origin)

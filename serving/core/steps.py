@@ -144,7 +144,7 @@ class LimitCalls:
         """Count a call while it runs, or raise TooManyCallsError."""
         if self._max_per_client is None or call.is_health:
             return await proceed(call, context)
-        client = call.client or call.peer
+        client = call.client or call.network
         if self._calls[client] >= self._max_per_client:
             raise TooManyCallsError(
                 f"too many concurrent calls of this client (maximum `{self._max_per_client}`); wait for one to end"

@@ -25,8 +25,8 @@ from serving.endpoints.wire import parse, serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
-MAX_SCORES = 2**20
-"""Maximum number of scored labels or tokens in a reply. Each costs about 200 bytes and 2 us of a core, which the
+MAX_SCORES, SCORE_BYTES = 2**18, 100
+"""Maximum number of scored labels or tokens in a reply, and bytes of each. It costs 2 us of a core, too, which the
 latency model does not include."""
 
 
@@ -44,6 +44,9 @@ class TextEndpoint(Endpoint):
 
     def parse(self, data: bytes, limits: ParseLimits) -> Any:
         return parse(self.request_type, data, limits)
+
+    returns_vectors: ClassVar[bool] = False
+    """True if a reply holds what the graph returns."""
 
     any_task: ClassVar[bool] = False
     """True if `task_for` decides which models can do it, whatever their task."""
@@ -101,8 +104,13 @@ class TextEndpoint(Endpoint):
         """Return the number of sequences of a request, if no text needs several windows."""
         return self.num_inputs(request)
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> None:
-        """Raise InvalidRequestError if the reply for these features would be too large."""
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], request: Any, task: Any) -> int:
+        """Return the bytes of the reply for these features; 0 if it is small.
+
+        Raises:
+            InvalidRequestError: when it would be too large.
+        """
+        return 0
 
     def field_path(self, invalid: InvalidExample, request: Any) -> str:
         """Return the path of an invalid example in the request."""
@@ -135,6 +143,7 @@ class TextInference(Inference):
     examples: Sequence[Any] = ()
     windows: Sequence[Sequence[Features]] = ()
     tokenize_s: float = 0.0
+    reply_bytes: int = 0
 
     def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
         """Encode the inputs, and check the size of the reply."""
@@ -150,7 +159,9 @@ class TextInference(Inference):
             read_bytes=endpoint.read_bytes(message, len(request.data)),
         )
         self.examples, self.windows = encoded.examples, encoded.windows
-        endpoint.check_reply_size(self.windows, message, self.task)
+        self.reply_bytes = endpoint.reply_bytes(self.windows, message, self.task)
+        if endpoint.returns_vectors:
+            self.reply_bytes = vectors_bytes(self.windows, self.model)
         self.tokenize_s = request.call.stages[-1].seconds
 
     def decode(self, index: int, outputs: list[Any]) -> Any:
@@ -176,6 +187,11 @@ class TextInference(Inference):
         results = self.endpoint.serialized_results(done.results)
         data = b"".join([reply.SerializeToString(), *results, serialized_timings])
         return Reply(data, len(serialized_timings))
+
+
+def vectors_bytes(windows: Sequence[Sequence[Features]], model: Model) -> int:
+    """Return the bytes of the vectors that a model returns for features."""
+    return 4 * model.num_outputs([len(window) for items in windows for window in items])
 
 
 def raise_violations(violations: Iterable[Violation]) -> None:

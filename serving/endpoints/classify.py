@@ -7,7 +7,7 @@ from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
-from serving.endpoints.base import MAX_SCORES, TextEndpoint, text_pair
+from serving.endpoints.base import MAX_SCORES, SCORE_BYTES, TextEndpoint, text_pair
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.features import Features
 from tasks.multiple_choice import MultipleChoice, MultipleChoiceExample, MultipleChoicePrediction
@@ -25,10 +25,10 @@ class Classify(TextEndpoint):
     def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
         return [ClassificationExample(item.text, text_pair(item)) for item in request.inputs]
 
-    def check_reply_size(
+    def reply_bytes(
         self, windows: Sequence[Sequence[Features]], request: pb.ClassifyRequest, task: Classification
-    ) -> None:
-        check_num_labels(len(windows), task, request.top_k or None)
+    ) -> int:
+        return labels_bytes(len(windows), task, request.top_k or None)
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, task: Classification, request: pb.ClassifyRequest
@@ -48,8 +48,8 @@ def serialize_classification(prediction: ClassificationPrediction, top_k: int) -
     return result.SerializeToString()
 
 
-def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -> None:
-    """Raise InvalidRequestError if a reply could hold more than MAX_SCORES labels, over all inputs."""
+def labels_bytes(num_inputs: int, task: Classification, top_k: int | None) -> int:
+    """Return the bytes of a reply. Raise InvalidRequestError if it could hold more than MAX_SCORES labels in all."""
     num_labels = len(task.settings.labels)
     limit = None if task.settings.is_multi_label else top_k  # each label may be selected
     count = num_inputs * min(limit or num_labels, num_labels)
@@ -57,6 +57,7 @@ def check_num_labels(num_inputs: int, task: Classification, top_k: int | None) -
         remedy = "send fewer inputs per call" + (", or a smaller top_k" if not task.settings.is_multi_label else "")
         reason = f"too many labels requested: `{count}` (maximum `{MAX_SCORES}` per reply); {remedy}"
         raise InvalidRequestError(reason, [Violation("inputs", reason)])
+    return SCORE_BYTES * count
 
 
 class Regress(TextEndpoint):

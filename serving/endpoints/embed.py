@@ -38,6 +38,7 @@ class Embed(TextEndpoint):
     request_type = pb.EmbedRequest
     reply_type = pb.EmbedReply
     inputs = "texts"
+    returns_vectors = True
 
     def task_for(self, request: pb.EmbedRequest, model: Model) -> Embedding:
         raise_violations(_violations(request, model))

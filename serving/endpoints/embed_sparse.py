@@ -40,10 +40,10 @@ class EmbedSparse(TextEndpoint):
     def examples(self, request: pb.EmbedSparseRequest, task: SparseEmbedding) -> list[str]:
         return list(request.texts)
 
-    def check_reply_size(
+    def reply_bytes(
         self, windows: Sequence[Sequence[Features]], request: pb.EmbedSparseRequest, task: SparseEmbedding
-    ) -> None:
-        check_num_weights(len(windows), task, MAX_SCORES if request.return_tokens else MAX_WEIGHTS)
+    ) -> int:
+        return weights_bytes(len(windows), task, MAX_SCORES if request.return_tokens else MAX_WEIGHTS)
 
     def field_path(self, invalid: InvalidExample, request: pb.EmbedSparseRequest) -> str:
         return f"texts[{invalid.index}]"
@@ -57,12 +57,13 @@ class EmbedSparse(TextEndpoint):
         return pb.EmbedSparseReply(dim=task.tokenizer.vocab_size)
 
 
-def check_num_weights(num_texts: int, task: SparseEmbedding, limit: int = MAX_WEIGHTS) -> None:
-    """Raise InvalidRequestError if a reply could hold more weights than `limit`."""
+def weights_bytes(num_texts: int, task: SparseEmbedding, limit: int = MAX_WEIGHTS) -> int:
+    """Return the bytes of a reply, at most. Raise InvalidRequestError if it could hold more weights than `limit`."""
     count = num_texts * min(task.top_k or task.settings.top_k, task.tokenizer.vocab_size)
     if count > limit:
         reason = f"too many weights requested: `{count}` (maximum `{limit}`); send fewer texts or a smaller top_k"
         raise InvalidRequestError(reason, [Violation("top_k", reason)])
+    return 8 * count
 
 
 def _serialized(vector: SparseVector, task: SparseEmbedding | None) -> Iterable[bytes]:

@@ -35,6 +35,7 @@ class EmbedTokens(TextEndpoint):
     request_type = pb.EmbedTokensRequest
     reply_type = pb.EmbedTokensReply
     inputs = "texts"
+    returns_vectors = True
 
     def task_for(self, request: pb.EmbedTokensRequest, model: Model) -> TokenEmbedding:
         task: Any = model.task
@@ -55,10 +56,11 @@ class EmbedTokens(TextEndpoint):
     def examples(self, request: pb.EmbedTokensRequest, task: TokenEmbedding) -> list[str]:
         return list(request.texts)
 
-    def check_reply_size(
+    def reply_bytes(
         self, windows: Sequence[Sequence[Features]], request: pb.EmbedTokensRequest, task: TokenEmbedding
-    ) -> None:
+    ) -> int:
         check_num_vectors(sum(len(window) for items in windows for window in items))
+        return 0
 
     def field_path(self, invalid: InvalidExample, request: pb.EmbedTokensRequest) -> str:
         return f"texts[{invalid.index}]"

@@ -9,7 +9,7 @@ import numpy as np
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
-from serving.endpoints.base import MAX_SCORES, TextEndpoint, raise_violations
+from serving.endpoints.base import MAX_SCORES, SCORE_BYTES, TextEndpoint, raise_violations
 from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
@@ -46,10 +46,8 @@ class FillMask(TextEndpoint):
         )
         return model.task
 
-    def check_reply_size(
-        self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM
-    ) -> None:
-        check_num_tokens(windows, task, request.top_k or DEFAULT_TOP_K, len(request.targets))
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM) -> int:
+        return tokens_bytes(windows, task, request.top_k or DEFAULT_TOP_K, len(request.targets))
 
     def field_path(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
         return f"texts[{invalid.index}]"
@@ -77,8 +75,8 @@ def _not_in_vocabulary(token: str, tokenizer: Tokenizer) -> str:
     return "not in the vocabulary" + f"; did you mean `{found}`?" * bool(found)
 
 
-def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> None:
-    """Raise InvalidRequestError if a reply would hold more than MAX_SCORES tokens, over all masks."""
+def tokens_bytes(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> int:
+    """Return the bytes of a reply. Raise InvalidRequestError if it would hold more than MAX_SCORES tokens in all."""
     mask_id, vocab_size = task.mask_id, task.tokenizer.vocab_size
     mask = task.tokenizer.mask_token
     num_masks = sum(int((window.input_ids == mask_id).sum()) for items in windows for window in items)
@@ -89,3 +87,4 @@ def check_num_tokens(windows: Sequence[Sequence[Features]], task: MaskedLM, top_
             "send fewer texts per call, a smaller top_k or fewer targets"
         )
         raise InvalidRequestError(reason, [Violation("texts", reason)])
+    return SCORE_BYTES * count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -12,6 +12,7 @@ from typing import BinaryIO
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.codec_pool import SEQUENCE_BYTES
+from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
 from serving.core.request import PendingRequest
 from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
@@ -21,6 +22,8 @@ from serving.endpoints.wire import header, parse
 from tasks.sequence_template import SequenceTemplate
 from tasks.tokenizer import Tokenizer
 
+MAX_TOKENS = 2**19
+"""Maximum number of tokens of a reply. Each takes up to 80 bytes in JSON and some microseconds."""
 PART_TOKENS = 1024
 """Minimum tokens of one part of a result. Making a message of a million tokens would hold the interpreter lock for a
 second."""
@@ -60,13 +63,30 @@ def _reply(service: InferenceService, request: PendingRequest, model: Model, inp
     pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
     service.limits.check_chars(texts | pairs)
     started_s = time.monotonic()
-    tokenizer = model.task.tokenizer.with_progress(service.encoder.check_tokens(request, model))
+    tokenizer = model.task.tokenizer.with_progress(_limited(service.encoder.check_tokens(request, model)))
     data = BytesIO()  # returns its content without a copy
     num_tokens = write_results(data, request.while_pending(tokenize(tokenizer, inputs)))
     timings = pb.Timings(tokenize_s=service.encoder.record(request, model, started_s))
     reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)
     data.write(reply.SerializeToString())
     return data.getvalue()
+
+
+def _limited(check: Callable[[int], None]) -> Callable[[int], None]:
+    """Return a callback for `Tokenizer.with_progress` that also refuses more than MAX_TOKENS."""
+    num_tokens = 0
+
+    def check_both(num_more: int) -> None:
+        nonlocal num_tokens
+        check(num_more)
+        num_tokens += num_more
+        if num_tokens > MAX_TOKENS:
+            reason = (
+                f"the texts have more than {MAX_TOKENS} tokens, the maximum of a reply; send fewer or shorter texts"
+            )
+            raise InvalidRequestError(reason, [Violation("inputs", reason)])
+
+    return check_both
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, Send
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 PART_BYTES = 2**18
 """Bytes of a reply that are handed to the connection at a time."""
+JSON_FACTOR = 4
+"""Bytes of a reply in JSON per byte of its message, at most: a number of four bytes has up to 13 characters."""
 UNKNOWN = "unknown"
 """Route of requests without a route, in metrics."""
 
@@ -36,6 +38,7 @@ class HttpApp:
         reader: BodyReader,
         begin_call: Callable[..., None],
         observers: Sequence[Callable[[Call], None]],
+        check_origin: Step,
         more_steps: Sequence[Step] = (),
     ) -> None:
         """Set up the steps.
@@ -46,6 +49,7 @@ class HttpApp:
             reader: reads the bodies.
             begin_call: `InferenceService.begin_call`, which refuses calls while the server is unavailable.
             observers: called with each ended call.
+            check_origin: refuses what pages of other sites send.
             more_steps: steps that follow all others, before a request is answered.
         """
         self._begin_call = begin_call
@@ -53,6 +57,7 @@ class HttpApp:
         self._authenticate = guards.authenticate
         self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(http_metrics)]
         self._after: list[Step] = [
+            check_origin,
             guards.pace,
             guards.authenticate,
             ReadHeaders(),
@@ -103,7 +108,11 @@ class Endpoint:
             if name == "authorization":
                 authorizations.append(value)
         call = Call(
-            self._operation.name, headers=headers, authorizations=authorizations, is_health=self._operation.is_health
+            self._operation.name,
+            headers=headers,
+            authorizations=authorizations,
+            is_health=self._operation.is_health,
+            reply_factor=JSON_FACTOR,
         )
         exchange = Exchange(scope, receive)
         try:

@@ -311,9 +311,9 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
             return
         self._all.waiting[self] = None
-        self._pause(False)
-        if self._data:
-            self._read_head()
+        self._read_head()
+        if not self._head:
+            self._pause(False)
 
     def _refuse(self, status: str) -> None:
         """Answer a request that cannot be read, and close the connection."""

@@ -23,7 +23,7 @@ from serving.http_api.exchange import Operation
 from serving.http_api.front import HttpFront
 from serving.http_api.http_metrics import HttpMetrics
 from serving.http_api.open_inference import OpenInferenceRoutes
-from serving.http_api.steps import CompressReply
+from serving.http_api.steps import CheckOrigin, CompressReply
 from serving.http_api.tei import TeiRoutes
 from serving.http_api.tls import TlsContext
 from serving.open_inference.service import OpenInference
@@ -98,6 +98,10 @@ def create_front(
         BodyReader(memory, service.codec_pool, service.limits, settings.max_request_bytes, settings.receive_s),
         service.begin_call,
         observers,
+        CheckOrigin(
+            None if settings.tokens_file or settings.tls_cert else (settings.host, *settings.http_hosts),
+            settings.http_origins,
+        ),
         [CompressReply(service.codec_pool)] if settings.http_gzip else [],
     )
     page = metrics.registry if settings.metrics_host is None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from google.protobuf import json_format
@@ -21,7 +22,7 @@ from serving.endpoints.rerank import Rerank
 from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.json_reply import join, message_parts
-from serving.http_api.status import own_error
+from serving.http_api.status import MAX_VIOLATIONS, own_error
 from serving.http_api.wrong_fields import wrong_fields
 
 _PREFIX = "Failed to parse "
@@ -79,7 +80,7 @@ def to_protobuf(request_type: type[Message], values: dict[str, Any]) -> bytes:
     try:
         return json_format.ParseDict(values, request_type()).SerializeToString()
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
-        found = InvalidRequestError(violations=wrong_fields(values, request_type))
+        found = InvalidRequestError(violations=islice(wrong_fields(values, request_type), MAX_VIOLATIONS))
         raise (found if found.violations else InvalidRequestError(shorten(_reason(error)))) from None
 
 

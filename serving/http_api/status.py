@@ -35,6 +35,7 @@ CODES: dict[ErrorKind, HTTPStatus] = {
     ErrorKind.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ErrorKind.UNKNOWN_METHOD: HTTPStatus.NOT_FOUND,
     ErrorKind.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    ErrorKind.FORBIDDEN: HTTPStatus.FORBIDDEN,
     ErrorKind.EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
     ErrorKind.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
     ErrorKind.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -48,6 +49,8 @@ SPECIAL_CODES: dict[type[Exception], HTTPStatus] = {
     UnsupportedMediaError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
 """Statuses of errors for which HTTP knows a better one than that of their kind."""
+MAX_VIOLATIONS = 100
+"""Maximum number of fields that a reply names."""
 _OPENAI_TYPES = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 
 
@@ -92,9 +95,9 @@ def message_of(error: Exception) -> str:
 
 
 def violations_of(error: Exception) -> list[dict[str, str]]:
-    """Return the wrong fields of an error."""
+    """Return the wrong fields of an error, at most MAX_VIOLATIONS."""
     found = error.violations if isinstance(error, InvalidRequestError | UnusableOutputError) else []
-    return [{"field": item.field, "reason": shorten(item.reason)} for item in found]
+    return [{"field": item.field, "reason": shorten(item.reason)} for item in found[:MAX_VIOLATIONS]]
 
 
 def own_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
 from serving.core.calls import Call, connection_name
 from serving.core.codec_pool import CodecPool
-from serving.core.errors import ExpiredError, InvalidRequestError, UnsupportedMediaError, drop_tracebacks, shorten
+from serving.core.errors import (
+    ExpiredError,
+    ForbiddenError,
+    InvalidRequestError,
+    UnsupportedMediaError,
+    drop_tracebacks,
+    shorten,
+)
 from serving.core.headers import REQUEST_ID, request_id, trace_context
 from serving.core.steps import Answer as Proceed
 from serving.http_api.body import GZIP_WINDOW, BodyReader, DisconnectedError
@@ -66,6 +74,51 @@ class SendStatus:
         call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
         call.reply_bytes = len(reply.data)
         return reply
+
+
+class CheckOrigin:
+    """Refuses what pages of other sites make a browser send. Health checks pass."""
+
+    def __init__(self, hosts: Collection[str] | None, origins: Collection[str]) -> None:
+        """Set what is allowed.
+
+        Args:
+            hosts: names by which the server may be called, besides addresses and localhost; None for any. A page whose
+                own name is made to resolve to this server is of the same origin for a browser (DNS rebinding).
+            origins: origins of pages that may call; `*` for any.
+        """
+        self._hosts = None if hosts is None or "*" in hosts else {host.lower() for host in hosts}
+        self._origins = origins
+
+    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+        """Proceed, or raise ForbiddenError."""
+        if not call.is_health:
+            self._check_host(call.headers.get("host", ""))
+            if context.scope["method"] == "POST" and "*" not in self._origins:
+                self._check_site(call.headers)
+        return await proceed(call, context)  # type: ignore[no-any-return]
+
+    def _check_host(self, host: str) -> None:
+        name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
+        name = name.strip("[]").rstrip(".").lower()
+        if self._hosts is None or name in ("", "localhost", *self._hosts) or name.endswith(".localhost"):
+            return
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            raise ForbiddenError(
+                f"unknown host: `{name[:80]}`; call the server by its address, or name it with --http-hosts"
+            ) from None
+
+    def _check_site(self, headers: Mapping[str, str]) -> None:
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if site is None:
+            is_own = origin is None or origin.partition("://")[2] == headers.get("host")
+        else:
+            is_own = site in ("same-origin", "none")
+        if not is_own and origin not in self._origins:
+            sender = (origin or site or "")[:80]
+            raise ForbiddenError(f"a page of another origin sent this: `{sender}`; name its origin with --http-origins")
 
 
 class ReadDeadline:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from serving.core.models import Model
-from serving.endpoints.classify import check_num_labels
-from serving.endpoints.embed_sparse import check_num_weights
+from serving.endpoints.classify import labels_bytes
+from serving.endpoints.embed_sparse import weights_bytes
 from serving.endpoints.embed_tokens import check_num_vectors
-from serving.endpoints.fill_mask import DEFAULT_TOP_K, check_num_tokens
+from serving.endpoints.fill_mask import DEFAULT_TOP_K, tokens_bytes
 from serving.open_inference.options import Options
 from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field, quoted
 from tasks.base import AnyTask
@@ -67,8 +67,13 @@ class TaskTensors:
         """
         return task
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: Any) -> None:
-        """Raise InvalidRequestError if the reply for these features would be too large."""
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], options: Options, task: Any) -> int:
+        """Return the bytes of the reply for these features; 0 if it is small.
+
+        Raises:
+            InvalidRequestError: when it would be too large.
+        """
+        return 0
 
     def result(self, prediction: Any, example: Any, options: Options, task: Any) -> Sequence[Any]:
         """Return a value, or a list of values, for each output. It must not refer to arrays of the batch."""
@@ -157,8 +162,8 @@ class ClassificationTensors(TaskTensors):
     def example(self, row: Row, task: Any) -> ClassificationExample:
         return ClassificationExample(row["text"], row["text_pair"])
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: Classification) -> None:
-        check_num_labels(len(windows), task, options.top_k)
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], options: Options, task: Classification) -> int:
+        return labels_bytes(len(windows), task, options.top_k)
 
     def result(
         self, prediction: ClassificationPrediction, example: Any, options: Options, task: Classification
@@ -238,8 +243,8 @@ class MaskedLMTensors(TaskTensors):
     def example(self, row: Row, task: Any) -> ClozeExample:
         return ClozeExample(row["text"])
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: MaskedLM) -> None:
-        check_num_tokens(windows, task, options.top_k or DEFAULT_TOP_K)
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], options: Options, task: MaskedLM) -> int:
+        return tokens_bytes(windows, task, options.top_k or DEFAULT_TOP_K)
 
     def result(self, prediction: MaskPrediction, example: Any, options: Options, task: MaskedLM) -> Sequence[Any]:
         masks = [prediction.top(mask, options.top_k or DEFAULT_TOP_K) for mask in range(len(prediction.log_probs))]
@@ -336,8 +341,8 @@ class SparseEmbeddingTensors(TaskTensors):
     def task_for(self, task: SparseEmbedding, options: Options) -> AnyTask:
         return replace(_with_prompt_of(task, options), top_k=options.top_k or 0)
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: SparseEmbedding) -> None:
-        check_num_weights(len(windows), task)
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], options: Options, task: SparseEmbedding) -> int:
+        return weights_bytes(len(windows), task)
 
     def result(self, prediction: SparseVector, example: Any, options: Options, task: SparseEmbedding) -> Sequence[Any]:
         return [prediction.indices, prediction.values, len(prediction.indices)]
@@ -361,9 +366,10 @@ class TokenEmbeddingTensors(TaskTensors):
     def task_for(self, task: TokenEmbedding, options: Options) -> AnyTask:
         return replace(_with_prompt_of(task, options), is_query=options.input_type == "query")
 
-    def check_reply_size(self, windows: Sequence[Sequence[Features]], options: Options, task: TokenEmbedding) -> None:
+    def reply_bytes(self, windows: Sequence[Sequence[Features]], options: Options, task: TokenEmbedding) -> int:
         lengths = [len(window) for items in windows for window in items]
         check_num_vectors(len(lengths) * max(lengths, default=0))  # with padding
+        return 0
 
     def result(self, prediction: TokenVectors, example: Any, options: Options, task: TokenEmbedding) -> Sequence[Any]:
         return [prediction.vectors, len(prediction.vectors)]

@@ -16,12 +16,15 @@ from serving.core.finite import check_outputs, check_prediction
 from serving.core.models import Model
 from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
+from serving.endpoints.base import vectors_bytes
 from serving.open_inference.options import Options, read_options
 from serving.open_inference.task_tensors import Row, TaskTensors
 from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
 from serving.open_inference.v2 import service_pb2 as pb
 from tasks.base import AnyTask, InvalidExample, Outputs
+from tasks.embedding import Embedding
 from tasks.features import Features
+from tasks.token_embedding import TokenEmbedding
 
 
 @dataclass(slots=True)
@@ -36,6 +39,7 @@ class TextTensorInference(Inference):
     task: AnyTask = field(init=False)
     examples: Sequence[Any] = ()
     windows: Sequence[Sequence[Features]] = ()
+    reply_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.task = self.model.task
@@ -57,7 +61,9 @@ class TextTensorInference(Inference):
             field_path=partial(_field_path, list(arrays)),
         )
         self.examples, self.windows = encoded.examples, encoded.windows
-        tensors.check_reply_size(self.windows, self.options, self.task)
+        self.reply_bytes = tensors.reply_bytes(self.windows, self.options, self.task)
+        if tensors.task in (Embedding.name, TokenEmbedding.name):
+            self.reply_bytes = vectors_bytes(self.windows, self.model)
 
     def decode(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:
         """Return the values of the output tensors for one example."""

@@ -47,6 +47,7 @@ class TokenIdInference(Inference):
     length: int = 0
     """Length of the rows, including padding."""
     windows: Sequence[Sequence[Features]] = ()
+    reply_bytes: int = 0
 
     def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
         """Read and check the arrays."""
@@ -62,7 +63,7 @@ class TokenIdInference(Inference):
                 )
         if not ids.size:
             raise invalid_field("input_ids", f"empty: shape {list(ids.shape)}; it needs at least one token in each row")
-        _check_size(model, ids.shape, len(self.outputs))
+        self.reply_bytes = _output_bytes(model, ids.shape, len(self.outputs))
         lengths = _lengths(arrays.get("attention_mask", np.ones_like(ids)), model.task.settings.max_seq_length)
         types = arrays.get("token_type_ids", np.zeros_like(ids))
         _check_range("input_ids", ids, lengths, model.manifest.vocab_size)
@@ -93,12 +94,14 @@ class TokenIdInference(Inference):
         return stacked
 
 
-def _check_size(model: Model, shape: tuple[int, ...], num_outputs: int) -> None:
+def _output_bytes(model: Model, shape: tuple[int, ...], num_outputs: int) -> int:
+    """Return the bytes of the outputs, if they are not too many."""
     elements = math.prod(shape) if model.task.token_outputs else shape[0]
     size = 4 * num_outputs * elements * math.prod(model.last_axis)
     if size > MAX_OUTPUT_BYTES:
         reason = f"the outputs would have {size / 2**20:.0f} MiB (maximum {MAX_OUTPUT_BYTES / 2**20:.0f} MiB)"
         raise invalid_field("input_ids", f"{reason}; send fewer or shorter rows, or text")
+    return size
 
 
 def _lengths(mask: np.ndarray, max_length: int) -> np.ndarray:

@@ -139,7 +139,7 @@ def send_damaged(web, rng, count):
     for _ in range(count):
         path = rng.choice(list(REQUESTS))
         body = json.dumps(REQUESTS[path])
-        head = f"POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", port_of(web)), timeout=60) as connection:
             connection.sendall(damaged(rng, f"{head}{body}".encode()))
             connection.settimeout(0.02)

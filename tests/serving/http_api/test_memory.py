@@ -51,7 +51,7 @@ def wait_for_waiting(budget, count):
 
 def head_of(path, body, **headers):
     """Return the head of a request."""
-    fields = {"host": "a", "content-length": len(body)} | headers
+    fields = {"host": "localhost", "content-length": len(body)} | headers
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 

@@ -187,9 +187,7 @@ def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeyp
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])
 def test_large_bodies(framing, small):
     """A body above the limit is refused before it is read whole, and the connection is closed."""
-    fields = (
-        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n"
-    )
+    fields = f"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n"
     if framing == "chunked":
         part = b"4e20\r\n" + b"a" * 20_000 + b"\r\n"
         data = f"{fields}transfer-encoding: chunked\r\n\r\n".encode() + part + part
@@ -219,7 +217,7 @@ def test_bodies_that_never_arrive(sent, small):
 def test_bodies_that_lie_about_their_length(web):
     """Bytes beyond the content-length are no request, so the connection ends with 400 after the answer."""
     body = b'{"texts": ["a"]}'
-    fields = f"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    fields = f"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
 
     head, rest = raw(web, fields + body + b"more bytes\r\n\r\n")
 
@@ -230,8 +228,8 @@ def test_bodies_that_lie_about_their_length(web):
 def test_pipelined_requests(web):
     """Requests that are sent at once are answered in their order."""
     body = b'{"texts": ["a"]}'
-    first = f"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    last = b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    first = f"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
     head, rest = raw(web, first + first + last)
 
@@ -247,7 +245,7 @@ def test_pipelined_requests(web):
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
         (b"GET /health HTTP/1.1\r\nbad header\r\n\r\n", 400),
-        (b"GET http:// HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET http:// HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\nx: " + b"a" * 40_000 + b"\r\n\r\n", 431),
         (b"GET /health HTTP/1.1\r\n" + b"".join(b"x%d: a\r\n" % i for i in range(10_000)) + b"\r\n", 431),
         (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n", 431),
@@ -262,7 +260,7 @@ def test_requests_that_are_not_http(data, status, web):
 
 def test_upgrades_are_ignored(web):
     """An upgrade to WebSocket is not made."""
-    fields = b"GET /v1/embed HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    fields = b"GET /v1/embed HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     with raw_connection(web) as connection:
         connection.sendall(fields)
         assert connection.recv(65536).startswith(b"HTTP/1.1 405 ")
@@ -332,9 +330,7 @@ def test_a_client_that_hangs_up_cancels_its_work(small):
     """Sequences of a request whose client has gone leave the queue."""
     before = small.total("bertline_cancelled_total")
     body = json.dumps({"texts": ["the cat " * 15] * 100}).encode()
-    fields = (
-        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    fields = f"POST /v1/embed HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
     batches = small.total("bertline_batch_rows_count")
     with raw_connection(small) as connection:
         connection.sendall(fields.encode() + body)
@@ -430,8 +426,50 @@ def test_pages_of_other_origins(origins, allowed, all_tasks):
 
     header = "access-control-allow-origin"
     assert asked.headers.get(header) == allowed
-    assert [reply.status for reply in replies] == [200, 200]
+    assert [reply.status for reply in replies] == [200 if allowed else 403, 200 if allowed == "*" else 403]
     assert [reply.headers.get(header) for reply in replies] == [allowed, allowed if allowed == "*" else None]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost.evil.example:8080"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "LOCALHOST:1"}, 200),
+        ({"host": "localhost."}, 200),
+        ({"host": "models.localhost:8080"}, 200),
+        ({"host": "192.0.2.7:8080"}, 200),
+        ({"host": "[2001:db8::1]:8080"}, 200),
+        ({"host": "known.example:8080"}, 200),
+        ({"host": "localhost:1", "origin": "http://localhost:1"}, 200),
+        ({"host": "localhost:1", "origin": "http://localhost:2"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin", "origin": "https://proxied.example"}, 200),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site", "origin": "http://other.localhost"}, 403),
+        ({"sec-fetch-site": "cross-site", "origin": "https://friend.example"}, 200),
+    ],
+)
+def test_what_pages_of_other_sites_send(headers, status, all_tasks):
+    """Requests under a strange name, and those of pages of other origins, are refused, also without a content type."""
+    limits = {"http_hosts": ("Known.example",), "http_origins": ("https://friend.example",)}
+    with serve(all_tasks[0], http_port=0, **limits) as running, raw_connection(running) as connection:
+        body = json.dumps(BODY | {"model": {"name": "embedder"}}).encode()
+        fields = {"host": "localhost", "connection": "close", "content-length": len(body)} | headers
+        lines = ["POST /v1/embed HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        reply = read_all(connection)
+
+        assert int(reply.split(b" ")[1]) == status
+        assert status == 200 or b"--http-hosts" in reply or b"--http-origins" in reply
+        assert send(running, "GET", "/health", host="evil.example").status == 200
+
+
+def test_a_server_with_tokens_has_any_name(small):
+    """A page cannot know the token, so a name needs no check."""
+    assert ask(small, host="evil.example").status == 200
 
 
 def test_largest_reply(web):
