@@ -27,6 +27,7 @@ from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.sequence_template import read_templates
 from tasks.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
 from tasks.tokenizer_files import SPECIAL_TOKENS, build_tokenizer, is_rust_panic, load_backend, read_special_names
+from tasks.tokenizer_patterns import check_time
 
 BATCH_CHARS = 4 * PIECE_CHARS
 """Characters tokenized in one call of the backend, which takes up to 600 bytes for each until its tokens are arrays."""
@@ -102,9 +103,10 @@ class Tokenizer:
         """Load the tokenizer of a checkpoint or model directory.
 
         Raises:
-            ValueError: naming the file that is missing or broken, or that contradicts another.
+            ValueError: naming the file that is missing or broken, takes too long or contradicts another.
         """
         backend, path = load_backend(directory)
+        check_time(backend, path)
         special = find_special_tokens(backend, read_special_names(Path(directory), USUAL_NAMES), str(path))
         return cls(backend, source=str(path), special=special)
 

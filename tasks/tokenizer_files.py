@@ -24,7 +24,8 @@ SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "
 TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, VOCAB_FILE, *BPE_FILES, SPECIAL_TOKENS_MAP_FILE)
 """Files of a checkpoint that define its tokenizer; any may be missing."""
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
-"""Limits of `tokenizer.json`. Reading it holds the interpreter lock, and stops all threads, for about 50 ms a MB."""
+"""Limits of `tokenizer.json` and of files with a vocabulary. Reading one holds the interpreter lock, and stops all
+threads, for about 50 ms a MB."""
 MAX_CONFIG_BYTES = 2**20
 """Largest `tokenizer_config.json`."""
 
@@ -72,9 +73,12 @@ def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
         return backend, path
     if vocab_path.is_file():
         _check_classes(directory, _BERT_TOKENIZERS, "BERT")
+        _check_size(vocab_path)
         return _read_vocab_file(vocab_path), vocab_path
     if all((directory / name).is_file() for name in BPE_FILES):
         _check_classes(directory, _BPE_TOKENIZERS, "RoBERTa")
+        for name in BPE_FILES:
+            _check_size(directory / name)
         return _read_bpe_files(directory), directory / BPE_FILES[0]
     if found := next((name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None):
         raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {SAVE_FAST}")

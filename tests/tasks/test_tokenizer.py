@@ -369,6 +369,17 @@ def test_vocabularies_that_take_seconds_to_read_are_refused(vocab, tmp_path, mon
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize("files", [["vocab.txt"], ["merges.txt", "vocab.json"]])
+def test_large_vocabulary_files_are_refused(tmp_path, monkeypatch, files):
+    """The other files of a vocabulary have the same limit as `tokenizer.json`."""
+    for name in files:
+        (tmp_path / name).write_text("x" * 1001)
+    monkeypatch.setattr(tokenizer_files, "MAX_FILE_BYTES", 1000)
+
+    with pytest.raises(ValueError, match=r"has 1001 bytes, 1000 fit"):
+        Tokenizer.load(tmp_path)
+
+
 @given(st.text(st.sampled_from("aé中\u0301\u0327\u20e3\u200b\u202eשָ🦉! \n\x00"), max_size=20), st.booleans())
 def test_words_stand_in_order(text, lowercase):
     """Words are in order inside the text, without overlap, and not empty."""
