@@ -124,6 +124,7 @@ class Server:
                 max_batch_tokens=settings.max_batch_tokens,
                 num_threads=settings.num_threads,
                 workers=settings.workers,
+                max_run_s=settings.max_run_s,
                 engine_fallback=settings.engine_fallback,
             ),
             self.metrics,

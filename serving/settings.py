@@ -115,7 +115,8 @@ class Settings(BaseSettings):
     values absorb longer bursts, but the last requests in the queue wait longer."""
     max_run_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """Maximum seconds of one batch. A longer one is aborted: its calls fail, and the health status is NOT_SERVING until
-    it ends; if it does not end within 5 s, the server exits. Raise it for long sequences on a slow machine."""
+    it ends; if it does not end within 5 s, the server exits. A model that takes longer at its start is not loaded.
+    Raise it for long sequences on a slow machine."""
     cache_bytes: int = Field(0, ge=0)
     """Memory in bytes for a cache of replies to identical requests, least recently used ones evicted first; a change of
     the models empties it. 0: no cache. Useful if queries repeat; the metrics show the hit rate."""

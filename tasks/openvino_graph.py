@@ -80,12 +80,17 @@ class OpenVINOGraph:
             max_length: number of positions of the network, to which batches are padded at most; None for any length.
 
         Raises:
-            ValueError: when OpenVINO is not installed, does not start or cannot compile the graph; in one line.
+            ValueError: when OpenVINO is not installed, does not start or cannot compile the graph, or the graph has a
+                loop; in one line.
         """
         check_openvino()
         try:
             core = _core()
             graph = core.read_model(model)
+            if _has_loop(graph):
+                raise ValueError(
+                    "it has a loop, which OpenVINO cannot abort; export the model with --engine onnxruntime"
+                )
             # Before it is compiled: after that, outputs also have the names of operators that were fused into them.
             inputs, outputs = (tuple(item.any_name for item in items) for items in (graph.inputs, graph.outputs))
             settings = execution.openvino_settings(num_cores or available_cpus())
@@ -169,6 +174,17 @@ def _core() -> Any:
             openvino.Tensor(np.zeros(1), shared_memory=True)
             _cores.append(core)
         return _cores[0]
+
+
+def _has_loop(graph: Any) -> bool:
+    """Return whether a graph may run without end. A loop ignores aborts, and constant ones run while compiling."""
+    for operator in graph.get_ops():
+        name = operator.get_type_name()
+        if name in ("Loop", "TensorIterator") or (
+            name == "If" and any(_has_loop(operator.get_function(index)) for index in range(2))
+        ):
+            return True
+    return False
 
 
 def _has_length(shape: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from serving.core.latency_model import LinearFit
 from serving.core.session import Arrays, Run, Session
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
+from tasks.first_line import first_line
 from tasks.manifest import Execution, Manifest
 from tasks.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
 from tasks.providers import has_openvino
@@ -78,16 +80,19 @@ class Model:
         outputs = self.session.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
 
-    def warm_up(self) -> list[tuple[int, float]]:
+    def warm_up(self, max_run_s: float) -> list[tuple[int, float]]:
         """Run sequences of the maximum and the minimum length, check the output shapes, and measure the time.
 
         On CPUs, the memory for the longest is freed in the end: 40 MB for a small network.
+
+        Args:
+            max_run_s: maximum seconds of a run; a longer one is aborted.
 
         Returns:
             (tokens, core seconds) of each batch; tokens include padding.
 
         Raises:
-            ValueError: when the graph fails or an output has the wrong shape for the task.
+            ValueError: when the graph fails or takes too long, or an output has the wrong shape for the task.
         """
         tokenizer, measured = self.task.tokenizer, []
         num_special = tokenizer.single.num_special
@@ -95,25 +100,38 @@ class Model:
             ids = np.full(length - num_special, tokenizer.filler_id)
             batch = [Features(**tokenizer.assemble(ids)), Features(**tokenizer.assemble(ids[:1]))]
             arrays = collate(batch, pad_id=tokenizer.pad_id)
-            try:
-                outputs = self.session.run(arrays)  # not measured: the first run is slower than the others
-                seconds = self._measure(arrays)
-            except Exception as error:  # ONNX Runtime's own errors share no base class
-                reason = str(error).splitlines()[0]
-                raise ValueError(f"`{self.session.path}` fails on {length} tokens: {reason}") from error
-            measured.append((2 * length, seconds * self.num_threads))
+            outputs, _ = self._run(arrays, length, max_run_s)  # not measured: slower than the others
+            measured.append((2 * length, self._measure(arrays, length, max_run_s) * self.num_threads))
             self._check_shapes(outputs, length)
         self.session.release_memory(arrays)  # most models never read so long a text again
         return measured
 
-    def _measure(self, arrays: Arrays) -> float:
+    def _measure(self, arrays: Arrays, length: int, max_run_s: float) -> float:
         """Return the seconds of the fastest of a few runs: other processes make runs slower, never faster."""
         seconds, started_s = list[float](), time.monotonic()
         while len(seconds) < MAX_RUNS and (not seconds or time.monotonic() - started_s < MAX_MEASURE_S):
-            run_started_s = time.monotonic()
-            self.session.run(arrays)
-            seconds.append(time.monotonic() - run_started_s)
+            seconds.append(self._run(arrays, length, max_run_s)[1])
         return min(seconds)
+
+    def _run(self, arrays: Arrays, length: int, max_run_s: float) -> tuple[Arrays, float]:
+        """Return the outputs of a run and its seconds; abort it after `max_run_s`."""
+        run, began_s = self.new_run(), time.monotonic()
+        timer = threading.Timer(max_run_s, run.abort)
+        timer.daemon = True  # the process exits without it
+        timer.start()
+        try:
+            started_s = time.monotonic()
+            outputs = self.session.run(arrays, run)
+            return outputs, time.monotonic() - started_s
+        except Exception as error:  # ONNX Runtime's own errors share no base class
+            if time.monotonic() - began_s >= max_run_s:
+                raise ValueError(
+                    f"`{self.session.path}` takes more than {max_run_s:g} s on {length} tokens; export a faster model, "
+                    "or raise --max-run-s"
+                ) from error
+            raise ValueError(f"`{self.session.path}` fails on {length} tokens: {first_line(error)}") from error
+        finally:
+            timer.cancel()
 
     def _check_shapes(self, outputs: Arrays, length: int) -> None:
         axes = (2, length) if self.task.token_outputs else (2,)
@@ -140,6 +158,7 @@ def load_model(
     max_batch_tokens: int | None = None,
     num_threads: int | None = None,
     workers: int | None = None,
+    max_run_s: float = 60.0,
     engine_fallback: bool = False,
     loaded: Model | None = None,
 ) -> Model:
@@ -150,6 +169,7 @@ def load_model(
         max_batch_tokens: replaces the value of the manifest.
         num_threads: threads of a batch; replaces the value of the manifest.
         workers: number of cores; limits `num_threads`.
+        max_run_s: maximum seconds of a warm-up run.
         engine_fallback: without OpenVINO, load the graph for ONNX Runtime of a model directory that has both.
         loaded: model loaded from this path before; returned if the manifest is unchanged.
 
@@ -180,7 +200,7 @@ def load_model(
     )
     session = Session(directory, task.output_names, execution, workers)
     model = Model(manifest=manifest, task=task, session=session, execution=execution)
-    return replace(model, measured_batches=model.warm_up(), manifest_json=manifest.to_json())
+    return replace(model, measured_batches=model.warm_up(max_run_s), manifest_json=manifest.to_json())
 
 
 def _execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:

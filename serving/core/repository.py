@@ -281,7 +281,7 @@ class Repository:
         slot.is_overdue = not await call.wait()
         if slot.is_overdue:
             logger.warning(
-                "loading %s/%s has not ended after %.0f s: its storage hangs or is slow; other models go on loading",
+                "loading %s/%s has not ended after %.0f s: its storage or graph hangs or is slow; others go on loading",
                 *key,
                 time.perf_counter() - started_s,
             )

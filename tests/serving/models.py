@@ -165,6 +165,23 @@ def _output_names(task):
     return names.get(task, ("logits",))
 
 
+def make_endless(directory):
+    """Put a loop that never ends before the embeddings of a written model."""
+    graph = onnx.load(directory / MODEL_FILE)
+    body = onnx.parser.parse_graph(
+        "body (int64 step, bool going, float sum) => (bool goes_on, float more) "
+        "{ goes_on = Identity(going) more = Add(sum, sum) }"
+    )
+    loop = helper.make_node("Loop", ["", "true", "zero"], ["endless"], body=body)
+    graph.graph.node.insert(0, loop)
+    next(node for node in graph.graph.node if node.op_type == "Gather").input[0] = "moved"
+    graph.graph.node.insert(1, helper.make_node("Add", ["embedding", "endless"], ["moved"]))
+    constants = {"true": np.array(True), "zero": np.array(0, np.float32)}
+    graph.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    onnx.save(graph, directory / MODEL_FILE)
+    edit_manifest(directory, files={item: sha256(directory / item) for item in (TOKENIZER_FILE, MODEL_FILE)})
+
+
 def make_graph(task, weights, passes):
     """Return the graph of a task, with dynamic axes for batch and length."""
     hidden_size = weights.embedding.shape[1]

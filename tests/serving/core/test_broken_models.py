@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -9,12 +10,13 @@ import pytest
 
 from serving.core.models import load_model
 from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE
+from tasks.manifest import MANIFEST_FILE, Execution
 from tasks.model_directory import DATA_FILE, MODEL_FILE
+from tasks.providers import OPENVINO
 from tasks.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.core.test_repository import embed, states, versions
-from tests.serving.models import edit_manifest, write_model
+from tests.serving.models import edit_manifest, make_endless, write_model
 from tests.serving.reliability import vectors, wait_until
 
 
@@ -63,6 +65,13 @@ BROKEN = {
     ),
     "a tokenizer nested deeply": (nest, "not a tokenizer file: `"),
     "a tokenizer with more tokens than the graph": (lengthen_vocabulary, "has token ids up to 28, but the manifest"),
+    "a tokenizer with a pattern that takes too long": (
+        lambda directory: edit_tokenizer(
+            directory,
+            pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
+        ),
+        "has the pattern `(a+)+$`, which takes too long on texts like 'aaaa",
+    ),
     "a manifest nested deeply": (
         lambda directory: (directory / MANIFEST_FILE).write_text('{"a":' * 100_000),
         "broken manifest `",
@@ -97,6 +106,31 @@ def test_broken_model_affects_no_other(tmp_path, name):
         write_model(tmp_path, "broken", "3")
         wait_until(lambda: states(server).get("broken/3") == "READY", "the watcher has ended")
         assert embed(server, name="tiny").dim == 8
+
+
+def test_a_graph_that_never_ends(tmp_path):
+    """More graphs that never end than loads at a time are `failed`, each in one line, and others are served."""
+    write_model(tmp_path)
+    for name in ("endless", "forever", "a", "z"):
+        write_model(tmp_path, name)
+        make_endless(tmp_path / name / "1")
+    with serve(tmp_path, max_run_s=0.2) as server:
+        path = tmp_path / "endless" / "1" / MODEL_FILE
+
+        assert Counter(states(server).values()) == {"FAILED": 4, "READY": 1}
+        assert versions(server)["endless/1"][1] == (
+            f"`{path}` takes more than 0.2 s on 32 tokens; export a faster model, or raise --max-run-s"
+        )
+        assert embed(server, name="tiny").dim == 8
+
+
+def test_a_loop_in_openvino_is_refused(tmp_path):
+    """A graph with a loop is refused for OpenVINO, whose loops cannot be aborted, before it runs one."""
+    write_model(tmp_path, execution=Execution(provider=OPENVINO, max_batch_tokens=64))
+    make_endless(tmp_path / "tiny" / "1")
+
+    with pytest.raises(ValueError, match=r"cannot load `.*`: it has a loop, which OpenVINO cannot abort"):
+        load_model(tmp_path / "tiny" / "1")
 
 
 def move_weights(directory, *, signed=True, location=DATA_FILE):
