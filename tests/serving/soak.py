@@ -31,7 +31,7 @@ from benchmarks.server_process import ServerProcess, running_server
 from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
-from tests.serving.withstands import ATTACKS, Attack, attack_for
+from tests.serving.withstands import ATTACKS, FLAGS, Attack, attack_for
 
 WORDS = "the quick answer of a server in Berlin was that Angela Merkel met nobody in Paris on a rainy afternoon".split()
 REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
@@ -143,7 +143,7 @@ def soak(models: Path, seconds: float) -> list[str]:
     failures: list[str] = []
     with (
         tempfile.TemporaryDirectory() as name,
-        running_server(models, ("--log-calls=none", "--log-level=error")) as server,
+        running_server(models, FLAGS) as server,
     ):
         folder = Path(name)
         folder.joinpath("in.txt").write_text("".join(f"{number} {' '.join(WORDS)}\n" for number in range(ROWS)))
@@ -198,7 +198,7 @@ def soak(models: Path, seconds: float) -> list[str]:
 
 def _attack(attack: Attack, server: ServerProcess, seconds: float) -> float:
     """Attack for some seconds; return the maximum memory in MiB."""
-    target = server.target
+    target = attack.target(server)
     attacker, most_mb, ends_s = Worker(attack_for, attack.name, target, seconds), 0.0, time.monotonic() + seconds
     while time.monotonic() < ends_s:
         most_mb = max(most_mb, server.resident_mb)

@@ -26,6 +26,7 @@ from benchmarks.worker import Worker
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from serving.open_inference.v2 import service_pb2
+from tests.serving import http_attacks
 from tests.serving.attacks import CHECK, EMBED, WATCH, never_end, read_nothing, reset_rapidly, say_nothing
 from tests.serving.http2 import Connection as Http2
 
@@ -33,6 +34,8 @@ MIB = 2**20
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 TAG = "/bertline.v1.Encoder/Tag"
 SETTLE_S = 30.0
+FLAGS = ("--http-port=0", "--log-calls=none", "--log-level=error")
+"""Flags of the server in all attacks."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ class Attack:
     """Function of the target and the seconds to attack."""
     flags: tuple[str, ...] = ()
     """Flags of the server."""
+    is_http: bool = False
+    """True to attack the HTTP port, whose address `run` then gets."""
+
+    def target(self, server: ServerProcess) -> str:
+        """Return the address of the attacked port."""
+        return server.http.removeprefix("http://").rstrip("/") if self.is_http else server.target
 
 
 def _calls(target: str, path: str, message: bytes, count: int, seconds: float, *, connections: int = 1) -> None:
@@ -224,6 +233,66 @@ ATTACKS = [
     Attack("failing-calls", "calls that fail, as fast as 8 callers can", "50 lines of the log a second", failing_calls),
     Attack("silent-connections", "400 connections that say nothing", "a handshake ends after its time", slow_metrics),
     Attack("bulk", "64 callers with 32 long texts each", "callers share the cores", bulk),
+    *(
+        Attack(f"http-{name}", f"HTTP: {what}", bound, run, is_http=True)
+        for name, what, bound, run in [
+            (
+                "compressed-objects",
+                "4 bodies at a time of 4 KB, which unpack to 1.4 million `{}`",
+                "values are counted before they are made",
+                http_attacks.compressed_objects,
+            ),
+            (
+                "empty-objects",
+                "4 bodies at a time of 4 MB, a million `{}` each",
+                "the same",
+                http_attacks.empty_objects,
+            ),
+            (
+                "strange-values",
+                "2 bodies at a time of 4 MB of unknown fields, arrays, numbers, keys and escapes",
+                "the same; parsed in pieces of 32 KiB",
+                http_attacks.strange_values,
+            ),
+            (
+                "full-stops",
+                "2 `tokenize` at a time of 4 x 990,000 full stops",
+                "524,288 tokens a reply",
+                http_attacks.full_stops,
+            ),
+            (
+                "token-ids",
+                "16 requests at a time of a long row of token ids and 8,000 short ones",
+                "rows are not padded",
+                http_attacks.token_ids,
+            ),
+            (
+                "large-replies",
+                "12 connections that ask for vectors of 8,000 texts again and again, and read nothing",
+                "reserved before the work; one request of a connection at a time",
+                http_attacks.large_replies,
+            ),
+            (
+                "pages",
+                "pipelined requests for the page's files, without a token, and nobody reads",
+                "one request of a connection at a time",
+                http_attacks.pages,
+            ),
+            (
+                "heads",
+                "500 connections at a time with heads of 32 KB that do not end",
+                "32 KiB and 128 headers; counted from 4 KiB on",
+                http_attacks.heads,
+            ),
+            ("chunks", "bodies in chunks of a byte, and with endless extensions", "lines count", http_attacks.chunks),
+            (
+                "upgrades",
+                "4 requests at a time that ask for HTTP/2",
+                "declined: answered in HTTP/1.1",
+                http_attacks.upgrades,
+            ),
+        ]
+    ),
 ]
 
 
@@ -283,7 +352,7 @@ class Row:
 
 def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, flags: Sequence[str] = ()) -> Row:
     """Attack a new server."""
-    with running_server(models, (*attack.flags, *flags, "--log-calls=none", "--log-level=error")) as server:
+    with running_server(models, (*attack.flags, *flags, *FLAGS)) as server:
         bystander = Worker(_stand_by, server.target)
         bystander.receive()
         time.sleep(2)
@@ -291,7 +360,7 @@ def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, fl
         ended = threading.Event()
         watching = threading.Thread(target=_sample, args=(server, sizes, ended))
         watching.start()
-        attacker = Worker(attack_for, attack.name, server.target, seconds)
+        attacker = Worker(attack_for, attack.name, attack.target(server), seconds)
         attacker.receive()
         bystander.send("end")
         noticed = bystander.receive()
