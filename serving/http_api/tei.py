@@ -25,7 +25,7 @@ from serving.endpoints.embed import Embed
 from serving.endpoints.embed_sparse import EmbedSparse
 from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
-from serving.endpoints.tokenize import answer_tokenize
+from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
 from serving.http_api.body import Body
 from serving.http_api.exchange import Exchange, HttpReply, Operation
 from serving.http_api.fields import (
@@ -395,11 +395,13 @@ class TeiRoutes:
 
 def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> bytes:
     """Return the texts of token ids."""
+    if (num_ids := sum(map(len, rows))) > MAX_TOKENS:
+        raise invalid_field("ids", f"too many: `{num_ids}` (maximum `{MAX_TOKENS}`); send several requests")
     for number, row in enumerate(rows):
         if wrong := [item for item in row if not 0 <= item < model.manifest.vocab_size]:
             raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
-    decode = model.task.tokenizer.backend.decode
-    return join(list_parts(decode(row, skip_special_tokens=skip_special) for row in rows))
+    decode = model.task.tokenizer.backend.decode_batch  # unlike `decode`, it releases the interpreter lock
+    return join(list_parts(decode([row], skip_special_tokens=skip_special)[0] for row in rows))
 
 
 def _model_type(settings: Any) -> dict[str, Any]:

@@ -345,7 +345,7 @@ class Row:
         slowest_ms, median_ms = 1e3 * max(self.noticed.seconds), 1e3 * percentile(self.noticed.seconds, 0.5)
         failed = {code: count for code, count in self.noticed.codes.items() if code != "OK"}
         answered = f"{self.noticed.codes['OK']} of {self.noticed.codes.total()}{f' {failed}' if failed else ''}"
-        grown = f"+{self.most_mb - self.before_mb:.0f} MiB, +{self.after_mb - self.before_mb:.0f} after"
+        grown = f"{self.most_mb - self.before_mb:+.0f} MiB, {self.after_mb - self.before_mb:+.0f} after"
         cells = self.attack.what, self.attack.bound, f"{median_ms:.1f} ms", f"{slowest_ms:.0f} ms", answered, grown
         return f"| {' | '.join(cells)} |"
 
