@@ -77,10 +77,12 @@ class Connections:
         """Check the times of all connections until cancelled."""
         while True:
             self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
-            now = time.monotonic()
-            for connection in list(self.open):
-                connection.check(now)
+            self._check(time.monotonic())
             await asyncio.sleep(CHECK_S)
+
+    def _check(self, now: float) -> None:
+        for connection in list(self.open):
+            connection.check(now)
 
     def make_room(self) -> None:
         """Close connections that hold memory although nothing moves: unread replies, and heads that do not end."""
@@ -266,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         data = self._data
         while data.startswith(b"\r\n"):  # RFC 9112, section 2.2
             del data[:2]
-        if not data:
+        if data in (b"", b"\r"):
             return
         if not 0x41 <= data[0] <= 0x5A:  # no method: TLS, for example
             self._refuse("400 Bad Request")
