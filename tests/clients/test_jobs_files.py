@@ -18,6 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertline.jobs.read.rows import chunks_of
+from bertline.jobs.read.sources import source_of
+from bertline.jobs.storage import file_of
 from bertline.testing import FakeServer
 from tests.clients.command import Run, fails, numbers, parsed, received
 
@@ -455,3 +458,57 @@ def test_headers_of_other_formats(
     (tmp_path / name).write_text(header and f"{header}\n")
 
     assert fails(run("embed", "-i", name), message)
+
+
+ENDLESS = {
+    "in.txt": (b"one\ntwo\n", b"a" * 2000, 3),
+    "in.jsonl": (b'{"text": "one"}\n', b'{"text": "' + b"a" * 2000 + b'"}\n', 2),
+    "in.csv": (b"text\none\n", b'"' + b"a\n" * 1000 + b'"\n', 3),
+    "in.tsv": (b"text\none\n", b"a" * 2000 + b"\n", 3),
+}
+
+
+@pytest.mark.parametrize("way", ["plain", "gz", "stdin"])
+@pytest.mark.parametrize("name", ENDLESS)
+def test_long_lines(run: Run, folder: Path, name: str, way: str) -> None:
+    """A line that is longer than the limit ends the job with its number; with a higher limit, the job goes on."""
+    before, after, line = ENDLESS[name]
+    path, content = (name, before + after) if way == "plain" else (f"{name}.gz", gzip.compress(before + after))
+    (folder / path).write_bytes(content)
+    stdin = before + after if way == "stdin" else b""
+    given = ["-i", "-", "--format", name[3:].replace("txt", "text")] if way == "stdin" else ["-i", path]
+    source = "standard input" if way == "stdin" else f"`{path}`"
+
+    result = run("embed", *given, "-o", "out.jsonl", "--max-line-bytes", "1500", stdin=stdin)
+
+    assert fails(result, f"{source}, line {line}: longer than 1,500 bytes")
+    assert "raise --max-line-bytes" in result.err
+    assert not (folder / "out.jsonl").exists()
+    assert run("embed", *given, "-o", "out.jsonl", "--truncate", stdin=stdin).code == 0
+    assert len((folder / "out.jsonl").read_text().splitlines()) == line - (before[:4] == b"text") * 1
+
+
+def test_parts_before_a_long_line_stay(run: Run, folder: Path) -> None:
+    """What was done before the line is not done again after it is corrected."""
+    lines = "".join(f"{number}\n" for number in range(6000))
+    (folder / "in.txt").write_text(lines + "a" * 2000)
+    arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
+    assert "line 6001: longer than 1,000 bytes" in run(*arguments, "--max-line-bytes", "1000").err
+    (folder / "in.txt").write_text(lines + "a\n")
+
+    result = run(*arguments)
+
+    assert "(2,048 in earlier runs)" in result.err
+    assert result.code == 0
+
+
+def test_wide_rows_are_few_at_a_time(folder: Path) -> None:
+    """Blocks and chunks end by the bytes of all columns, too, not only by rows and bytes of text."""
+    with (folder / "in.jsonl").open("w") as file:
+        for number in range(40):
+            file.write(json.dumps({"text": str(number), "other": "a" * (1 << 20)}) + "\n")
+
+    chunks = list(chunks_of(source_of(file_of("in.jsonl"), None, False), 0, ["text"], [], lambda row: 1))
+
+    assert max(len(block.rows) for chunk in chunks for block in chunk.blocks) == 2
+    assert [len(chunk.rows) for chunk in chunks] == [16, 16, 8]

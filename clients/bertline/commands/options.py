@@ -20,7 +20,7 @@ from bertline.commands.filled_options import Command
 from bertline.jobs.directory import Totals
 from bertline.jobs.operations import Operation
 from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
-from bertline.jobs.read.rows import Selection
+from bertline.jobs.read.rows import MAX_LINE_BYTES, Selection
 from bertline.jobs.read.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
 from bertline.jobs.run import run, run_on_ray
 from bertline.jobs.spec import JobSpec
@@ -83,6 +83,15 @@ class JobOptions:
     skip_empty: Annotated[
         bool, typer.Option("--skip-empty", help="Skip empty lines. Without it, they are rejected.")
     ] = False
+    max_line_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=2**31,
+            help="Maximum bytes of a line of the input, for CSV of a row. A job takes a few times as much memory.",
+        ),
+    ] = MAX_LINE_BYTES
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -234,7 +243,7 @@ class JobOptions:
         sources: list[Source | CommandLineRows] = []
         for pattern in self.inputs or ():
             files = [STANDARD_INPUT] if pattern == "-" else find_files([pattern])
-            sources += [source_of(file, self.format, self.skip_empty, default) for file in files]
+            sources += [source_of(file, self.format, self.skip_empty, default, self.max_line_bytes) for file in files]
         return sources
 
     def _column_names(self, operation: Operation) -> dict[str, str]:

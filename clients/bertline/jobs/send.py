@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,7 +18,7 @@ from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overl
 from bertline.jobs.operations import MissingColumn, Operation
 from bertline.jobs.pass_through import FILE, ROW_NUMBER
 from bertline.jobs.progress import Progress
-from bertline.jobs.read.rows import ALL_COLUMNS, Chunk, Row, Selection, chunks_of, text_bytes
+from bertline.jobs.read.rows import ALL_COLUMNS, MAX_LINE_BYTES, Chunk, Row, Selection, chunks_of, text_bytes
 from bertline.jobs.read.sources import CommandLineRows, Source
 from bertline.results import Usage
 
@@ -118,13 +118,19 @@ class BatchSender:
         try:
             for batch in self._batches(chunks, inputs):
                 in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
-                if len(in_flight) > 2 * self.num_in_flight:
+                while self._is_full(in_flight):
                     yield from _settle(*in_flight.popleft(), on_batch)
             while in_flight:
                 yield from _settle(*in_flight.popleft(), on_batch)
         finally:
             self.cancelled.set()
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _is_full(self, in_flight: Collection[tuple[Batch, Any]]) -> bool:
+        """Return True if there are enough requests, or their chunks hold more than a few long lines."""
+        chunks = {id(batch.results): batch.results.chunk.num_bytes for batch, _ in in_flight}
+        max_bytes = MAX_LINE_BYTES + 2 * self.num_in_flight * MAX_REQUEST_BYTES
+        return len(in_flight) > 2 * self.num_in_flight or (len(chunks) > 1 and sum(chunks.values()) > max_bytes)
 
     def retry(self, call: Callable[[], ReplyT]) -> ReplyT:
         """Call until the server replies.

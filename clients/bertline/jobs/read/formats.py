@@ -7,9 +7,10 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from itertools import count
+from typing import Any, BinaryIO, TextIO
 
 from bertline.jobs.read.rows import BLOCK_ROWS, Block, Row, Selection, digest_of
 from bertline.jobs.storage import FileError
@@ -22,21 +23,36 @@ _JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", boo
 
 
 def read_lines(
-    stream: BinaryIO, parse: Callable[[str], dict[str, Any]], *, skip_empty: bool
+    stream: BinaryIO, name: str, parse: Callable[[str], dict[str, Any]], *, skip_empty: bool, max_line_bytes: int
 ) -> Iterator[tuple[Row, bytes]]:
     """Read one row a line.
 
     Args:
+        name: name of the file in messages.
         parse: converts a line to the fields of its row, or raises ValueError; `parse_text` or `parse_json`.
         skip_empty: skip lines of white space.
 
     Yields:
         Each row, with the bytes of its line.
+
+    Raises:
+        FileError: when a line is too long.
     """
-    for number, line in enumerate(stream, start=1):
+    for number in count(1):
+        line = stream.readline(max_line_bytes + 1)
+        if not line:
+            return
+        if len(line) > max_line_bytes:
+            raise _too_long(name, number, max_line_bytes)
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if not (skip_empty and not text.decode(errors="replace").strip()):
             yield _line_row(f"line {number}", text, parse), line
+
+
+def _too_long(name: str, line: int, max_line_bytes: int, hint: str = "") -> FileError:
+    return FileError(
+        f"{name}, line {line}: longer than {max_line_bytes:,} bytes{hint}; correct it, or raise --max-line-bytes"
+    )
 
 
 def _line_row(place: str, line: bytes, parse: Callable[[str], dict[str, Any]]) -> Row:
@@ -94,6 +110,7 @@ def read_csv(
     dialect: type[csv.Dialect],
     *,
     skip_empty: bool,
+    max_line_bytes: int,
 ) -> Generator[tuple[Row, bytes], None, None]:
     """Read rows of strings; a quoted value may span lines.
 
@@ -101,16 +118,17 @@ def read_csv(
         name: name of the file in messages.
         check: called with the names of the columns.
         skip_empty: skip lines of white space.
+        max_line_bytes: maximum characters of a row.
 
     Yields:
         Each row, with bytes that stand for its content and the header.
 
     Raises:
-        FileError: when a quote is not closed.
+        FileError: when a quote is not closed, or a row is too long.
     """
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    lines = _csv_values(text, name, dialect)
+    lines = _csv_values(_RecordedLines(text, name, max_line_bytes), name, dialect)
     try:
         _, header = next(lines, (0, []))
         columns = _column_names(header)
@@ -122,9 +140,8 @@ def read_csv(
         text.detach()  # the caller closes the stream
 
 
-def _csv_values(text: Iterable[str], name: str, dialect: type[csv.Dialect]) -> Iterator[tuple[int, list[str]]]:
+def _csv_values(lines: _RecordedLines, name: str, dialect: type[csv.Dialect]) -> Iterator[tuple[int, list[str]]]:
     """Yield the last line number and the values of each row, the header first."""
-    lines = _RecordedLines(text)
     reader = csv.reader(lines, dialect)
     try:
         for values in reader:
@@ -134,28 +151,39 @@ def _csv_values(text: Iterable[str], name: str, dialect: type[csv.Dialect]) -> I
                     f"{name}, line {first}: a quote is opened here and never closed; correct it, else all lines after "
                     "it are one value"
                 )
-            lines.taken.clear()
+            lines.clear()
             yield reader.line_num, values
     except csv.Error as error:
         raise FileError(f"{name}, line {reader.line_num}: {error}") from error
 
 
 class _RecordedLines:
-    """Iterator over lines that keeps the lines of the current row."""
+    """Iterator over lines that keeps the lines of the current row, up to a maximum size."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
+    def __init__(self, text: TextIO, name: str, max_size: int) -> None:
+        self._text, self._name, self._max_size = text, name, max_size
+        self._num_lines, self._num_left = 0, max_size
         self.is_ended = False
         self.taken: list[str] = []
+
+    def clear(self) -> None:
+        """Begin the next row."""
+        self.taken.clear()
+        self._num_left = self._max_size
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines, None)
-        if line is None:
+        line = self._text.readline(self._num_left + 1)
+        if not line:
             self.is_ended = True
             raise StopIteration
+        self._num_left -= len(line)
+        if self._num_left < 0:
+            first = self._num_lines - len(self.taken) + 1
+            raise _too_long(self._name, first, self._max_size, " (perhaps a quote is not closed)" * bool(self.taken))
+        self._num_lines += 1
         self.taken.append(line)
         return line
 
@@ -255,7 +283,7 @@ def read_parquet(
             rows = [_parquet_row(row, inputs, name, f"row {index}") for index, row in slices]
         number += len(rows)
         content = repr([row.fields for row in rows]).encode("utf-8", "surrogatepass")
-        yield Block(rows, digest_of([footer, content]), (number - 1) / num_rows, batch)
+        yield Block(rows, digest_of([footer, content]), (number - 1) / num_rows, batch.nbytes, batch)
 
 
 def _parquet_row(table: Any, inputs: Sequence[str], name: str, place: str) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, Protocol
 
 BLOCK_ROWS = 256
@@ -13,7 +13,11 @@ BLOCK_ROWS = 256
 CHUNK_ROWS = 2048
 """Rows after which a chunk ends."""
 CHUNK_BYTES = 2 << 20
-"""Bytes of text after which a chunk ends."""
+"""Bytes of text after which a chunk ends, and bytes of lines after which a block ends."""
+CHUNK_TOTAL_BYTES = 16 << 20
+"""Bytes of all columns after which a chunk ends."""
+MAX_LINE_BYTES = 64 << 20
+"""Default for the longest line of a file."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,8 @@ class Block:
     """Digest of the bytes that were read."""
     fraction: float
     """Fraction of the file up to the end of this block."""
+    num_bytes: int = 0
+    """Bytes of all columns."""
     table: Any = None
     """All columns as a pyarrow.RecordBatch, for Parquet; `rows` then hold the columns of the operation only."""
 
@@ -111,6 +117,11 @@ class Chunk:
         return [row for block in self.blocks for row in block.rows]
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(block.num_bytes for block in self.blocks)
+
+    @property
     def digest(self) -> str:
         """Digest of the bytes that were read, 12 hexadecimal digits."""
         return hashlib.blake2b(b"".join(block.digest for block in self.blocks), digest_size=6).hexdigest()
@@ -136,9 +147,16 @@ def blocks_of(rows: Iterable[tuple[Row, bytes]], fraction: Callable[[], float]) 
         rows: rows, each with the bytes that were read for it.
         fraction: returns the fraction of the file that was read.
     """
-    source = iter(rows)
-    while taken := list(islice(source, BLOCK_ROWS)):
-        yield Block([row for row, _ in taken], digest_of(raw for _, raw in taken), fraction())
+    taken, digest, num_bytes = list[Row](), hashlib.blake2b(digest_size=16), 0
+    for row, raw in rows:
+        taken.append(row)
+        digest.update(raw)
+        num_bytes += len(raw)
+        if len(taken) >= BLOCK_ROWS or num_bytes >= CHUNK_BYTES:
+            yield Block(taken, digest.digest(), fraction(), num_bytes)
+            taken, digest, num_bytes = [], hashlib.blake2b(digest_size=16), 0
+    if taken:
+        yield Block(taken, digest.digest(), fraction(), num_bytes)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
@@ -167,14 +185,15 @@ def chunks_of(
         max_rows: rows after which a chunk ends, rounded up to whole blocks; None for CHUNK_ROWS.
     """
     blocks: list[Block] = []
-    num_rows = size = number = num_before = 0
+    num_rows = size = total = number = num_before = 0
     for block in source.blocks(wanted, needed, selection):
         blocks.append(block)
         num_rows += len(block.rows)
         size += sum(map(num_bytes, block.rows))
-        if num_rows >= (max_rows or CHUNK_ROWS) or size >= CHUNK_BYTES:
+        total += block.num_bytes
+        if num_rows >= (max_rows or CHUNK_ROWS) or size >= CHUNK_BYTES or total >= CHUNK_TOTAL_BYTES:
             yield Chunk(source, file, number, blocks, num_before)
-            blocks, num_rows, size, number, num_before = [], 0, 0, number + 1, num_before + num_rows
+            blocks, num_rows, size, total, number, num_before = [], 0, 0, 0, number + 1, num_before + num_rows
     if blocks:
         yield Chunk(source, file, number, blocks, num_before)
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, BinaryIO
 
 from bertline.jobs.read.formats import Tsv, parse_json, parse_text, read_csv, read_lines, read_parquet
-from bertline.jobs.read.rows import ALL_COLUMNS, Block, Row, Selection, blocks_of, digest_of
+from bertline.jobs.read.rows import ALL_COLUMNS, MAX_LINE_BYTES, Block, Row, Selection, blocks_of, digest_of
 from bertline.jobs.storage import File, FileError, file_errors, open_read
 from bertline.jobs.text_streams import text_stream
 
@@ -49,6 +49,8 @@ class Source:
     format: Format
     skip_empty: bool = False
     """Skip lines of white space."""
+    max_line_bytes: int = MAX_LINE_BYTES
+    """Longest line; for CSV, longest row."""
 
     @property
     def name(self) -> str:
@@ -85,13 +87,14 @@ class Source:
                 yield from read_parquet(stream, self.name, check, wanted, selection)
                 return
             text = self._text(stream)
+            limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
             if self.format in (Format.csv, Format.tsv):
-                read = read_csv(text, self.name, check, self._dialect, skip_empty=self.skip_empty)
+                read = read_csv(text, self.name, check, self._dialect, **limits)
                 with closing(read) as rows:  # before the stream is closed
                     yield from blocks_of(rows, fraction)
             else:
                 parse = parse_text if self.format is Format.text else parse_json
-                yield from blocks_of(read_lines(text, parse, skip_empty=self.skip_empty), fraction)
+                yield from blocks_of(read_lines(text, self.name, parse, **limits), fraction)
 
     @property
     def _dialect(self) -> type[csv.Dialect]:
@@ -159,13 +162,20 @@ class CommandLineRows:
         yield Block(rows, digest_of(repr(fields).encode("utf-8", "backslashreplace") for fields in self.rows), 1.0)
 
 
-def source_of(file: File, chosen: Format | None, skip_empty: bool, default: Format | None = None) -> Source:
+def source_of(
+    file: File,
+    chosen: Format | None,
+    skip_empty: bool,
+    default: Format | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Source:
     """Choose the format of a file.
 
     Args:
         chosen: format that the user gave; None to go by the name.
         skip_empty: skip lines of white space.
         default: format for names without a known suffix; None for text.
+        max_line_bytes: longest line.
 
     Raises:
         FileError: when the file is `.json`, which may not have one object a line.
@@ -175,7 +185,7 @@ def source_of(file: File, chosen: Format | None, skip_empty: bool, default: Form
             f"cannot read `{file.url}`: add --format jsonl if it has one JSON object a line; other JSON is not "
             "supported"
         )
-    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or default or Format.text, skip_empty)
+    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or default or Format.text, skip_empty, max_line_bytes)
 
 
 @contextmanager
