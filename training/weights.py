@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tasks.files import sha256
 from tasks.json_files import read_json
+from training.pickled_weights import load_pickled
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_FILES = (
@@ -24,6 +25,10 @@ WEIGHTS_FILES = (
     "pytorch_model.bin.index.json",
 )
 """Files that hold the weights or, as an index, name the files that do. The first one found is read."""
+
+
+MAX_NAMES = 4
+"""Maximum number of names for the same numbers, on average: tied weights have two or three."""
 
 
 def has_weights(directory: Path) -> bool:
@@ -119,11 +124,7 @@ def _parts(index: Path) -> list[Path]:
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
     try:
-        weights = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        weights = load_file(path) if path.suffix == ".safetensors" else load_pickled(path)
     except Exception as error:  # safetensors and pickle raise errors of many kinds
         reason = str(error).splitlines()[0]
         if isinstance(error, pickle.UnpicklingError):
@@ -133,6 +134,9 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         raise ValueError(
             f"cannot read weights `{path}`: expected tensors by name (a state dictionary), none of them sparse or meta"
         )
+    num_bytes, file_bytes = sum(value.nbytes for value in weights.values()), path.stat().st_size
+    if num_bytes > MAX_NAMES * file_bytes:
+        raise ValueError(f"cannot read weights `{path}`: {num_bytes:,} bytes of tensors in {file_bytes:,} bytes")
     return weights
 
 

@@ -142,7 +142,7 @@ CHECKPOINTS = {
     "epsilon": (config(layer_norm_eps=True), "`layer_norm_eps` must be a finite number: `true`"),
     "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
     "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; use the checkpoint with 16 bits or more"),
-    "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "expected tensors by name"),
+    "sparse": (pickle_of(lambda name, value: (name, value.to_sparse())), "it holds more than plain tensors"),
     "meta": (pickle_of(lambda name, value: (name, value.to("meta"))), "expected tensors by name"),
     "numbered": (pickle_of(lambda name, value: (len(name), value)), "expected tensors by name"),
     "overflow": (weights(lambda value: value * 1e30), r"the network's output `logits` is not finite, even in PyTorch"),
