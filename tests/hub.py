@@ -10,6 +10,8 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,6 +66,12 @@ class HubServer(ThreadingHTTPServer):
         """Status code of all replies; None for those that the hub would give."""
         self.body = b""
         """Body of those replies."""
+        self.attack: Callable[[BaseHTTPRequestHandler, str], bool] = lambda handler, path: False
+        """Answers a request for a path, unless it returns False."""
+        self.listing: dict[str, object] = {}
+        """Values of each listing instead of the right ones."""
+        self.headers: dict[str, str] = {}
+        """Headers of the replies for files instead of the right ones."""
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.storage = f"http://localhost:{self.server_port}"
 
@@ -101,6 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path, {name.lower(): value for name, value in self.headers.items()}))
+        with suppress(ConnectionError):
+            if self.server.attack(self, path):
+                self.close_connection = True
+                return
         if self.server.status:
             self._reply(self.server.status, self.server.body)
         elif path.startswith("/storage/"):
@@ -137,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         siblings = [_sibling(file, data) for file, data in repository.files.items()]
         values = {"id": name, "sha": repository.commit, "siblings": siblings, "private": False, "tags": []}
-        self._reply(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
+        self._reply(200, json.dumps(values | self.server.listing).encode(), {"Content-Type": "application/json"})
 
     def _has_revision(self, repository: Repository, revision: str | None) -> bool:
         if revision in (None, "main", repository.commit):
@@ -150,17 +162,17 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None or not self._has_revision(repository, revision):
             return
         if file not in repository.files:
-            self._refuse(404, "EntryNotFound", "Entry not found")
+            self._refuse(404, "EntryNotFound", "Entry not found", self.server.headers)
             return
         data = repository.files[file]
-        commit = {"X-Repo-Commit": repository.commit}
+        commit = {"X-Repo-Commit": repository.commit} | self.server.headers
         if file.endswith(LARGE):
             etag = hashlib.sha256(data).hexdigest()
-            linked = {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data))}
+            linked = {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data))} | self.server.headers
             location = f"{self.server.storage}/storage/{name}/{file}"
             self._reply(302, b"", {**commit, **linked, "Location": location})
         else:
-            self._reply(200, data, {**commit, "ETag": f'"{_git_digest(data)}"'})
+            self._reply(200, data, {"ETag": f'"{_git_digest(data)}"', **commit})
 
     def _large(self, path: str) -> None:
         """Send a large file, or the rest of it."""
@@ -179,8 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[start:] if cut is None else data[start : start + cut])
         self.close_connection = True
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        headers = {"X-Error-Code": code} if code else {}
+    def _refuse(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        headers = {**(headers or {}), **({"X-Error-Code": code} if code else {})}
         self._reply(status, json.dumps({"error": message}).encode(), {**headers, "X-Error-Message": message})
 
     def _reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:

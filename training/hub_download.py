@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json, read_json_value
 from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
 from training.checkpoint import ADAPTER_FILE, CONFIG_FILE
+from training.hub_limits import EndlessError, LimitError, Limits, limited
 from training.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
 from training.task_card import TASK_FILE
 from training.weights import WEIGHTS_FILES, has_weights
@@ -40,6 +42,10 @@ ATTEMPTS = 3
 """Attempts at a file whose connection breaks; each goes on where the last one stopped."""
 _ROOM_BYTES = 2**20
 """Space on the disk beside the files themselves."""
+_UNSTATED_BYTES = 2**33
+"""Maximum size of a file whose size the hub does not state."""
+_ORIGIN = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", re.ASCII)
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}|")
 
 
 def download_checkpoint(name: str, revision: str | None = None) -> Path:
@@ -59,9 +65,9 @@ def download_checkpoint(name: str, revision: str | None = None) -> Path:
     if constants.HF_HUB_OFFLINE:
         return _cached_offline(name, revision, cached)
     try:
-        with _clear_errors(name, revision):
+        with _clear_errors(name, revision), limited() as limits:
             listing = _list(name, revision)
-            _download(listing)
+            _download(listing, limits)
             _record(listing, revision)
     except _UnreachableError as error:
         if not (cached and _is_complete(name, cached.name)):
@@ -122,17 +128,30 @@ def _list(name: str, revision: str) -> _Listing:
     api = huggingface_hub.HfApi(library_name="bertline")
     try:
         info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except (KeyError, TypeError, AttributeError, requests.JSONDecodeError) as error:
+        files = [file for file in info.siblings or [] if _is_inside(file.rfilename)]
+        sizes = {file.rfilename: file.size or 0 for file in files}
+        digests = {
+            file.rfilename: ("sha256", file.lfs.sha256) if file.lfs else ("git", file.blob_id or "") for file in files
+        }
+        is_hub = _ORIGIN.fullmatch(f"{info.id}@{info.sha}") and all(
+            _DIGEST.fullmatch(value) for _, value in digests.values()
+        )
+        if not is_hub or min(sizes.values(), default=0) < 0:
+            raise TypeError("commit, digest or size")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, errors.HFValidationError | OSError) and not isinstance(error, requests.JSONDecodeError):
+            raise
         raise ValueError(
             f"`{constants.ENDPOINT}` does not answer as the Hugging Face hub; check HF_ENDPOINT"
         ) from error
     if info.id != name:
         _note(f"`{name}` is now `{info.id}` on the hub")
-    files = info.siblings or []
-    digests = {
-        file.rfilename: ("sha256", file.lfs.sha256) if file.lfs else ("git", file.blob_id or "") for file in files
-    }
-    return _Listing(info.id, str(info.sha), {file.rfilename: file.size or 0 for file in files}, digests)
+    return _Listing(info.id, str(info.sha), sizes, digests)
+
+
+def _is_inside(file: str) -> bool:
+    """Return whether a path leads to a file of the repository, which the name of a folder or a drive does not."""
+    return file.isprintable() and not {"", ".", ".."} & {*file.split("/")} and "\\" not in file
 
 
 def _snapshot(listing: _Listing) -> Path:
@@ -180,26 +199,26 @@ def _module_folders(directory: Path) -> list[str]:
     return folders or [""]
 
 
-def _download(listing: _Listing) -> None:
+def _download(listing: _Listing, limits: Limits) -> None:
     """Download the files of a checkpoint that are not in the cache.
 
     Raises:
         ValueError: if the repository holds no checkpoint.
     """
     if MODULES_FILE in listing.sizes:
-        _fetch(listing, [MODULES_FILE])
+        _fetch(listing, [MODULES_FILE], limits)
     folders = _module_folders(_snapshot(listing))
     files = needed_files(listing.sizes, folders)
     _check_contents(listing, files, folders[0])
     indices = [file for file in files if file.endswith(".index.json")]
-    _fetch(listing, indices)
+    _fetch(listing, indices, limits)
     parts = [part for index in indices for part in _parts(listing, index)]
     missing = [file for file in [*files, *parts] if not (_snapshot(listing) / file).is_file()]
     num_bytes = sum(listing.sizes[file] for file in missing)
     _check_room(listing, num_bytes)
     if missing:
         print(f"downloading `{listing.name}`, commit {listing.commit[:12]}: {num_bytes / 1e6:,.1f} MB", file=sys.stderr)
-    _fetch(listing, missing)
+    _fetch(listing, missing, limits)
 
 
 def _check_contents(listing: _Listing, files: Sequence[str], folder: str) -> None:
@@ -237,13 +256,17 @@ def _check_room(listing: _Listing, num_bytes: int) -> None:
         raise OSError(errno.ENOSPC, f"{num_bytes / 1e6:,.1f} MB are needed")
 
 
-def _fetch(listing: _Listing, files: Iterable[str]) -> None:
+def _fetch(listing: _Listing, files: Iterable[str], limits: Limits) -> None:
     """Download files into the cache and check their digests."""
     for file in files:
         if (_snapshot(listing) / file).is_file():
             continue
+        limits.start(listing.sizes[file] or _UNSTATED_BYTES)
         try:
             path = _fetch_file(listing, file)
+        except EndlessError:
+            _remove(listing, file)
+            raise
         except OSError as error:
             if not _is_wrong_size(error):
                 raise
@@ -277,8 +300,11 @@ def _is_wrong_size(error: OSError) -> bool:
 def _has_digest(path: Path, kind: str, expected: str) -> bool:
     if kind == "sha256":
         return sha256(path) == expected
-    data = path.read_bytes()
-    return not expected or hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == expected
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while data := file.read(2**20):
+            digest.update(data)
+    return not expected or digest.hexdigest() == expected
 
 
 def _remove(listing: _Listing, file: str) -> None:
@@ -325,7 +351,9 @@ def _clear_errors(name: str, revision: str) -> Iterator[None]:
     except errors.LocalEntryNotFoundError as error:
         cause = error.__cause__
         raise _translate(cause if isinstance(cause, Exception) else error, name, revision) from error
-    except (OSError, RuntimeError) as error:  # RuntimeError: of the library for large files, hf_xet
+    except LimitError as error:
+        raise ValueError(f"{constants.ENDPOINT} {error} for `{name}`; check HF_ENDPOINT, or try again later") from error
+    except (OSError, RuntimeError, KeyError) as error:  # of redirects to each other, and to nowhere
         raise _translate(error, name, revision) from error
 
 

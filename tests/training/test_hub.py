@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import transformers
 from huggingface_hub import constants, snapshot_download
-from huggingface_hub.utils import get_session
+from huggingface_hub.utils import get_session, reset_sessions
 
 from export.__main__ import main as export
 from tests.commands import call
@@ -60,6 +60,7 @@ def hub(tiny, tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         yield server
         get_session().close()
+        reset_sessions()  # this one may be offline
 
 
 def refusal(name=NAME, revision=None):
