@@ -1,13 +1,16 @@
-"""Half of a surrogate pair in a JSON body is found where it is."""
+"""JSON bodies: values and mistakes are the same, wherever the body is cut into pieces, and are counted before."""
 
 import json
 import random
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.core.errors import InvalidRequestError
 from serving.http_api import json_body
-from serving.http_api.json_body import parse_object
+from serving.http_api.json_body import memory_of_values, parse_object
 
 PARTS = [r"\ud83d", r"\ude00", r"\uDBFF", r"\uDFFF", r"\\", r"\n", r"\u00e9", "ud83d", "a", "\u00e9", "\U0001f600"]
 
@@ -35,3 +38,106 @@ def test_an_earlier_mistake_is_told_first():
     """A body that is no JSON before the half of a pair is told so."""
     with pytest.raises(InvalidRequestError, match="the body is not JSON: expected value at line 1 column 2"):
         parse_object(rb'[x, "\ud800"]')
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=200)
+    | st.sampled_from([',[{"}]\\\n' * 9, "\U0001f600" * 40, "a" * 300, "é\\" * 70]),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=9), inner, max_size=8),
+    max_leaves=40,
+)
+
+
+@given(st.dictionaries(st.text(max_size=9), JSON), st.booleans(), st.sampled_from([None, 1]), st.integers(64, 200))
+def test_values_of_pieces(values, in_ascii, indent, piece_bytes):
+    """Values are those of Python's own parser, wherever the body is cut."""
+    try:
+        body = json.dumps(values, ensure_ascii=in_ascii, indent=indent).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_body, "PIECE_BYTES", piece_bytes)
+        try:
+            found = parse_object(body)
+        except InvalidRequestError as error:
+            assert re.search("half of a surrogate|key of more than|number out of range", str(error))  # noqa: PT017
+            return
+
+    assert found == values
+
+
+MISTAKES = [b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\xff", b"\x00", b"NaN", b"-", b"1", b"\\ud800"]
+
+
+@given(
+    st.lists(st.text(max_size=100), min_size=3, max_size=20),
+    st.sampled_from(MISTAKES),
+    st.randoms(use_true_random=False),
+    st.integers(64, 200),
+)
+def test_mistakes_of_pieces(texts, mistake, rng, piece_bytes):
+    """A body is accepted if it is accepted as a whole, and refused in one line otherwise."""
+    body = bytearray(json.dumps({"texts": texts, "more": [{"a": text} for text in texts]}, ensure_ascii=True).encode())
+    place = rng.randrange(len(body))
+    body[place : place + rng.randrange(2)] = mistake
+    outcomes = []
+    for size in (len(body) + 1, piece_bytes):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_body, "PIECE_BYTES", size)
+            try:
+                outcomes.append(parse_object(bytes(body)))
+            except InvalidRequestError as error:
+                outcomes.append(None)
+                assert "\n" not in str(error)  # noqa: PT017
+
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"a": 1,\n "b": [1, 2,\n' + b"3,\n" * 50 + b"x]}", "expected value at line 53 column 1"),
+        (b'{"a": 1, "b": "' + b"a" * 500 + b'", "c": [1, 2 3]}', "expected `,` or `]` at line 1 column 530"),
+        (b'{"a": 1, "b": "' + b"a" * 500 + b'", "a": 2}', 'detected duplicate key "a"'),
+        (b'{"a": "' + b"a" * 500, "EOF while parsing a string"),
+        (b'{"a": "' + b"a" * 500 + b'"', "EOF while parsing an object"),
+        (b'{"a": [' + b"1," * 500 + b"1}", "expected `,` or `]`"),
+        (b'{"a": [' + b"1," * 500 + b"1]} {}", "trailing characters"),
+        (b'{"' + b"a" * 500 + b'": 1}', "a key of more than"),
+        (b'{"a":' + b" " * 500 + b"1}", "without a text or a comma"),
+        (b"[" * 500, "without a text or a comma"),
+        (b'"' + b"a" * 500 + b'"', "must be a JSON object"),
+    ],
+)
+def test_messages_of_pieces(body, message, monkeypatch):
+    """Errors are those of the whole body, and their places too."""
+    monkeypatch.setattr(json_body, "PIECE_BYTES", 100)
+
+    with pytest.raises(InvalidRequestError, match=re.escape(message)):
+        parse_object(body)
+
+
+@given(JSON, st.integers(64, 200))
+def test_count_of_values(values, piece_bytes):
+    """Strings, objects and lists are counted exactly."""
+    body = json.dumps(values, ensure_ascii=False).encode(errors="replace")
+    count = 0
+    rest = [json.loads(body)]
+    while rest:
+        value = rest.pop()
+        count += isinstance(value, str | list | dict)
+        if isinstance(value, dict):
+            count += len(value)
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_body, "PIECE_BYTES", piece_bytes)
+        memory_of_values(body, count, lambda: None)
+        if count:
+            with pytest.raises(InvalidRequestError, match=f"more than {count - 1} texts, objects and lists"):
+                memory_of_values(body, count - 1, lambda: None)
