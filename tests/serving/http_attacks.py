@@ -114,7 +114,7 @@ def token_ids(target: str, seconds: float) -> None:
 
 def large_replies(target: str, seconds: float) -> None:
     """Replies of many megabytes that nobody reads."""
-    body = json.dumps({"model": "embed", "input": ["a"] * 8000}).encode()
+    body = json.dumps({"model": "embed", "input": ["a"] * 1000}).encode()
     head = b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
     together(12, lambda: stream(target, head + body, seconds))
 
