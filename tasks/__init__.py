@@ -6,6 +6,7 @@ evaluated scores. Depends on numpy and tokenizers only.
 """
 
 import os
+import sys
 
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Task
 from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_dict
@@ -13,6 +14,8 @@ from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_d
 # Export and serving import this package before ONNX Runtime, which otherwise writes a file and sends telemetry when it
 # is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# OpenVINO likewise, unless its package for that is missing, which this says.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 __all__ = [
     "TASKS",

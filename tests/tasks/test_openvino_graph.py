@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -267,3 +268,15 @@ def test_errors_are_one_line(graph, options, message):
     with pytest.raises(ValueError, match=message) as refused:
         OpenVINOGraph(graph, Execution(provider=OPENVINO, provider_options=options))
     assert "\n" not in str(refused.value)
+
+
+def test_telemetry_is_off(tmp_path):
+    """The import of OpenVINO loads nothing that calls home, and writes no file."""
+    code = (
+        "import tasks, openvino, sys; print([name for name in sys.modules if name.startswith('openvino_telemetry.')])"
+    )
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+
+    assert done.stdout == "[]\n"
+    assert list(tmp_path.iterdir()) == []
