@@ -47,18 +47,21 @@ def embedding_model(models: Path) -> Path:
 
 
 @contextmanager
-def running_server(models: Path, flags: Sequence[str] = (), *, module: str = "serving") -> Iterator[ServerProcess]:
+def running_server(
+    models: Path, flags: Sequence[str] = (), *, module: str = "serving", prefix: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
     """Run a server, and yield it when it is ready.
 
     Args:
         models: folder of models.
         flags: of the server.
         module: to run with `python -m`; it takes the arguments of `serving`.
+        prefix: command that runs the server in the same process, as `taskset` does.
 
     Raises:
         ValueError: if the server does not start.
     """
-    command = [sys.executable, "-m", module, str(models), *LOCAL_FLAGS, *flags]
+    command = [*prefix, sys.executable, "-m", module, str(models), *LOCAL_FLAGS, *flags]
     started_s = time.perf_counter()
     with server_process(command) as (process, ready):
         if ready is None:

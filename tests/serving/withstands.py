@@ -1,7 +1,14 @@
 """Attack a server and measure the latency of a bystander: the table in docs/explanation/robustness.md.
 
     python -m tests.serving.withstands models
-    python -m tests.serving.withstands models --only messages-without-end,reset-rapidly --seconds 5
+    python -m tests.serving.withstands models --only messages-without-end,rapid-reset --seconds 5
+
+With 512 MiB for the server, which a kill ends (cgroups version 2; in version 1 the limit is memory.limit_in_bytes):
+
+    mkdir /sys/fs/cgroup/attacked && echo 512M > /sys/fs/cgroup/attacked/memory.max
+    python -m tests.serving.withstands models --cgroup /sys/fs/cgroup/attacked --buffer-bytes 67108864
+
+Flags of the server may follow.
 
 A bystander sends a short Embed each 0.1 s. Server, bystander and attacker share the cores of this machine; all traffic
 is on loopback and bounded. `models` is a folder with models `embed` (embedding) and `tag` (tagging).
@@ -350,9 +357,22 @@ class Row:
         return f"| {' | '.join(cells)} |"
 
 
-def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, flags: Sequence[str] = ()) -> Row:
-    """Attack a new server."""
-    with running_server(models, (*attack.flags, *flags, *FLAGS)) as server:
+def measure(
+    models: Path,
+    attack: Attack,
+    seconds: float,
+    settle_s: float,
+    *,
+    flags: Sequence[str] = (),
+    cgroup: Path | None = None,
+) -> Row:
+    """Attack a new server, in a cgroup if one is given.
+
+    Raises:
+        ChildProcessError: if the server ended.
+    """
+    prefix = ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(cgroup)) if cgroup else ()
+    with running_server(models, (*attack.flags, *flags, *FLAGS), prefix=prefix) as server:
         bystander = Worker(_stand_by, server.target)
         bystander.receive()
         time.sleep(2)
@@ -369,11 +389,13 @@ def measure(models: Path, attack: Attack, seconds: float, settle_s: float, *, fl
         ended.set()
         watching.join()
         time.sleep(settle_s if attack.name != "idle" else 0)
+        if (code := server.process.poll()) is not None:
+            raise ChildProcessError(f"the server ended with exit code {code}")
         return Row(attack, noticed, before_mb, max(sizes), server.resident_mb)
 
 
 def _sample(server: ServerProcess, sizes: list[float], ended: threading.Event) -> None:
-    while not ended.wait(0.02):
+    while not ended.wait(0.02) and server.process.poll() is None:
         sizes.append(server.resident_mb)
 
 
@@ -384,14 +406,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of attacks, with commas between them")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--settle", type=float, default=SETTLE_S, help="seconds until memory is looked at again")
-    arguments = parser.parse_args()
+    parser.add_argument("--cgroup", type=Path, help="folder of a cgroup with a memory limit, to run the server in")
+    arguments, flags = parser.parse_known_args()
     names = set(filter(None, arguments.only.split(",")))
     if unknown := names - {item.name for item in ATTACKS}:
         parser.error(f"no such attack: {', '.join(sorted(unknown))} (there are {', '.join(a.name for a in ATTACKS)})")
     print("| attack | bound | bystander: median | slowest | answered | memory |\n|---|---|---|---|---|---|")
     for attack in ATTACKS:
         if not names or attack.name in names:
-            print(measure(arguments.models, attack, arguments.seconds, arguments.settle), flush=True)
+            try:
+                row: object = measure(
+                    arguments.models, attack, arguments.seconds, arguments.settle, flags=flags, cgroup=arguments.cgroup
+                )
+            except ChildProcessError as error:
+                row = f"| {attack.what} | {error} |"
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
