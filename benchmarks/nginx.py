@@ -14,7 +14,7 @@ CONFIG = Path(__file__).parents[1] / "deploy/nginx.conf"
 
 @contextmanager
 def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its target.
+    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its target for gRPC.
 
     Args:
         folder: folder for its files.
@@ -29,6 +29,7 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
     replaced = {
         "server 127.0.0.1:50051;": " ".join(f"server {item};" for item in targets),
         "listen 8443": f"listen {target}",
+        "listen 8444": f"listen unix:{folder / 'http'}",
         "/tmp/bertline-nginx": str(folder / "nginx"),
         **(changes or {}),
     }

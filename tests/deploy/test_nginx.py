@@ -1,7 +1,10 @@
 """deploy/nginx.conf in front of a real server: calls that pass, and calls that are stopped."""
 
+import http.client
+import json
 import re
 import shutil
+import socket
 import struct
 
 import grpc
@@ -12,6 +15,7 @@ from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
 from tests.serving.attacks import EMBED, Sender
 from tests.serving.conftest import serve
+from tests.serving.http_api.requests import port_of
 from tests.serving.models import write_model
 from tests.serving.reliability import check_counts, wait_until
 
@@ -26,16 +30,45 @@ def server(tmp_path_factory):
     """Server of one model."""
     models = tmp_path_factory.mktemp("models")
     write_model(models)
-    with serve(models) as running:
+    with serve(models, http_port=0, http_hosts=("bertline.example.org",)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def proxy(server, tmp_path_factory):
-    """Address of nginx in front of the server."""
-    changes = {"client_body_timeout 10s": "client_body_timeout 1s"}
+def http_proxy():
+    """Address of nginx for HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def proxy(server, http_proxy, tmp_path_factory):
+    """Address of nginx for gRPC."""
+    changes = {
+        "client_body_timeout 10s": "client_body_timeout 1s",
+        "listen 8444": f"listen {http_proxy}",
+        "server 127.0.0.1:8080;": f"server 127.0.0.1:{port_of(server)};",
+    }
     with running_nginx(tmp_path_factory.mktemp("nginx"), [server.target], changes) as target:
         yield target
+
+
+@pytest.fixture
+def ask(proxy, http_proxy):
+    """Function that sends requests on one connection through nginx, and returns status and body."""
+    connection = http.client.HTTPConnection(http_proxy, timeout=20)
+
+    def send(method, path, body=None, **headers):
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
+    yield send
+    connection.close()
+
+
+def embed(texts):
+    return json.dumps({"model": "tiny", "input": texts})
 
 
 def test_calls_pass(server, proxy):
@@ -72,6 +105,51 @@ def test_calls_of_an_address(server, proxy):
     assert server.total("grpc_server_started_total") - before <= 256
     for sender in senders:
         sender.close()
+
+
+def test_requests_pass(ask):
+    """Answers, errors and the page are the server's, also for large bodies; the connection is kept."""
+    status, body = ask("POST", "/v1/embeddings", embed(["cat"]), content_type="application/json")
+    large, _ = ask("POST", "/v1/embed", json.dumps({"texts": ["cat " * 1000] * 100, "truncate": True}))
+
+    assert (status, len(json.loads(body)["data"])) == (200, 1)
+    assert large == 200
+    assert ask("POST", "/v1/embeddings", "{")[0] == 400
+    assert b"<!doctype html>" in ask("GET", "/")[1].lower()
+
+
+def test_hosts_and_origins(ask, http_proxy):
+    """The server sees the name that a browser asks for: its own page may call it, another page or name may not."""
+
+    def status(**headers):
+        return ask("POST", "/v1/embeddings", embed(["cat"]), content_type="application/json", **headers)[0]
+
+    assert status(origin=f"http://{http_proxy}", sec_fetch_site="same-origin") == 200
+    assert status(origin=f"http://{http_proxy}") == 200
+    assert status(origin="https://bertline.example.org", host="bertline.example.org") == 200
+    assert status(origin="https://evil.example", sec_fetch_site="cross-site") == 403
+    assert status(origin="https://evil.example") == 403
+    assert status(host="evil.example") == 403
+
+
+def test_large_bodies(ask, server):
+    """The server refuses bodies above its limit; those above nginx's limit do not reach it."""
+    before = server.total("http_server_started_total")
+    status, body = ask("POST", "/v1/embed", b"a" * (4 * 2**20 + 1))
+
+    assert (status, json.loads(body)["error"]["reason"]) == (413, "MESSAGE_TOO_LARGE")
+    assert ask("POST", "/v1/embed", b"a" * (6 * 2**20))[0] == 413
+    assert server.total("http_server_started_total") == before + 1
+
+
+def test_bodies_without_end(proxy, http_proxy, server):
+    """nginx ends stalled requests before the server sees them."""
+    before = server.total("http_server_started_total")
+    with socket.create_connection(http_proxy.split(":"), timeout=5) as connection:
+        connection.sendall(b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
+
+        assert connection.recv(1000) == b""
+    assert server.total("http_server_started_total") == before
 
 
 def test_file_sizes():
