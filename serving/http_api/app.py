@@ -20,7 +20,7 @@ from serving.http_api.status import own_error
 from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, SendStatus
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-PART_BYTES = 2**18
+PART_BYTES = 2**16
 """Bytes of a reply that are handed to the connection at a time."""
 JSON_FACTOR = 4
 """Bytes of a reply in JSON per byte of its message, at most: a number of four bytes has up to 13 characters."""

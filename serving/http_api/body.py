@@ -102,10 +102,11 @@ class BodyReader:
             DisconnectedError: when the client hangs up.
         """
         self._memory.open(call)
-        coding = call.headers.get("content-encoding", "identity").lower()
-        if coding not in ("identity", "gzip"):
+        coding = call.headers.get("content-encoding", "").lower().removeprefix("x-")
+        if coding not in ("", "identity", "gzip"):
             raise UnsupportedMediaError(f"unknown content-encoding: `{coding[:40]}`; send gzip, or plain JSON")
-        self._check_size(num_bytes(call.headers.get("content-length", "")) or 0)
+        if length := call.headers.get("content-length"):
+            self._check_size(self._max_bytes + 1 if (size := num_bytes(length)) is None else size)
         try:
             async with asyncio.timeout_at(self._limit(call)):
                 data = await self._receive(call, exchange)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import re
 import sys
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp
 
 from serving.core.budget import Budget
 from serving.core.calls import connection_name
+from serving.core.errors import InvalidRequestError
 from serving.http_api.framing import Body, ChunkedBody, Head, MalformedRequestError
 
 HEADERS_S = 20.0
@@ -41,6 +43,10 @@ FREE_BYTES = 4 * 1024
 """Received bytes of a connection that need no memory of the budget."""
 HEAD_READ_BYTES, BODY_READ_BYTES = 16 * 1024, 64 * 1024
 """Maximum bytes that are read at once, before and during a body."""
+TLS_WRITE_BYTES = 16 * 1024
+"""Bytes of a reply that are handed to TLS at a time: it says that it has taken them before the system has."""
+MAX_LOST = 256
+"""Number of closed TLS connections after which the garbage collector runs: they refer to their buffers in cycles."""
 _HEAD_END = re.compile(rb"\n\r?\n")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -68,6 +74,8 @@ class Connections:
         self.waiting: dict[Connection, None] = {}
         """Connections without a request that is being answered, the one that has waited longest first."""
         self.tasks: set[asyncio.Task[None]] = set()
+        self.num_lost = 0
+        """Connections that were closed since the garbage collector ran."""
         self.buffer = memoryview(bytearray(BODY_READ_BYTES))
         """Bytes that a connection has just received, before it takes them."""
         self.date = b""
@@ -78,6 +86,9 @@ class Connections:
         while True:
             self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
             self._check(time.monotonic())
+            if self.scheme == "https" and self.num_lost > MAX_LOST:
+                self.num_lost = 0
+                gc.collect()
             await asyncio.sleep(CHECK_S)
 
     def _check(self, now: float) -> None:
@@ -127,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection. If there are too many, the one that has waited longest for a request gives way."""
         self.transport = transport
-        transport.set_write_buffer_limits(high=0)  # `send` waits until the system has taken all bytes
+        transport.set_write_buffer_limits(high=1)  # `send` waits until the system has taken all bytes
         peer = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self._scope = {
             "scheme": self._all.scheme,
@@ -148,8 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         """Cancel the request that is being answered."""
         self._is_closing = True
         self._forget()
+        self._all.num_lost += 1
         if self._task:
             self._task.cancel()
+            self._task = None
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -181,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._check_reading(now)
         elif self._is_new or self._data:
             if waited_s > HEADERS_S:
-                self._refuse("408 Request Timeout")
+                self._refuse("408 Request Timeout", f"no complete request within {HEADERS_S:g} s")
         elif waited_s > IDLE_S:
             self._close()
 
@@ -219,13 +232,18 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = None
 
     async def receive(self) -> Mapping[str, Any]:
-        """Return the next part of the body (ASGI)."""
+        """Return the next part of the body (ASGI).
+
+        Raises:
+            InvalidRequestError: when its chunks are malformed, or too many.
+        """
         while True:
             try:
                 part = self._body.take(self._data)
             except MalformedRequestError as error:
-                self._refuse(str(error))
-                return {"type": "http.disconnect"}
+                raise InvalidRequestError(
+                    f"the body cannot be read: {error}; send it with its content-length"
+                ) from None
             self._count()
             if part or self._body.is_complete:
                 return {"type": "http.request", "body": part, "more_body": not self._body.is_complete}
@@ -245,10 +263,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         assert self._head
         data = b"" if self._head.method == "HEAD" else message.get("body", b"")
-        self.transport.writelines([self._reply_head, data])
-        self._reply_head = b""
-        if self._writable:
-            await self._writable
+        size = TLS_WRITE_BYTES if self._all.scheme == "https" else len(data) or 1
+        for start in range(0, len(data) or 1, size):
+            self.transport.writelines([self._reply_head, data[start : start + size]])
+            self._reply_head = b""
+            if self._writable:
+                await self._writable
         self._is_answered = not message.get("more_body", False)
 
     def _format_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -271,14 +291,16 @@ class Connection(asyncio.BufferedProtocol):
         if data in (b"", b"\r"):
             return
         if not 0x41 <= data[0] <= 0x5A:  # no method: TLS, for example
-            self._refuse("400 Bad Request")
+            self._refuse("400 Bad Request", "no HTTP; does the client speak TLS or HTTP/2?")
             return
         found = _HEAD_END.search(data, 0, MAX_HEADER_BYTES)
         if not found:
             if len(data) >= MAX_HEADER_BYTES:
-                self._refuse("431 Request Header Fields Too Large")
+                self._refuse(
+                    "431 Request Header Fields Too Large", f"path and headers have more than {MAX_HEADER_BYTES} bytes"
+                )
             elif self._num_counted and not self._all.budget.fits(self._name, MAX_HEADER_BYTES):
-                self._refuse("503 Service Unavailable")
+                self._refuse("503 Service Unavailable", "no memory for long headers; try later")
             return
         head = bytes(data[: found.end()])
         del data[: found.end()]
@@ -286,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._start(Head(head))
         except MalformedRequestError as error:
-            self._refuse(str(error))
+            self._refuse(error.status, str(error))
 
     def _start(self, head: Head) -> None:
         self._body, self._is_answered, self._is_new = head.body(), False, False
@@ -317,10 +339,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._head:
             self._pause(False)
 
-    def _refuse(self, status: str) -> None:
+    def _refuse(self, status: str, reason: str) -> None:
         """Answer a request that cannot be read, and close the connection."""
         if not self._is_closing:
-            self.transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            headers = f"content-type: text/plain\r\nconnection: close\r\ncontent-length: {len(reason) + 1}"
+            self.transport.write(f"HTTP/1.1 {status}\r\n{headers}\r\n\r\n{reason}\n".encode())
             self._body = Body(1)  # whatever follows
             self._close()
 

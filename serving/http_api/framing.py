@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,13 +13,17 @@ MAX_HEADERS = 128
 """Maximum number of headers of a request."""
 MAX_LINE_BYTES = 256
 """Maximum size of the line before a chunk, extensions included, and of a trailer."""
-FREE_FRAMING_BYTES, CONTENT_PER_FRAMING = 16 * 1024, 4
-"""Bytes of lines that the chunks of a body may have in any case, and least content for each further one."""
+MAX_FRAMING_BYTES = 2 * 2**20
+"""Maximum size of all such lines of a body: some 400,000 chunks, which take half a second."""
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
 class MalformedRequestError(Exception):
-    """Request that is not HTTP/1.1 as this server reads it. The message is the status line's status and reason."""
+    """Request that is not HTTP/1.1 as this server reads it: status and reason, and what is wrong."""
+
+    def __init__(self, reason: str, status: str = "400 Bad Request") -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Head:
@@ -37,23 +42,22 @@ class Head:
         self._target = b""
         self._parser = parser = httptools.HttpRequestParser(self)
         try:
-            parser.feed_data(data)
-            url = httptools.parse_url(self._target)
-        except httptools.HttpParserUpgrade:  # declined: the body that follows is that of this request
+            with suppress(httptools.HttpParserUpgrade):  # declined: the body that follows is that of this request
+                parser.feed_data(data)
             url = httptools.parse_url(self._target)
         except httptools.HttpParserError:
-            raise MalformedRequestError("400 Bad Request") from None
+            raise MalformedRequestError("the request is malformed") from None
         finally:
             del self._parser  # refers to this object: a cycle
         self.method = parser.get_method().decode("ascii")
         self.raw_path, self.query = url.path or b"/", url.query or b""
         self.version = parser.get_http_version()
         if self.version not in ("1.0", "1.1"):
-            raise MalformedRequestError("505 HTTP Version Not Supported")
+            raise MalformedRequestError("only HTTP/1.1 is spoken here", "505 HTTP Version Not Supported")
         if len(self.headers) > MAX_HEADERS:
-            raise MalformedRequestError("431 Request Header Fields Too Large")
+            raise MalformedRequestError(f"more than {MAX_HEADERS} headers", "431 Request Header Fields Too Large")
         if len(self.values(b"host")) > 1:
-            raise MalformedRequestError("400 Bad Request")
+            raise MalformedRequestError("more than one header `host`")
 
     def on_url(self, part: bytes) -> None:
         """Take a part of the target."""
@@ -79,7 +83,7 @@ class Head:
         """
         if codings := self.values(b"transfer-encoding"):
             if [item.strip().lower() for item in codings] != [b"chunked"]:
-                raise MalformedRequestError("501 Not Implemented")
+                raise MalformedRequestError("transfer-encoding must be chunked", "501 Not Implemented")
             return ChunkedBody()
         lengths = self.values(b"content-length")  # the parser has checked them
         return Body(int(lengths[0]) if lengths else 0)
@@ -120,20 +124,20 @@ class Body:
 
 
 class ChunkedBody:
-    """Reader of a body in chunks. Chunks that are mostly lines are refused: each costs as much as a large one."""
+    """Reader of a body in chunks. Too many of them are refused: each costs as much as a large one."""
 
     def __init__(self) -> None:
         self.is_complete = False
         self._num_left = 0
         """Bytes that are left of a chunk."""
         self._ends_chunk = self._in_trailers = False
-        self._num_content = self._num_framing = 0
+        self._num_framing = 0
 
     def take(self, data: bytearray) -> bytes:
         """Remove the next chunks, as far as they have arrived, and return their content.
 
         Raises:
-            MalformedRequestError: when the framing is wrong, or more than the content is worth.
+            MalformedRequestError: when the framing is wrong, or too large.
         """
         parts = []
         while not self.is_complete:
@@ -141,7 +145,6 @@ class ChunkedBody:
                 part = bytes(data[: self._num_left])
                 del data[: len(part)]
                 parts.append(part)
-                self._num_content += len(part)
                 self._num_left -= len(part)
                 if self._num_left:
                     break
@@ -150,27 +153,29 @@ class ChunkedBody:
                 break
             if self._ends_chunk:
                 if line:
-                    raise MalformedRequestError("400 Bad Request")
+                    raise MalformedRequestError("a chunk is longer than its size says")
                 self._ends_chunk = False
             elif self._in_trailers:
                 self.is_complete = not line
             else:
                 size = line.partition(b";")[0].rstrip(b" \t")
                 if not _SIZE.fullmatch(size):
-                    raise MalformedRequestError("400 Bad Request")
+                    raise MalformedRequestError("a chunk has no size")
                 self._num_left = int(size, 16)
                 self._in_trailers = not self._num_left
         return b"".join(parts)
 
     def _line(self, data: bytearray) -> bytes | None:
         """Remove a line and return it without its end; None if its end has not arrived."""
-        if (end := data.find(b"\r\n", 0, MAX_LINE_BYTES + 2)) < 0:
+        if (end := data.find(b"\n", 0, MAX_LINE_BYTES + 2) + 1) == 0:
             if len(data) > MAX_LINE_BYTES:
-                raise MalformedRequestError("400 Bad Request")
+                raise MalformedRequestError(f"the line of a chunk has more than {MAX_LINE_BYTES} bytes")
             return None
         line = bytes(data[:end])
-        del data[: end + 2]
-        self._num_framing += end + 2
-        if self._num_framing > FREE_FRAMING_BYTES + self._num_content // CONTENT_PER_FRAMING:
-            raise MalformedRequestError("400 Bad Request")
-        return line
+        del data[:end]
+        self._num_framing += end
+        if not line.endswith(b"\r\n"):
+            raise MalformedRequestError("the line of a chunk has no \\r before its end")
+        if self._num_framing > MAX_FRAMING_BYTES:
+            raise MalformedRequestError(f"the lines of its chunks have more than {MAX_FRAMING_BYTES} bytes")
+        return line[:-2]

@@ -22,6 +22,7 @@ PIECE_BYTES = 32 * 1024
 """Bytes that are parsed or searched at a time, in a few milliseconds whatever they are."""
 UNCOUNTED_BYTES, UNCOUNTED_VALUES = 4 * 1024, 1000
 """Size of a body whose values need no count, and number of commas and brackets up to which this holds for a piece."""
+NO_OBJECT = "the body must be a JSON object: `{...}`"
 STRING_BYTES, NUMBER_BYTES, CONTAINER_BYTES = 80, 40, 250
 """Bytes of memory per string besides its text, per number, and per object or list."""
 _SECOND, _FIRST = rb"\\u[dD][c-fC-F][\da-fA-F]{2}", rb"\\u[dD][89abAB][\da-fA-F]{2}"
@@ -45,7 +46,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise InvalidRequestError("the body is empty; send JSON")
     found = _Pieces(data).parse()
     if not isinstance(found, dict):
-        raise InvalidRequestError("the body must be a JSON object: `{...}`")
+        raise InvalidRequestError(NO_OBJECT)
     return found
 
 
@@ -130,6 +131,8 @@ class _Pieces:
                 if is_open and is_open[-1] and not text[:-1].rstrip().endswith(b":"):
                     raise InvalidRequestError(f"the body holds a key of more than {PIECE_BYTES // 2} bytes")
                 text += b'"'
+            elif text.rstrip().endswith((b"[", b"{")) and cut.end < size:
+                text += b","  # no piece may hide that nothing is before the comma
             closing = b"".join(b"}" if item else b"]" for item in reversed(is_open)) if cut.end < size else b""
             self._merge(self._value(self._opening() + text + closing, start), kept, len(is_open))
             start = cut.end
@@ -208,8 +211,8 @@ class _Pieces:
             place = end
         text = "".join(parts)
         if not self._open:
-            self._root = text
-        elif isinstance(parent := self._open[-1], dict):
+            raise InvalidRequestError(NO_OBJECT)
+        if isinstance(parent := self._open[-1], dict):
             parent[next(reversed(parent))] = text
         else:
             parent[-1] = text
@@ -224,9 +227,7 @@ class _Pieces:
             window = window[:escape]
         if re.match(_SECOND, data[end : end + 6]) and re.fullmatch(_FIRST, window[-6:]):
             end -= 6
-        while data[end] & 0xC0 == 0x80:
-            end -= 1
-        return end
+        return end - next((step for step in range(4) if data[end - step] & 0xC0 != 0x80), 0)
 
     def _value(self, text: bytes, start: int, num_characters: int = 0) -> Any:
         """Parse a piece with the brackets around it.

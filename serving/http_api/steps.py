@@ -113,12 +113,17 @@ class CheckOrigin:
     def _check_site(self, headers: Mapping[str, str]) -> None:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if site is None:
-            is_own = origin is None or origin.partition("://")[2] == headers.get("host")
+            is_own = origin is None or _site(origin.partition("://")[2]) == _site(headers.get("host", ""))
         else:
             is_own = site in ("same-origin", "none")
         if not is_own and origin not in self._origins:
             sender = (origin or site or "")[:80]
             raise ForbiddenError(f"a page of another origin sent this: `{sender}`; name its origin with --http-origins")
+
+
+def _site(host: str) -> str:
+    """Return a host and its port as browsers compare them."""
+    return re.sub(r":(80|443)?$", "", host.lower())
 
 
 class ReadDeadline:

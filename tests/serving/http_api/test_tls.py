@@ -1,6 +1,7 @@
 """TLS of the HTTP port."""
 
 import http.client
+import json
 import shutil
 import ssl
 
@@ -83,3 +84,18 @@ def test_plain_text(all_tasks, authority):
         pytest.raises((http.client.HTTPException, ConnectionError)),
     ):
         send(running, "GET", "/health")
+
+
+def test_many_requests_and_large_replies(all_tasks, authority):
+    """A connection answers one request after another, and replies of megabytes arrive whole."""
+    certificate = authority.sign("server")
+    body = json.dumps({"inputs": "the cat " * 10_000}).encode()
+    with serve(all_tasks[0], http_port=0, tls_cert=certificate.path, tls_key=certificate.key) as running:
+        context = ssl.create_default_context(cafile=authority.path)
+        connection = http.client.HTTPSConnection("127.0.0.1", port_of(running), context=context, timeout=30)
+        for _ in range(3):
+            connection.request("POST", "/tei/embedder/tokenize", body)
+            assert len(json.loads(connection.getresponse().read())[0]) == 20_002
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
