@@ -200,7 +200,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put received bytes."""
-        return self._all.buffer if self._head else self._all.buffer[:HEAD_READ_BYTES]
+        is_large = self._head and isinstance(self._body, Body)  # thousands of chunks take milliseconds
+        return self._all.buffer if is_large else self._all.buffer[:HEAD_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes."""
