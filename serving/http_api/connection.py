@@ -32,17 +32,17 @@ HEADERS_S = 20.0
 IDLE_S = 75.0
 """Seconds after which an idle connection is closed; above the 60 s of common proxies, which would otherwise send a
 request on a connection that is being closed."""
-LINGER_S = 2.0
-"""Seconds for which the rest of a refused request is read and dropped: a connection that is closed before is reset, and
-its client may never see the reply."""
+LINGER_S, MAX_DROPPED_BYTES = 2.0, 16 * 2**20
+"""Seconds and bytes for which the rest of a refused request is read and dropped: a connection that is closed before is
+reset, and its client may never see the reply."""
 CHECK_S = 0.25
 """Seconds between checks of these times."""
 MAX_HEADER_BYTES = 32 * 1024
 """Maximum size of the head of a request."""
 FREE_BYTES = 4 * 1024
 """Received bytes of a connection that need no memory of the budget."""
-HEAD_READ_BYTES, BODY_READ_BYTES = 16 * 1024, 64 * 1024
-"""Maximum bytes that are read at once, before and during a body."""
+SMALL_READ_BYTES, BODY_READ_BYTES = 8 * 1024, 64 * 1024
+"""Maximum bytes that are read at once: of heads and of chunks, a thousand of which take 2 ms; and of other bodies."""
 TLS_WRITE_BYTES = 16 * 1024
 """Bytes of a reply that are handed to TLS at a time: it says that it has taken them before the system has."""
 MAX_LOST = 256
@@ -119,6 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_new = True
         self._is_closing = False
         self._is_paused = False
+        self._num_dropped = 0
+        """Bytes that were dropped since the connection has been closing."""
         self._head: Head | None = None
         """Head of the request that is being answered; None while the connection waits for one."""
         self._body: Body | ChunkedBody = Body(0)
@@ -200,12 +202,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put received bytes."""
-        is_large = self._head and isinstance(self._body, Body)  # thousands of chunks take milliseconds
-        return self._all.buffer if is_large else self._all.buffer[:HEAD_READ_BYTES]
+        is_large = self._is_closing or (self._head and isinstance(self._body, Body))
+        return self._all.buffer if is_large else self._all.buffer[:SMALL_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes."""
         if self._is_closing:  # of a request that was refused
+            self._num_dropped += nbytes
+            if self._num_dropped > MAX_DROPPED_BYTES:
+                self.abort()
             return
         if not (self._data or self._head or self._is_new):
             self._since_s = time.monotonic()
@@ -217,6 +222,8 @@ class Connection(asyncio.BufferedProtocol):
             self._arrived.set_result(None)
         if self._head and (self._body.is_complete or len(self._data) >= BODY_READ_BYTES):
             self._pause(bool(self._data))
+        elif self._head and isinstance(self._body, ChunkedBody):
+            self._pause(True)  # until `receive` wants more: uvloop reads 32 times in a row
 
     def pause_writing(self) -> None:
         """Let `send` wait until the client has read what was written."""
