@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause(True)  # until `receive` wants more: uvloop reads 32 times in a row
 
     def pause_writing(self) -> None:
-        """Let `send` wait until the client has read what was written."""
+        """Make `send` wait until the client has read what was written."""
         self._writable = asyncio.get_running_loop().create_future()
         now = time.monotonic()
         if self._unread_s is None:
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_read = now, self._num_unread()
 
     def resume_writing(self) -> None:
-        """Let `send` go on."""
+        """Resume `send`."""
         if self._writable and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None

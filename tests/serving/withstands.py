@@ -154,15 +154,7 @@ def _varint(value: int) -> bytes:
 def readers_of_nothing(target: str, seconds: float) -> None:
     """Twelve connections that request 8 MB with 24 kB and do not read."""
     message = pb.EmbedRequest(texts=["a"] * 8000, model=pb.ModelRef(name="embed")).SerializeToString()
-    _together(12, lambda: read_nothing(target, EMBED, message, 20, seconds=seconds))
-
-
-def _together(count: int, function: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=function) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    http_attacks.together(12, lambda: read_nothing(target, EMBED, message, 20, seconds=seconds))
 
 
 def resets(target: str, seconds: float) -> None:
