@@ -489,7 +489,7 @@ def test_long_lines(run: Run, folder: Path, name: str, way: str) -> None:
 
 
 def test_parts_before_a_long_line_stay(run: Run, folder: Path) -> None:
-    """What was done before the line is not done again after it is corrected."""
+    """Parts that were done before the line are not done again after it is corrected."""
     lines = "".join(f"{number}\n" for number in range(6000))
     (folder / "in.txt").write_text(lines + "a" * 2000)
     arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
