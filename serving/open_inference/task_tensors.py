@@ -50,6 +50,8 @@ class TaskTensors:
     options: ClassVar[tuple[str, ...]] = ("truncate",)
     windowed_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of its examples that are split into windows and may have any length."""
+    returns_vectors: ClassVar[bool] = False
+    """Whether the reply has a vector for each output of the model."""
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         """Return the output tensors of a model."""
@@ -125,6 +127,7 @@ class EmbeddingTensors(TaskTensors):
 
     task = Embedding.name
     options = ("truncate", "normalize", "prompt_name", "input_type")
+    returns_vectors = True
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [TensorSpec("embedding", "FP32", (-1, model.manifest.hidden_size))]
@@ -353,6 +356,7 @@ class TokenEmbeddingTensors(TaskTensors):
 
     task = TokenEmbedding.name
     options = ("truncate", "prompt_name", "input_type")
+    returns_vectors = True
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [

@@ -22,9 +22,7 @@ from serving.open_inference.task_tensors import Row, TaskTensors
 from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
 from serving.open_inference.v2 import service_pb2 as pb
 from tasks.base import AnyTask, InvalidExample, Outputs
-from tasks.embedding import Embedding
 from tasks.features import Features
-from tasks.token_embedding import TokenEmbedding
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class TextTensorInference(Inference):
         )
         self.examples, self.windows = encoded.examples, encoded.windows
         self.reply_bytes = tensors.reply_bytes(self.windows, self.options, self.task)
-        if tensors.task in (Embedding.name, TokenEmbedding.name):
+        if tensors.returns_vectors:
             self.reply_bytes = vectors_bytes(self.windows, self.model)
 
     def decode(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:

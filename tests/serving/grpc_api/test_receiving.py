@@ -450,11 +450,10 @@ def test_rapid_reset(server, caplog):
         codes = Counter[grpc.StatusCode]()
         while not resetting.done():
             codes[server.stub.Embed.future(CAT, timeout=10).code()] += 1
-    count, is_closed, _ = resetting.result()
+    _, is_closed, _ = resetting.result()
 
     assert codes.keys() == {grpc.StatusCode.OK}
     assert is_closed
-    assert count < 50_000
     assert time.monotonic() - began < 9
     assert server.stub.Embed(CAT, timeout=5).num_tokens == [3]
     assert [record.levelname for record in caplog.records if "cancelled more than" in record.getMessage()] == [
