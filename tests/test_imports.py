@@ -158,6 +158,40 @@ def test_no_modules_import_each_other(package):
     assert find_import_cycles(import_graph(root, package)) == []
 
 
+TIED_FOLDERS = {
+    *(
+        ("training", f"training.{name}")
+        for name in ("data", "distillation", "finetuning", "loop", "model", "objectives")
+    ),
+    *(("training", f"training.{name}") for name in ("ablations", "reports", "text")),
+    *(("training.ablations", f"training.{name}") for name in ("data", "finetuning", "model")),
+    ("training.data", "training.objectives"),
+    ("training.loop", "training.reports"),
+}
+"""Pairs of folders that import each other today. This list only shrinks."""
+
+
+def folder_graph(root, package):
+    """Return the folders of the same package that each folder imports; modules of the root are in the root's folder."""
+    modules = import_graph(root, package)
+    packages = {name.rpartition(".")[0] for name in modules} | {package}
+    folders = {name: name if name in packages else name.rpartition(".")[0] for name in modules}
+    graph = {folder: set() for folder in folders.values()}
+    for name, others in modules.items():
+        graph[folders[name]] |= {folders[other] for other in others} - {folders[name]}
+    return graph
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_no_folders_import_each_other(package):
+    """No two folders of a package import each other, among them the root of `training`, but no other folder's parent."""
+    graph = folder_graph(Path(__file__).parents[1] / ("clients" if package == "bertline" else ""), package)
+    tied = {(a, b) for a, others in graph.items() for b in others if a < b and a in graph[b]}
+    tied = {(a, b) for a, b in tied if a == "training" or not b.startswith(f"{a}.")}
+
+    assert tied == {pair for pair in TIED_FOLDERS if pair[0].partition(".")[0] == package}
+
+
 def test_import_cycles_are_found(tmp_path):
     """The search finds a cycle of two modules that contains an import under TYPE_CHECKING."""
     (tmp_path / "package").mkdir()

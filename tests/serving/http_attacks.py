@@ -112,6 +112,12 @@ def token_ids(target: str, seconds: float) -> None:
     posts(target, [("/v1/embeddings", json.dumps({"model": "embed", "input": rows}).encode(), {})], 16, seconds)
 
 
+def masks(target: str, seconds: float) -> None:
+    """Scores of many tokens for many masks: as many as a reply may have, and too many."""
+    bodies = [json.dumps({"texts": ["[MASK] " * number], "top_k": 8000}).encode() for number in (32, 130)]
+    posts(target, [("/v1/fill-mask", body, {}) for body in bodies], 4, seconds)
+
+
 def large_replies(target: str, seconds: float) -> None:
     """Replies of many megabytes that nobody reads."""
     body = json.dumps({"model": "embed", "input": ["a"] * 1000}).encode()

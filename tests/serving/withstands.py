@@ -11,7 +11,7 @@ With 512 MiB for the server, which a kill ends (cgroups version 2; in version 1 
 Flags of the server may follow.
 
 A bystander sends a short Embed each 0.1 s. Server, bystander and attacker share the cores of this machine; all traffic
-is on loopback and bounded. `models` is a folder with models `embed` (embedding) and `tag` (tagging).
+is on loopback and bounded. `models` is a folder with models `embed` (embedding) and `tag` (tagging), and one for masks.
 """
 
 from __future__ import annotations
@@ -264,6 +264,12 @@ ATTACKS = [
                 "16 requests at a time of a long row of token ids and 8,000 short ones",
                 "rows are not padded",
                 http_attacks.token_ids,
+            ),
+            (
+                "masks",
+                "4 `fill-mask` at a time, 8,000 tokens for each of 32 and of 130 masks",
+                "262,144 scores a reply",
+                http_attacks.masks,
             ),
             (
                 "large-replies",
