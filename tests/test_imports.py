@@ -184,7 +184,7 @@ def folder_graph(root, package):
 
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_no_folders_import_each_other(package):
-    """No two folders of a package import each other, among them the root of `training`, but no other folder's parent."""
+    """No two folders of a package import each other; the root of `training` counts, other parents do not."""
     graph = folder_graph(Path(__file__).parents[1] / ("clients" if package == "bertline" else ""), package)
     tied = {(a, b) for a, others in graph.items() for b in others if a < b and a in graph[b]}
     tied = {(a, b) for a, b in tied if a == "training" or not b.startswith(f"{a}.")}
