@@ -12,7 +12,6 @@ from typing import Any
 
 from export.agreement import TITLES
 from export.html_report import MAX_METRICS, describe_speed, precision_speeds
-from export.records import convert_manifest
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
@@ -32,7 +31,6 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
         num_bytes: size of the graph with its weights.
         mask: mask token of the tokenizer.
     """
-    manifest = convert_manifest(manifest)
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"], settings=manifest.settings)
     data = provenance.get("data", {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from export.agreement import TITLES, describe
 from export.autotune.search import FINALISTS, PRECISION
-from export.records import configuration_of, convert_manifest, default_of
+from export.records import configuration_of, default_of
 from export.variant import GraphPrecision, format_value
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
@@ -39,7 +39,6 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     Args:
         num_bytes: size of the graph with its weights.
     """
-    manifest = convert_manifest(manifest)
     provenance, qualities = manifest.provenance, manifest.scores["quality"]
     precision, trials = provenance["graph"]["name"], provenance["graph"]["trials"]
     return render_page(
@@ -81,7 +80,6 @@ def describe_result(manifest: Manifest, num_bytes: int) -> str:
 
 def describe_speed(manifest: Manifest) -> str:
     """Return the speed of the chosen configuration in one line."""
-    manifest = convert_manifest(manifest)
     graph = manifest.provenance["graph"]
     if not graph["trials"]:
         return "not measured"
@@ -94,7 +92,7 @@ def describe_speed(manifest: Manifest) -> str:
 
 def precision_speeds(manifest: Manifest) -> dict[str, float]:
     """Return the tokens/s of fp32 and of the graph's own precision; empty if they were not compared."""
-    return _speeds(convert_manifest(manifest).provenance["graph"]["trials"], PRECISION)
+    return _speeds(manifest.provenance["graph"]["trials"], PRECISION)
 
 
 def _chosen(manifest: Manifest) -> str:

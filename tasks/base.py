@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -48,10 +47,6 @@ MAX_LABELS = 65_536
 MAX_LABEL_CHARS = 1024
 SeqLength = Annotated[int, Bounds(least=8, most=MAX_SEQ_LENGTH)]
 """Length of a sequence in tokens."""
-
-
-NEWER = MappingProxyType({"newer": True})
-"""Metadata of a settings field that older servers refuse: it is written only where it differs from its default."""
 
 
 @dataclass(frozen=True)

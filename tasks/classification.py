@@ -8,13 +8,13 @@ reaches its threshold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from tasks._encode import encode_pairs
-from tasks.base import NEWER, Outputs, SeqLength, Task, TaskSettings, check_label_names
+from tasks.base import Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.features import Features
 from tasks.metrics import classification_scores, multi_label_scores
 from tasks.schema import Bounds
@@ -85,9 +85,9 @@ class ClassificationSettings(TaskSettings):
     max_seq_length: SeqLength = 128
     labels: tuple[str, ...] = ()
     """Labels in the order of the logits."""
-    problem_type: ProblemType = field(default=SINGLE_LABEL, metadata=NEWER)
+    problem_type: ProblemType = SINGLE_LABEL
     """`single_label_classification`: each text has one label; `multi_label_classification`: any number."""
-    thresholds: tuple[Annotated[float, Bounds(least=0, most=1)], ...] = field(default=(), metadata=NEWER)
+    thresholds: tuple[Annotated[float, Bounds(least=0, most=1)], ...] = ()
     """Smallest score that selects a label, for each label; empty for 0.5. Only for multi_label_classification."""
 
     def __post_init__(self) -> None:

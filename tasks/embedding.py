@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks._encode import raise_if_invalid
 from tasks._prompted import encode_texts, num_common, prompt_ids_of, prompted_windows, tokenize_prompted
-from tasks.base import NEWER, InvalidExample, Outputs, Task, TaskSettings
+from tasks.base import InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 from tasks.prompts import PromptSettings
 from tasks.small_vectors import VectorFormat, to_bytes
@@ -62,9 +62,9 @@ class EmbeddingSettings(PromptSettings):
     the square root of the number of tokens. Several: one after the other in a longer vector."""
     normalize: bool = False
     """Divide each vector by its Euclidean norm."""
-    layers: tuple[str, ...] = field(default=(), metadata=NEWER)
+    layers: tuple[str, ...] = ()
     """Layers between pooling and `normalize`, in order: `dense tanh` (or another activation), `normalize`."""
-    similarity_fn_name: SimilarityName | None = field(default=None, metadata=NEWER)
+    similarity_fn_name: SimilarityName | None = None
     """Similarity that the model was trained for; None if it is not known."""
 
     def __post_init__(self) -> None:

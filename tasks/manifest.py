@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from tasks.base import TaskSettings
 from tasks.machine import VNNI, cpu_flags
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of
+from tasks.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, FieldError, check_bounds, read_fields
 from tasks.small_vectors import SmallVectors
@@ -119,10 +119,6 @@ class Execution:
             **self.provider_options,
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without those that older servers do not know and that have their default."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("floats", "fp32")}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "execution") -> Execution:
         """Check JSON and return the settings.
@@ -133,32 +129,11 @@ class Execution:
         Raises:
             ValueError: naming the key that is missing, unknown or wrong.
         """
-        arguments = _without_openvino_provider(read_fields(cls, values, prefix=f"{name}."))
+        arguments = read_fields(cls, values, prefix=f"{name}.")
         try:
             return cls(**arguments)
         except FieldError as error:
             raise ValueError(error.message(f"{name}.{{}}".format)) from None
-
-
-_OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
-"""ONNX Runtime's provider of OpenVINO, in manifests of earlier versions."""
-
-
-def _without_openvino_provider(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return settings with OpenVINO itself in place of ONNX Runtime's provider of it, and its options by their names.
-
-    Raises:
-        ValueError: when its option `load_config` is not JSON with settings of the CPU.
-    """
-    if values.get("provider") != _OPENVINO_PROVIDER:
-        return values
-    text = values.get("provider_options", {}).get("load_config", "{}")
-    try:
-        options = {name: str(value) for name, value in dict(json.loads(text).get("CPU", {})).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"provider option `load_config` must be JSON, settings by device: `{text}`") from error
-    floats = "fp32" if options.pop("INFERENCE_PRECISION_HINT", "bf16") == "f32" else "bf16"
-    return {**values, "provider": OPENVINO, "provider_options": options, "floats": floats}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +184,7 @@ class Manifest:
         Raises:
             ValueError: as `check_json`.
         """
-        values = asdict(self) | {"settings": settings_to_dict(self.settings), "execution": self.execution.to_dict()}
-        if self.fallback:
-            values["fallback"] = self.fallback.to_dict()
-        for name in _OPTIONAL:
-            if not values[name]:
-                del values[name]  # unknown to older servers
+        values = asdict(self) | {"settings": settings_to_dict(self.settings)}
         check_json(values)
         return json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
 
@@ -230,22 +200,15 @@ class Manifest:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
         check_json(values)
-        arguments = read_fields(cls, values, optional=_OPTIONAL)
-        for name in ("small_vectors", "fallback"):
-            if name in values and values[name] is None:
-                raise ValueError(f"`{name}` must be an object: `null`")
-        if "small_vectors" in values:
-            found = read_fields(SmallVectors, values["small_vectors"], prefix="small_vectors.")
+        arguments = read_fields(cls, values)
+        if arguments.get("small_vectors") is not None:
+            found = read_fields(SmallVectors, arguments["small_vectors"], prefix="small_vectors.")
             arguments["small_vectors"] = SmallVectors(**found)
-        if "fallback" in values:
-            arguments["fallback"] = Execution.from_dict(values["fallback"], "fallback")
+        if arguments.get("fallback") is not None:
+            arguments["fallback"] = Execution.from_dict(arguments["fallback"], "fallback")
         arguments["execution"] = Execution.from_dict(values["execution"])
         arguments["settings"] = settings_from_dict(values["task"], values["settings"])
         return cls(**arguments)
-
-
-_OPTIONAL = ("truncate", "small_vectors", "fallback")
-"""Keys that manifests of earlier versions lack."""
 
 
 def check_json(value: Any, *path: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tasks.base import NEWER, TaskSettings
+from tasks.base import TaskSettings
 
 InputType = Literal["query", "document"]
 """Role of a text in a search, for models that treat both kinds differently."""
@@ -20,9 +20,9 @@ PROMPT_NAMES: Mapping[InputType, tuple[str, ...]] = {
 class PromptSettings(TaskSettings):
     """Length and prompts."""
 
-    prompts: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True, metadata=NEWER)
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
     """Texts to put before inputs, by name, for models trained with them."""
-    default_prompt_name: str | None = field(default=None, kw_only=True, metadata=NEWER)
+    default_prompt_name: str | None = field(default=None, kw_only=True)
     """Prompt of texts for which none is named; None for none."""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, fields
+from dataclasses import asdict
 from typing import Any, Literal
 
 from tasks.base import AnyTask, TaskSettings
@@ -38,16 +38,8 @@ def create_task(name: str, tokenizer: Tokenizer, settings: TaskSettings) -> AnyT
 
 
 def settings_to_dict(settings: TaskSettings) -> dict[str, Any]:
-    """Return settings as JSON-compatible values, without those that are newer than the format and at their default."""
-    values = asdict(settings)
-    for item in fields(settings):
-        if item.metadata.get("newer") and values[item.name] == _default(item):
-            del values[item.name]
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-
-def _default(item: Field[Any]) -> Any:
-    return item.default if item.default_factory is MISSING else item.default_factory()
+    """Return settings as JSON-compatible values."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
 
 
 def settings_from_dict(name: str, values: Mapping[str, Any]) -> TaskSettings:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from tasks._encode import encode_pairs
-from tasks.base import NEWER, Outputs, SeqLength, Task, TaskSettings
+from tasks.base import Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import sigmoid
 from tasks.features import Features
 from tasks.metrics import regression_scores
@@ -36,7 +36,7 @@ class RegressionSettings(TaskSettings):
     """Mean of the labels in training; 0 if unknown."""
     label_deviation: Annotated[float, Bounds(above=0)] = 1.0
     """Standard deviation of the labels in training, to judge errors by; 1 if unknown or constant."""
-    activation: Activation = field(default="identity", metadata=NEWER)
+    activation: Activation = "identity"
     """Function of the network's output: `identity`, or the `sigmoid` of many cross-encoders."""
 
     def __post_init__(self) -> None:

@@ -14,13 +14,13 @@ of different paragraphs cannot be compared, and that a score of "no answer" mend
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokenize_texts
-from tasks.base import MAX_SEQ_LENGTH, NEWER, InvalidExample, Outputs, SeqLength, Task, TaskSettings
+from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.languages import written_without_spaces
@@ -119,7 +119,7 @@ class SpanSettings(TaskSettings):
     """True if the model was trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float = 0.0
     """Predict "no answer" if null score minus best span is above this."""
-    null_is_trained: bool = field(default=False, metadata=NEWER)
+    null_is_trained: bool = False
     """True for a model that was trained on unanswerable questions although "no answer" is not a choice: its null scores
     tell which of several contexts has the answer."""
 

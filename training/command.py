@@ -28,7 +28,6 @@ from typing import (
 import tyro
 
 from training.column_flags import expand_column_flags
-from training.renamed_fields import RENAMED_FIELDS
 
 RecipeT = TypeVar("RecipeT")
 
@@ -38,8 +37,6 @@ error first, and the launcher then ends the others."""
 
 MISTAKE = 2
 """Exit code of a mistake in flags and, under `torchrun`, of any error that a restart does not fix."""
-RENAMED_FLAGS = {old.replace("_", "-"): new.replace("_", "-") for old, new in RENAMED_FIELDS.items()}
-"""Old -> new names of flags, without `--`."""
 
 
 def parse(
@@ -60,7 +57,7 @@ def parse(
         default: recipe with the defaults of the fields; None for those of the type.
 
     Raises:
-        ValueError: for a value that the recipe rejects, a flag without its values, an unknown or renamed flag, or an
+        ValueError: for a value that the recipe rejects, a flag without its values, an unknown flag, or an
             unknown word (such as the task).
     """
     arguments = expand_column_flags(sys.argv[1:] if args is None else args)
@@ -120,14 +117,12 @@ def _recipe_hints(recipe_type: Callable[..., Any]) -> Iterator[tuple[str, Any, t
 
 
 def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Reject renamed and unknown flags. tyro would report only a missing word if there is one, too."""
+    """Reject unknown flags. tyro would report only a missing word if there is one, too."""
     known = {"help", *_flags(recipe_type)}
     for name in (argument.partition("=")[0] for argument in arguments):
         plain = name.removeprefix("--").replace("_", "-")
         if not name.startswith("--") or name == "--" or plain in known:
             continue
-        if RENAMED_FLAGS.get(plain) in known:
-            raise ValueError(f"flag `{name}` is now `--{RENAMED_FLAGS[plain]}`")
         near = get_close_matches(plain, known, 1)
         hint = f"did you mean `--{near[0]}`?" if near else "--help lists all"
         raise ValueError(f"unknown flag `{name}`; {hint}")

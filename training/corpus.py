@@ -53,12 +53,6 @@ EXAMPLE_TOKENS = 128
 """Usual number of tokens of an example in pretraining."""
 SAMPLE_SENTENCES, SAMPLE_DOCUMENTS = 200_000, 20_000
 """Size of the sample from which statistics of pairs are estimated."""
-_OLD_KEYS = {
-    "unknown_token_share": "unknown_token_fraction",
-    "duplicate_token_share": "duplicate_token_fraction",
-    "word_boundary_share": "word_boundary_fraction",
-}
-"""Keys of corpus.json in older corpora -> keys of now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +200,7 @@ class Corpus:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         try:
-            info = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
-            self.info = {_OLD_KEYS.get(key, key): value for key, value in info.items()}
+            self.info: dict[str, Any] = json.loads((self.directory / CORPUS_FILE).read_text(encoding="utf-8"))
             records = [record for record in self.info["shards"] if record["num_documents"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(

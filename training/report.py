@@ -34,7 +34,6 @@ from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatt
 from training.loop.run_directory import read_metrics
 from training.pretrain import UNIGRAM, PretrainRecipe, unigram_scores
 from training.provenance import checkpoint_name
-from training.renamed_fields import with_new_names
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
 from training.reports.plot import curve_name, legend, panels, shows_loss, svg
@@ -84,7 +83,7 @@ def write_report(recipe: ReportRecipe) -> Path:
 
 def render(run: Path, data: Sequence[Path] = ()) -> str:
     """Render the page of a run as HTML; `data` as in `ReportRecipe`."""
-    settings = with_new_names(read_json(run / RECIPE_FILE))
+    settings = read_json(run / RECIPE_FILE)
     check_types(recipe_type(settings), settings, run / RECIPE_FILE)
     lines = read_metrics(run)
     checkpoint = run / "checkpoint"
@@ -117,7 +116,9 @@ def recipe_type(settings: Mapping[str, Any]) -> type:
         "contrastive training": ContrastiveRecipe,
         "distillation": VectorDistillRecipe if settings.get("task") == Embedding.name else TaskDistillRecipe,
     }
-    return types[stage_of(settings)]
+    if (stage := stage_of(settings)) not in types:
+        raise ValueError(f"broken `{RECIPE_FILE}`: `stage` must be one of {', '.join(types)}: `{stage}`")
+    return types[stage]
 
 
 def facts(
@@ -229,7 +230,7 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
     if len(paths) < 2 or not all((path / CORPUS_FILE).is_file() for path in paths):
         return None
     corpus, dev = (Corpus(path) for path in paths)
-    recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest", dev.digest)
+    recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest")
     if (corpus.digest, dev.digest) != recorded or dev.tokenizer.vocab_size != corpus.tokenizer.vocab_size:
         return None
     return unigram_scores(corpus, dev, settings.get("direction", "both"))
@@ -248,16 +249,16 @@ class Setting:
 
 def setting_tables(settings: Mapping[str, Any], card: TaskCard | None) -> list[tuple[str, list[Setting]]]:
     """Return the settings of the run, and of the pretraining before it."""
-    tables = [("This run", compare_with_defaults(settings))]
+    tables = [("This run", compare_with_defaults(settings, recipe_type(settings)))]
     before = card.provenance.get("pretraining", {}).get("recipe") if card and "train" in settings else None
     if before and not settings.get("from_scratch"):
-        tables.append(("The pretraining before it", compare_with_defaults(before)))
+        tables.append(("The pretraining before it", compare_with_defaults(before, PretrainRecipe)))
     return tables
 
 
-def compare_with_defaults(settings: Mapping[str, Any]) -> list[Setting]:
+def compare_with_defaults(settings: Mapping[str, Any], recipe: type) -> list[Setting]:
     """Return each setting with the default of its recipe, by the name of its flag."""
-    defaults = flatten(default_fields(recipe_type(settings)))
+    defaults = flatten(default_fields(recipe))
     return [
         Setting(name, _shown(value), _shown(defaults.get(name, "")), value != defaults.get(name, ...))
         for name, value in flatten(settings).items()

@@ -14,7 +14,6 @@ from tasks.base import TaskSettings
 from tasks.json_files import read_json
 from tasks.machine import MachineRecord
 from tasks.schema import read_fields, read_value
-from training.renamed_fields import with_new_names
 
 TASK_FILE = "task.json"
 CARD_FILE = "README.md"
@@ -47,7 +46,7 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
     path = Path(directory) / TASK_FILE
     if not path.is_file():
         return None
-    values = with_new_names(read_json(path))
+    values = read_json(path)
     try:
         fields = read_fields(TaskCard, values)
         _check_records(values)

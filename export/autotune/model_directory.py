@@ -23,7 +23,6 @@ from export.package import digests, pages, runtime_version, write_manifest
 from export.parity import random_batches
 from export.records import (
     configuration_of,
-    convert_manifest,
     graph_record,
     is_exported,
     precision_of,
@@ -85,7 +84,7 @@ def tune_model_directory(
     targets = check_tunable(directory.manifest, engine)
     with atomic_directory(directory.path, replace=True) as new:
         _copy_other_files(directory.path, new)
-        directory, network, precision = _read_and_verify(directory)
+        network, precision = _read_and_verify(directory)
         able = able_targets(targets, network, precision, reporter)
         has_bf16 = directory.manifest.execution.floats == "bf16"  # only an export judges its quality
         target, *rivals = (item.with_bf16() if has_bf16 else item for item in able)
@@ -149,17 +148,16 @@ def _copy_other_files(old: Path, new: Path) -> None:
         raise ValueError(f"cannot copy `{name}`: {reason}") from error
 
 
-def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, AnyNetwork, GraphPrecision]:
+def _read_and_verify(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
     """Read the network from a graph and check that its graph and pages can be written again, before timing anything.
 
     Returns:
-        The directory with a current manifest, the network and its precision.
+        The network and its precision.
 
     Raises:
         ValueError: if graph and manifest contradict each other, or another version wrote them.
     """
     try:
-        directory = replace(directory, manifest=convert_manifest(directory.manifest))
         manifest = directory.manifest
         network, precision = read_graph(directory)
         configuration = configuration_of(manifest)
@@ -175,7 +173,7 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[ModelDirectory, AnyNetw
             f"`{directory.model_path}` does not match its manifest: one of them was edited, or another version wrote "
             "them; export the model again"
         ) from error
-    return directory, network, precision
+    return network, precision
 
 
 def _write_and_compare(
@@ -196,7 +194,7 @@ def read_graph(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
         ValueError: if the manifest states another precision or length.
         Exception: of any class, if this version of `export.graph` did not write the graph.
     """
-    manifest, task = convert_manifest(directory.manifest), directory.load_task()
+    manifest, task = directory.manifest, directory.load_task()
     precision, values = precision_of(manifest), manifest.provenance["checkpoint"]["config"]
     if not precision.matmul.endswith(manifest.precision):
         raise ValueError(f"precision {manifest.precision} with {precision.matmul}")

@@ -19,9 +19,7 @@ from export.reporter import Reporter
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
-from tasks.embedding import EmbeddingSettings
 from tasks.manifest import Manifest
-from tasks.registry import settings_to_dict
 from tests.export.conftest import UNTUNED
 from training.command import parse
 from training.evaluate import torch_run
@@ -346,15 +344,6 @@ def test_long_prompts_are_refused(folder):
 
     with pytest.raises(ValueError, match=r"prompt `query` of .* has `24` tokens, and leaves no room"):
         read_source(directory)
-
-
-def test_settings_of_before_stay_as_they_were():
-    """Manifests of models without the new settings are written as before, so that older servers load them."""
-    assert settings_to_dict(EmbeddingSettings(pooling="mean")) == {
-        "max_seq_length": 512,
-        "pooling": "mean",
-        "normalize": False,
-    }
 
 
 BROKEN = {

@@ -298,7 +298,7 @@ def test_any_number_of_positions(engine, save_checkpoint, tmp_path):
     longest = [Features(input_ids=np.full(50, 7), token_type_ids=np.zeros(50, int))]
     expected = load_model(path).compute(longest)[0]["sentence_embedding"]
 
-    edit_manifest(path, execution={"provider": "OpenVINOExecutionProvider"})  # as in earlier versions
+    edit_manifest(path, execution={"provider": OPENVINO})
     model = load_model(path)
 
     assert model.execution.engine == "openvino"

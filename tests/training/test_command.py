@@ -11,13 +11,10 @@ import pytest
 import torch
 
 import training
-from training.command import RENAMED_FLAGS, command, parse
-from training.contrastive import ContrastiveRecipe
-from training.corpus import CorpusRecipe
+from training.command import command, parse
 from training.finetuning.recipe import FinetuneRecipe
-from training.grid import GridRecipe
 from training.objectives.distillation import MATCHINGS
-from training.pretrain import RECIPES, PretrainRecipe, recipe_from_arguments
+from training.pretrain import RECIPES
 
 TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
 
@@ -88,25 +85,6 @@ def test_every_flag_has_a_help_text(path, monkeypatch, capsys):
     helps = help_by_flag(capsys.readouterr().out)
 
     assert [flag for flag, text in helps.items() if text.startswith("(") or not text] == []
-
-
-RECIPE_TYPES = (FinetuneRecipe, GridRecipe, PretrainRecipe, ContrastiveRecipe, CorpusRecipe)
-
-
-@pytest.mark.parametrize(("old", "new"), sorted(RENAMED_FLAGS.items()))
-def test_a_renamed_flag_is_answered_with_its_new_name(old, new):
-    """The error names the new flag in one line, for either spelling with hyphens or underscores."""
-    for flag in (f"--{old}", f"--{old.replace('-', '_')}=0.5"):
-        with pytest.raises(ValueError, match=f"^flag `{flag.partition('=')[0]}` is now `--{new}`$"):
-            recipe_from_arguments(["tiny", "--corpus", "a", "--run-dir", "b", flag, "0.5"])
-
-
-def test_new_names_of_flags_exist():
-    """Every new name is a flag of some command, and no old name is."""
-    flags = {name.replace("_", "-") for recipe in RECIPE_TYPES for name in get_type_hints(recipe)}
-
-    assert not flags & RENAMED_FLAGS.keys()
-    assert set(RENAMED_FLAGS.values()) <= flags
 
 
 def test_an_unknown_flag_names_the_nearest_one():

@@ -1,9 +1,7 @@
 """Tests of corpora and vocabularies."""
 
-import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -523,16 +521,3 @@ def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path)
     """The error gives the smallest possible vocabulary size."""
     with pytest.raises(ValueError, match="vocab_size `20` is too small"):
         train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "out", vocab_size=20))
-
-
-def test_corpora_with_old_keys_open(corpus, tmp_path):
-    """A corpus.json with the old key `share` opens with its own digest."""
-    old = tmp_path / "old"
-    shutil.copytree(corpus.directory, old)
-    info = json.loads((old / "corpus.json").read_text())
-    (old / "corpus.json").write_text(json.dumps({key.replace("_fraction", "_share"): info[key] for key in info}))
-
-    found = Corpus(old)
-
-    assert found.info == corpus.info
-    assert found.digest == hashlib.sha256((old / "corpus.json").read_bytes()).hexdigest()

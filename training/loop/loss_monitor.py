@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from training.loop.types import DataPosition, Progress
-from training.renamed_fields import with_new_names
 
 
 class DivergedError(ValueError):
@@ -59,18 +58,14 @@ class LossMonitor:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a resume: smoothed losses, their number, and the warnings printed."""
         smoothed = {"smoothed": dict(self._smoothed), "num_smoothed": self._num_smoothed}
-        return smoothed | {"lowest": self._lowest, "is_weighted": True, "warned": sorted(self._warned)}
+        return smoothed | {"lowest": self._lowest, "warned": sorted(self._warned)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a `state_dict`. Missing keys of older states get defaults; their smoothed losses count as many."""
-        state = with_new_names(state)
-        self._smoothed = dict(state.get("smoothed", {}))
-        self._num_smoothed = float(state.get("num_smoothed", "inf" if self._smoothed else 0))
-        self._lowest = float(state.get("lowest", "inf"))
-        if not state.get("is_weighted"):  # older states have the sum of losses without weights
-            self._smoothed.pop("", None)
-            self._lowest = float("inf")
-        self._warned = set(state.get("warned", state.get("said", ())))
+        """Load a `state_dict`."""
+        self._smoothed = dict(state["smoothed"])
+        self._num_smoothed = state["num_smoothed"]
+        self._lowest = state["lowest"]
+        self._warned = set(state["warned"])
 
     def observe(self, progress: Progress, losses: Mapping[str, Tensor], norm: Tensor) -> Tensor:
         """Check a step on the device.

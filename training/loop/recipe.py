@@ -12,7 +12,6 @@ from typing import Any
 from tasks.json_files import read_json
 from tasks.schema import check_known_fields
 from training.hub import recorded_name
-from training.renamed_fields import with_new_names
 
 RECIPE_FILE = "recipe.json"
 FREE_FIELDS = (
@@ -44,18 +43,13 @@ class RecipeRecord:
     """
 
     def __init__(self, recipe: Any, found: Mapping[str, Any], *, paths: tuple[str, ...]) -> None:
-        stage = {"stage": recipe.stage}
-        self.values = stage | recipe_fields(recipe) | dict(found)
-        self._defaults = flatten(stage | default_fields(type(recipe)) | dict(found))
+        self.values = {"stage": recipe.stage} | recipe_fields(recipe) | dict(found)
         self._paths = paths
 
     def difference(self, before: Mapping[str, Any], *, is_finished: bool = True) -> str:
-        """Describe the first field that differs from an earlier record, as "field `old`, not `new`"; "" if none does.
-
-        A field that the earlier record lacks had its present default; a digest that it lacks was the present one.
-        """
+        """Describe the first field that differs from an earlier record, as "field `old`, not `new`"; "" if none."""
         free = FREE_FIELDS if is_finished else FREE_FIELDS + FREE_UNTIL_FINISHED
-        was, now = self._defaults | flatten(with_new_names(before)), flatten(self.values)
+        was, now = flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
             if key.partition(".")[0] not in free and self._differs(key, was.get(key), now.get(key)):
                 return _describe_difference(key, was.get(key), now.get(key))
@@ -80,10 +74,8 @@ class RecipeRecord:
 
 
 def stage_of(values: Mapping[str, Any]) -> str:
-    """Return the stage in a `recipe.json`. Records of early versions lack it; their fields show it."""
-    if "stage" in values:
-        return str(values["stage"])
-    return "contrastive training" if "mode" in values else "fine-tuning" if "train" in values else "pretraining"
+    """Return the stage in a `recipe.json`."""
+    return str(values.get("stage", "an unknown stage"))
 
 
 def check_no_run(directory: Path) -> None:

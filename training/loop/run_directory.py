@@ -28,7 +28,6 @@ from training.loop.distributed import World
 from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
 from training.loop.types import Progress
-from training.renamed_fields import with_new_names
 from training.weights import has_weights
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class RunDirectory:
             with _naming_state(states[-1]):
                 model.load_state_dict(state["model"])
                 optimizer.load_state_dict(state["optimizer"])
-                monitor.load_state_dict(state.get("loss_monitor", {}))
+                monitor.load_state_dict(state["loss_monitor"])
                 progress = Progress(**state["progress"])
         self.world.on_main(lambda: self._resume_after(progress.step))
         if not self.states("best"):
@@ -220,8 +219,6 @@ class RunDirectory:
     def _read_state(self, directory: Path) -> dict[str, Any]:
         with _naming_state(directory):
             state = torch.load(directory / STATE_FILE, map_location=self.world.device, weights_only=True)
-        if isinstance(state, dict):
-            state = {_RENAMED_STATE_KEYS.get(key, key): value for key, value in state.items()}
         if not isinstance(state, dict) or not all(isinstance(state.get(key), dict) for key in _STATE_KEYS):
             raise _broken_state(directory, f"expected a dictionary of {', '.join(_STATE_KEYS)}")
         self._record.check(state["recipe"], self.path, is_finished=False)
@@ -281,7 +278,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def _metrics_line(data: bytes, location: str) -> dict[str, Any]:
-    values = with_new_names(_json_object(data, location))
+    values = _json_object(data, location)
     if not isinstance(values.get("step"), int):
         raise ValueError(f"{location}: there is no `step`; {_HINT}")
     for name, value in values.items():
@@ -312,9 +309,7 @@ def _json_object(data: bytes, location: str) -> dict[str, Any]:
 _HINT = "correct it, or choose another run directory"
 
 
-_STATE_KEYS = ("model", "optimizer", "progress", "recipe")
-_RENAMED_STATE_KEYS = {"position": "progress", "watch": "loss_monitor"}
-"""Old -> new keys of states."""
+_STATE_KEYS = ("model", "optimizer", "progress", "loss_monitor", "recipe")
 
 
 @contextmanager

@@ -9,8 +9,6 @@ Shape suffixes as in `training.model.heads`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -70,7 +68,6 @@ class BertForReplacedTokenDetection(BertForPreTraining):
         super().__init__(config)
         self.generator = Generator(config, generator_layers)
         self.discriminator = Discriminator(config)
-        self.register_load_state_dict_pre_hook(_rename_detector)
 
     @classmethod
     def from_pretraining(cls, model: BertForPreTraining, *, generator_layers: int) -> BertForReplacedTokenDetection:
@@ -129,13 +126,6 @@ class BertForReplacedTokenDetection(BertForPreTraining):
             "logits": self.mlm(hidden_BLD.flatten(0, 1)[masked_positions_N], words_VD),
             "nsp_logits": self.nsp(self.bert.pool(hidden_BLD, attention_mask)),
         }
-
-
-def _rename_detector(module: nn.Module, weights: dict[str, Any], prefix: str, *args: Any) -> None:
-    """Rename weights of training states that call the discriminator `detector`."""
-    old = f"{prefix}detector."
-    for name in [name for name in weights if name.startswith(old)]:
-        weights[f"{prefix}discriminator.{name.removeprefix(old)}"] = weights.pop(name)
 
 
 def _replace(input_ids: Tensor, positions_N: Tensor, labels_N: Tensor, samples_N: Tensor) -> tuple[Tensor, Tensor]:

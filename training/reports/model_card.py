@@ -21,7 +21,6 @@ from tasks.metrics import CHARACTERS_SUFFIX
 from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
 from training.provenance import checkpoint_name
-from training.renamed_fields import with_new_names
 from training.reports.usages import MASK, USAGES, usage_of
 from training.task_card import CARD_FILE, TaskCard
 
@@ -266,7 +265,7 @@ def _chain(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    recipe = with_new_names(record.get("recipe", {}))
+    recipe = record.get("recipe", {})
     values = recipe | {key: record[key] for key in ("num_steps", "num_epochs") if key in record}
     if not values.get("long_seq_length"):
         values.pop("long_fraction", None)

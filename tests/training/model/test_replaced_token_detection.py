@@ -172,15 +172,3 @@ def test_generator_of_more_layers_than_the_network_is_refused():
     """A generator with more layers than the network is refused."""
     with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
         BertForReplacedTokenDetection.from_pretraining(create_model("masked-lm", CONFIG), generator_layers=3)
-
-
-def test_states_with_the_old_name_of_the_discriminator_load(network):
-    """Training states with the old name `detector` load as the discriminator."""
-    weights = network.state_dict()
-    old = {name.replace("discriminator.", "detector."): value for name, value in weights.items()}
-    with torch.device("meta"):
-        loaded = BertForReplacedTokenDetection(CONFIG, generator_layers=1)
-
-    loaded.load_state_dict(old, assign=True)
-
-    assert all(torch.equal(value, weights[name]) for name, value in loaded.state_dict().items())
