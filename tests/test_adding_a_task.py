@@ -58,7 +58,6 @@ SPECIAL = {
         "training/ablations/runs.py",
         "training/ablations/tables.py",
         "training/checkpoint_task.py",  # lengths of foreign checkpoints
-        "training/distillation/recorded_answers.py",
         "training/distillation/tasks.py",  # teachers without "no answer"
         "training/finetuning/data.py",
         "training/finetuning/scores.py",  # the null threshold
@@ -71,7 +70,6 @@ SPECIAL = {
         "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/ablations/tables.py",
         "training/checkpoint_task.py",  # Hugging Face has one class for classification and regression
-        "training/distillation/recorded_answers.py",
         "training/distillation/tasks.py",  # thresholds
         "training/checkpoint_writer.py",  # the problem type
         "training/reports/samples.py",
@@ -86,7 +84,6 @@ SPECIAL = {
         "training/checkpoint_task.py",
         "training/checkpoint_writer.py",
         "training/contrastive.py",  # pairs with a similarity
-        "training/distillation/recorded_answers.py",
         "training/distillation/tasks.py",  # the unit of a teacher's numbers
         "training/distillation/vectors.py",  # pairs with a similarity
         "training/embedding_run.py",
@@ -94,17 +91,13 @@ SPECIAL = {
         "training/similarity.py",
     },
     "tagging": {"training/ablations/tables.py", "training/distillation/tasks.py"},  # windows
-    "multiple-choice": {
-        "serving/core/finite.py",
-        "training/distillation/recorded_answers.py",
-    },  # a score for each choice
+    "multiple-choice": {"serving/core/finite.py"},  # a score for each choice
     "masked-lm": {
         "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
         "serving/core/finite.py",
         "training/checkpoint.py",
-        "training/distillation/augmentation.py",
         "training/evaluate.py",
         "training/pretrain.py",
         "training/report.py",

@@ -38,7 +38,7 @@ from training.distillation.tasks import (
     distil_task,
     distillation_digests,
     distillation_record,
-    read_sources,
+    read_teachers,
     with_directories,
 )
 from training.finetune import finetune
@@ -72,7 +72,6 @@ class GridRecipe(TaskDistillRecipe):
 
     teacher: tuple[Path, ...] = ()
     """Distil with these teachers, as training.distill does; by default, fine-tune on the labels."""
-    recorded: tyro.conf.Suppress[tuple[Path, ...]] = ()
     contrast: tyro.conf.Suppress[bool] = False
     learning_rate: tyro.conf.Suppress[float] = 5e-5
     global_batch_size: tyro.conf.Suppress[int] = 32
@@ -95,14 +94,13 @@ class GridRecipe(TaskDistillRecipe):
     """Keep the weights of the best run, or of all."""
 
     def __post_init__(self) -> None:
-        refuse_unused(self, "recorded", "is for training.distill")
         super().__post_init__()
         for name in ("learning_rates", "batch_sizes", "epochs", "seeds"):
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
         if not self.teacher:
-            for name in ("unlabelled", "augment", "outputs", "alpha", "temperature"):
+            for name in ("unlabelled", "outputs", "alpha", "temperature"):
                 refuse_unused(self, name, "needs --teacher")
         if not self.train:
             raise ValueError("give --train, the data to learn on")
@@ -262,7 +260,7 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
 
 def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     if isinstance(run_recipe, TaskDistillRecipe):
-        return distillation_record(run_recipe, distillation_digests(run_recipe, read_sources(run_recipe), digests))
+        return distillation_record(run_recipe, distillation_digests(run_recipe, read_teachers(run_recipe), digests))
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 

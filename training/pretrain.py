@@ -55,7 +55,7 @@ from training.sentence_transformers import checkpoint_directory
 from training.task_card import TaskCard, read_task_card
 from training.weights import checkpoint_digest, network_digest
 
-_TEACHER_FIELDS = ("token_weight", "relation_weight", "hidden_weight", "relation_heads", "teacher_layer")
+_TEACHER_FIELDS = ("token_weight", "relation_weight", "relation_heads", "teacher_layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,6 @@ class PretrainRecipe(LoopSettings):
     """distillation: parts into which queries, keys and values are split for relations; it divides both hidden sizes."""
     teacher_layer: int = -1
     """distillation: layer of the teacher whose relations the last layer learns, from 0; -1 for the last."""
-    hidden_weight: Annotated[float, NOT_NEGATIVE] = 0.0
-    """distillation: weight of the last hidden states, compared through a linear layer that only training has."""
     generator_layers: Annotated[int, COUNT] = 1
     """replaced-tokens: layers of the generator."""
     discriminator_weight: Annotated[float, POSITIVE] = 50.0
@@ -170,7 +168,7 @@ class PretrainRecipe(LoopSettings):
                 refuse_unused(self, name, "is for --objective distillation")
         elif self.teacher is None:
             raise ValueError("--objective distillation needs --teacher, the checkpoint to learn from")
-        elif not (self.token_weight or self.relation_weight or self.hidden_weight):
+        elif not (self.token_weight or self.relation_weight):
             raise ValueError("nothing is learnt from the teacher: give a weight above 0, such as --relation-weight 1")
         elif self.compile == "on":
             raise ValueError("--objective distillation reads states inside the networks: leave out --compile")

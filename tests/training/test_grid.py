@@ -314,7 +314,6 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
         ({"batch_sizes": ()}, "batch_sizes must be one or more different values"),
         ({"learning_rates": (1e-5, 0.0)}, "--learning-rate must be above 0"),
         ({"epochs": (2.0, 0.0)}, "--num-epochs must be above 0"),
-        ({"recorded": (Path("a.parquet"),)}, "--recorded `a.parquet` has no effect here: it is for training.distill"),
     ],
 )
 def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
@@ -332,21 +331,19 @@ def test_a_grid_of_a_smaller_encoder(checkpoint, data, tmp_path, alone):
         assert read_shape(finetune(run, alone)).num_hidden_layers == 1
 
 
-def test_teachers_and_masked_lm_are_found_as_in_distillation(checkpoint, tmp_path, data, alone, monkeypatch):
-    """Names of the hub and folders of sentence-transformers work for student, teachers and masked LM of a grid."""
+def test_teachers_are_found_as_in_distillation(checkpoint, tmp_path, data, alone, monkeypatch):
+    """Names of the hub and folders of sentence-transformers work for student and teachers of a grid."""
     folder = tmp_path / "st"
     folder.mkdir()
     shutil.copytree(checkpoint, folder / "0_Transformer")
     modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
     monkeypatch.setattr(tasks, "resolve_on_all", lambda path, world: folder if path == Path("org/name") else path)
-    asked = recipe(
-        Path("org/name"), data, tmp_path / "run", teacher=(checkpoint,), augment=1, augment_with=Path("org/name")
-    )
+    asked = recipe(Path("org/name"), data, tmp_path / "run", teacher=(checkpoint,))
 
     found = tasks.with_directories(asked, alone)
 
-    assert found.checkpoint == found.augment_with == folder / "0_Transformer"
+    assert found.checkpoint == folder / "0_Transformer"
     assert found.teacher == (checkpoint,)
 
 

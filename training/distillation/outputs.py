@@ -77,7 +77,7 @@ def record_outputs(
         OSError: if they cannot be written; what is there is kept, and the next call goes on.
     """
     record = _record(made_from)
-    path = folder / record_digest(made_from)
+    path = folder / _digest(made_from)
     if not path.exists():
         with resumable_directory(path, made_from=dict(made_from)) as partial:
             with name_in_errors(path):
@@ -117,7 +117,7 @@ def cached_scores(
     folder: Path, made_from: Mapping[str, Any], score: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
     """Return scores of a teacher, computed once."""
-    path = folder / f"scores-{record_digest(made_from)}.json"
+    path = folder / f"scores-{_digest(made_from)}.json"
     if not path.is_file():
         atomic_write(path, _record({**made_from, "scores": score()}).encode())
     found: dict[str, float] = read_json(path)["scores"]
@@ -128,7 +128,7 @@ def _record(made_from: Mapping[str, Any]) -> str:
     return json.dumps(made_from, indent=2, sort_keys=True) + "\n"
 
 
-def record_digest(made_from: Mapping[str, Any]) -> str:
+def _digest(made_from: Mapping[str, Any]) -> str:
     """Return the start of the SHA-256 of a record, which names its outputs."""
     return hashlib.sha256(_record(made_from).encode()).hexdigest()[:16]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tasks.files import sha256
 from training.data.examples import Examples
 from training.distillation.outputs import Compute
-from training.distillation.parquet_files import open_parquet, read_column
 from training.loop.distributed import World
+from training.text.documents import check_file
 
 TEXT, VECTOR = "text", "vector"
 
@@ -92,14 +93,14 @@ def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
     """
     texts, sizes = Examples(), {}
     for path in paths:
-        schema = open_parquet(path).schema_arrow
+        schema = _open_parquet(path).schema_arrow
         for name in (TEXT, VECTOR):
             if name not in schema.names:
                 raise ValueError(
                     f"`{path}` has no column `{name}` (columns: {', '.join(schema.names)}); "
                     "`bertline embed -o vectors.parquet` writes `text` and `vector`"
                 )
-        for number, text in enumerate(read_column(path, TEXT).to_pylist(), start=1):
+        for number, text in enumerate(_read_column(path, TEXT).to_pylist(), start=1):
             if not isinstance(text, str | None):
                 raise ValueError(f"`{path}`, row {number}: `{TEXT}` must be a string: `{text}`")
             if not (text or "").strip():
@@ -119,20 +120,20 @@ def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
 
 def _size(path: Path) -> int:
     """Return the size of the vectors from the first one."""
-    field = open_parquet(path).schema_arrow.field(VECTOR)
+    field = _open_parquet(path).schema_arrow.field(VECTOR)
     if not isinstance(field.type, pa.FixedSizeListType | pa.ListType | pa.LargeListType) or not pa.types.is_floating(
         field.type.value_type
     ):
         raise ValueError(f"`{path}`: column `{VECTOR}` must hold lists of numbers: {field.type}")
     if isinstance(field.type, pa.FixedSizeListType):
         return int(field.type.list_size)
-    first = next((value for value in read_column(path, VECTOR) if value.is_valid), None)
+    first = next((value for value in _read_column(path, VECTOR) if value.is_valid), None)
     return len(first) if first is not None else 0
 
 
 def _vectors(path: Path, size: int) -> np.ndarray:
     """Return the vectors of a file at length 1, [rows, size] float32."""
-    column = read_column(path, VECTOR).combine_chunks()
+    column = _read_column(path, VECTOR).combine_chunks()
     if column.null_count:
         row = column.is_null().index(True).as_py() + 1
         raise ValueError(f"`{path}`, row {row}: `{VECTOR}` is empty; its text was rejected: leave out the row")
@@ -147,3 +148,20 @@ def _vectors(path: Path, size: int) -> np.ndarray:
         raise ValueError(f"`{path}`, row {row + 1}: the vector is NaN, infinite or 0; leave out the row")
     found: np.ndarray = (values / norms[:, None]).astype(np.float32)
     return found
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a file, or raise ValueError naming one that is missing, or no Parquet file."""
+    check_file(path)
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"`{path}` is not a Parquet file: {' '.join(str(error).split())[:100]}") from error
+
+
+def _read_column(path: Path, column: str) -> pa.ChunkedArray:
+    """Read a column, or raise ValueError naming a file that is damaged."""
+    try:
+        return _open_parquet(path).read(columns=[column]).column(column)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"`{path}` cannot be read: {' '.join(str(error).split())[:100]}") from error

@@ -18,14 +18,11 @@ from tasks.classification import ClassificationSettings, sigmoid
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
-from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, refuse_unused
-from training.checkpoint import load_tokenizer
+from training.bounds import FRACTION, POSITIVE
 from training.data.descriptions import are_all_pairs, pair_flags
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.distillation.augmentation import load_masked_words, text_variants
 from training.distillation.outputs import TeacherOutputs, record_on_main
-from training.distillation.recorded_answers import RecordedAnswers, read_recorded_answers
 from training.distillation.teachers import (
     TEACHER_FIELDS,
     Teacher,
@@ -62,7 +59,6 @@ from training.provenance import PATH_FIELDS, Digests, input_digests, provenance,
 from training.reports.grid_report import CONTRAST_ROW
 from training.sentence_transformers import checkpoint_directory
 from training.task_card import read_task_card
-from training.weights import network_digest
 
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
@@ -77,19 +73,11 @@ class TaskDistillRecipe(FinetuneRecipe):
     teacher: tuple[Path, ...] = ()
     """Teachers: checkpoints that were fine-tuned for the task, with the same labels. Of several, the student learns the
     mean of their probabilities. Their vocabulary and tokenizer may differ from the student's."""
-    recorded: tuple[Path, ...] = ()
-    """Instead of a teacher: Parquet files with the answers of a served model, as `bertline classify`, `regress`,
-    `answer` or `choose` with `-o answers.parquet` write them. Without other data, their inputs are the data."""
     train: tuple[Path, ...] = ()
     """Labelled data: files as for training.finetune."""
     unlabelled: tuple[Path, ...] = ()
     """Data without labels. Texts, one a line, or tables with `text` (and `text_pair`); spans: SQuAD's format, or tables
     with `question` and `context`; multiple choice: as labelled data, without the label."""
-    augment: Annotated[int, NOT_NEGATIVE] = 0
-    """Classification and regression: variants of each text, with words replaced by what a masked LM finds probable, as
-    more data without labels; 0 for none (TinyBERT: 20)."""
-    augment_with: Path | None = None
-    """Masked LM for --augment; None for the student's checkpoint."""
     outputs: Path | None = None
     """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
     `teacher-outputs` beside the run directory."""
@@ -104,18 +92,8 @@ class TaskDistillRecipe(FinetuneRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.teacher and self.recorded:
-            raise ValueError("give either --teacher or --recorded, the outputs to learn")
-        if not (self.train or self.unlabelled):
-            object.__setattr__(self, "unlabelled", self.recorded)
-        if self.augment and self.task not in ("classification", "regression"):
-            raise ValueError(f"--augment is for classification and regression, not for {self.task}: leave it out")
-        if self.augment and self.recorded:
-            raise ValueError("--augment needs a teacher that answers to new texts: give --teacher, not --recorded")
         if not self.train:  # nothing has labels
             object.__setattr__(self, "alpha", 0.0)
-        if not self.augment:
-            refuse_unused(self, "augment_with", "needs --augment")
         if not (self.train or self.unlabelled):
             raise ValueError("give --train, --unlabelled or both, the data to learn on")
 
@@ -124,10 +102,9 @@ RecipeT = TypeVar("RecipeT", bound=TaskDistillRecipe)
 
 
 def with_directories(recipe: RecipeT, world: World) -> RecipeT:
-    """Return a recipe whose student, teachers and masked LM are directories; those of the hub are downloaded."""
+    """Return a recipe whose student and teachers are directories; those of the hub are downloaded."""
     student, *others = (resolve_on_all(path, world) for path in (recipe.checkpoint, *recipe.teacher))
-    augment_with = recipe.augment_with and checkpoint_directory(resolve_on_all(recipe.augment_with, world))
-    return replace(recipe, checkpoint=checkpoint_directory(student), teacher=tuple(others), augment_with=augment_with)
+    return replace(recipe, checkpoint=checkpoint_directory(student), teacher=tuple(others))
 
 
 def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
@@ -141,22 +118,19 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
     """
     if recipe.task not in MATCHINGS:
         raise ValueError(f"task `{recipe.task}` cannot be distilled (one of: {', '.join(MATCHINGS)})")
-    if not (recipe.teacher or recipe.recorded):
-        raise ValueError("give --teacher or --recorded, the outputs to learn")
+    if not recipe.teacher:
+        raise ValueError("give --teacher, whose outputs to learn")
     with RunDirectory(recipe.run_dir, world) as run:
         return _distil(with_learning_rate(recipe, run), run)
 
 
 def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
-    teachers = read_sources(recipe)
+    teachers = read_teachers(recipe)
     data, unlabelled = _read_data(recipe, teachers)
     digests = distillation_digests(recipe, teachers)
     if not run.begin(distillation_record(recipe, digests)):
         return run.checkpoint_path
     create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
-    if recipe.augment:
-        texts = Examples([*data.train.located(), *unlabelled.located()])
-        unlabelled = Examples([*unlabelled.located(), *_variants(recipe, texts, run.world).located()])
     items, cuts = _encode(recipe, data, unlabelled, run.world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
     outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
@@ -166,11 +140,11 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     data = replace(data, task=_with_scale(data.task, teachers, outputs)) if not recipe.train else data
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
-    lessons = [_lesson(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
+    targets = [_teacher_targets(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     objective = TaskDistillation(
         OBJECTIVES[recipe.task],
         MATCHINGS[recipe.task](data.task, recipe.temperature),
-        lambda example: [lesson(example) for lesson in lessons],
+        lambda example: [target(example) for target in targets],
         alpha=recipe.alpha,
     )
     batches = finetuning_batches(recipe, data.task, items, objective)
@@ -185,25 +159,19 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
     return run.checkpoint_path
 
 
-TaskSource = Teacher | RecordedAnswers
-"""Origin of the outputs to learn."""
-
-
-def read_sources(recipe: TaskDistillRecipe) -> list[TaskSource]:
+def read_teachers(recipe: TaskDistillRecipe) -> list[Teacher]:
     """Read the teachers of a recipe.
 
     Raises:
         ValueError: if one cannot teach the task, or is given twice.
     """
-    if recipe.recorded:
-        return [read_recorded_answers(recipe.task, recipe.recorded, recipe.columns)]
     teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
     check_different(teachers)
-    return [*teachers]
+    return teachers
 
 
 def distillation_digests(
-    recipe: TaskDistillRecipe, teachers: Sequence[TaskSource], of_inputs: Digests = input_digests
+    recipe: TaskDistillRecipe, teachers: Sequence[Teacher], of_inputs: Digests = input_digests
 ) -> dict[str, Any]:
     """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
 
@@ -211,31 +179,19 @@ def distillation_digests(
         of_inputs: `training.provenance.input_digests`, or a cached version of it.
     """
     data = (*recipe.train, *recipe.unlabelled)
-    masked_lm = _masked_lm_digests(recipe.augment_with) if recipe.augment_with else {}
-    return {
-        **of_inputs(recipe.checkpoint, data, recipe.dev),
-        "teachers_sha256": [teacher.digest for teacher in teachers],
-        **masked_lm,
-    }
-
-
-def _masked_lm_digests(checkpoint: Path) -> dict[str, str]:
-    """Return digests of everything of a masked LM that variants depend on."""
-    return {
-        "augment_with_sha256": network_digest(checkpoint),
-        "augment_with_tokenizer_sha256": load_tokenizer(checkpoint).digest,
-    }
+    digests = of_inputs(recipe.checkpoint, data, recipe.dev)
+    return {**digests, "teachers_sha256": [teacher.digest for teacher in teachers]}
 
 
 def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
     """Return the record of a recipe with `distillation_digests`."""
-    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled", "augment_with"))
+    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
 
 
 # Data
 
 
-def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tuple[FinetuningExamples, Examples]:
+def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[FinetuningExamples, Examples]:
     """Read labelled and unlabelled data.
 
     Raises:
@@ -253,43 +209,21 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[TaskSource]) -> tup
         raise ValueError(f"`{recipe.unlabelled[0]}` has single texts, but the training data have pairs (text_pair)")
     for teacher in teachers:
         _check_teacher(teacher, data)
-    if not recipe.train and len(kinds := {getattr(teacher.settings, "activation", "") for teacher in teachers}) > 1:
+    if (
+        not recipe.train
+        and len(kinds := {getattr(teacher.task.settings, "activation", "") for teacher in teachers}) > 1
+    ):
         raise ValueError(f"teachers give numbers of different kinds ({', '.join(sorted(kinds))}): leave out one kind")
     return data, unlabelled
 
 
-def _variants(recipe: TaskDistillRecipe, examples: Examples, world: World) -> Examples:
-    """Return variants of examples without their labels; the main process makes those that are missing."""
-    checkpoint = recipe.augment_with or recipe.checkpoint
-    texts = list(dict.fromkeys(text for example in examples for text in (example.text, example.text_pair) if text))
-    made_from = {"texts": digest_of(texts), "variants": recipe.augment, **_masked_lm_digests(checkpoint)}
-
-    def make() -> list[list[str]]:
-        return text_variants(
-            outputs_folder(recipe),
-            made_from,
-            texts,
-            recipe.augment,
-            functools.partial(load_masked_words, checkpoint, world.device),
-        )
-
-    world.on_main(lambda: len(make()))
-    variants_of = dict(zip(texts, make(), strict=True))
-    found = Examples()
-    for location, example in examples.located():
-        pairs = variants_of.get(example.text_pair or "", [None] * recipe.augment)
-        for text, pair in zip(variants_of[example.text], pairs, strict=True):
-            found.add(f"variant of {location}", type(example)(text=text, text_pair=pair))
-    return found
-
-
-def _settings_of(teacher: TaskSource, recipe: TaskDistillRecipe) -> TaskSettings:
+def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
     """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe.
 
     Raises:
         ValueError: for thresholds that the task does not have.
     """
-    settings = teacher.settings
+    settings = teacher.task.settings
     given: dict[str, Any] = {"max_seq_length": sequence_length(recipe)}
     if isinstance(settings, SpanSettings | TaggingSettings):
         given["doc_stride"] = min(recipe.doc_stride, given["max_seq_length"] // 2)
@@ -306,13 +240,13 @@ def _settings_of(teacher: TaskSource, recipe: TaskDistillRecipe) -> TaskSettings
     return replace(settings, **given)
 
 
-def _check_teacher(teacher: TaskSource, data: FinetuningExamples) -> None:
+def _check_teacher(teacher: Teacher, data: FinetuningExamples) -> None:
     """Check that a teacher knows the labels of the student.
 
     Raises:
         ValueError: naming the labels that only one of both has.
     """
-    name, own, theirs = teacher.name, data.task.settings, teacher.settings
+    name, own, theirs = teacher.name, data.task.settings, teacher.task.settings
     labels = [set(getattr(settings, "labels", ())) for settings in (own, theirs)]
     for who, missing in (("teacher", labels[0] - labels[1]), ("student", labels[1] - labels[0])):
         if missing:
@@ -357,11 +291,10 @@ def _encode(
 # Teachers
 
 
-def _record(recipe: TaskDistillRecipe, source: TaskSource, examples: Examples, world: World) -> TeacherOutputs:
+def _record(recipe: TaskDistillRecipe, teacher: Teacher, examples: Examples, world: World) -> TeacherOutputs:
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
-    device = precision(world) if isinstance(source, Teacher) else {}
-    made_from = source.made_from() | {"examples": digest_of(map(_inputs, examples))} | device
-    load = functools.partial(source.task_outputs, recipe.task, examples, world)
+    made_from = teacher.made_from() | {"examples": digest_of(map(_inputs, examples))} | precision(world)
+    load = functools.partial(teacher.task_outputs, recipe.task, examples, world)
     return record_on_main(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
 
 
@@ -370,28 +303,28 @@ def _inputs(example: Any) -> list[Any]:
     return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
 
 
-def _lesson(settings: TaskSettings, teacher: TaskSource, outputs: TeacherOutputs) -> Callable[[int], Rows]:
+def _teacher_targets(settings: TaskSettings, teacher: Teacher, outputs: TeacherOutputs) -> Callable[[int], Rows]:
     """Return a function from the number of an example to the teacher's outputs, in the student's order and unit."""
-    theirs = teacher.settings
+    theirs = teacher.task.settings
     labels, names = (tuple(getattr(item, "labels", ())) for item in (settings, theirs))
     order = [names.index(label) for label in labels] if labels else slice(None)
     with_sigmoid = getattr(theirs, "activation", "") == "sigmoid" != getattr(settings, "activation", "")
     return lambda example: sigmoid(outputs[example]) if with_sigmoid else outputs[example][:, order]
 
 
-def _with_scale(task: AnyTask, teachers: Sequence[TaskSource], outputs: Sequence[TeacherOutputs]) -> AnyTask:
+def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[TeacherOutputs]) -> AnyTask:
     """Return the task of a student without labels; its numbers, if any, have mean and deviation of the teachers'."""
     if not isinstance(task.settings, RegressionSettings):
         return task
-    lessons = [_lesson(task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
-    numbers = np.mean([[lesson(example)[0, 0] for example in range(len(outputs[0]))] for lesson in lessons], axis=0)
+    targets = [_teacher_targets(task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
+    numbers = np.mean([[target(example)[0, 0] for example in range(len(outputs[0]))] for target in targets], axis=0)
     return task.with_settings(label_mean=float(numbers.mean()), label_deviation=float(numbers.std()) or 1.0)
 
 
 def _teacher_scores(
-    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[TaskSource], world: World
+    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[Teacher], world: World
 ) -> dict[str, dict[str, float]]:
-    """Return the dev scores of each teacher, and print their licences; recorded outputs have none."""
+    """Return the dev scores of each teacher, and print their licences."""
     print(f"teacher: {licences([teacher.record() for teacher in teachers])}", flush=True)
     if not data.dev:
         return {}

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tasks import AnyTask, settings_to_dict
-from tasks.base import TaskSettings
 from tasks.batching import RunModel, predict, run_features
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.files import sha256
@@ -90,11 +89,6 @@ class Teacher:
             return [rows_of(*item) for item in zip(chosen, encoded, outputs, strict=True)]
 
         return compute
-
-    @property
-    def settings(self) -> TaskSettings:
-        """Settings of its task."""
-        return self.task.settings
 
     def run(self, world: World) -> RunModel:
         """Load the network on the device of this process, in bf16 if that is a GPU (`precision`)."""
@@ -225,12 +219,6 @@ def scores_of_teachers(
         row = f"{TEACHER_ROW}{teacher.name if counts[teacher.name] == 1 else teacher.checkpoint}"
         made_from = teacher.made_from() | {"dev": digest_of(dev)}
         found[row] = cached_scores(outputs_folder(recipe), made_from, partial(score, teacher))
-    return found
-
-
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors [rows, size] at length 1."""
-    found: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 import tyro
 from torch import nn
 
-from tasks.embedding import Embedding, EmbeddingSettings, Pooling, dense_layer
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import Features
 from tasks.regression import RegressionExample
 from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
@@ -22,7 +22,6 @@ from training.data.examples import Examples
 from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_text_pairs
 from training.distillation.outputs import TeacherOutputs, record_on_main
-from training.distillation.projection import SAMPLE, padding_axes, principal_axes
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
 from training.distillation.teachers import (
     TEACHER_FIELDS,
@@ -34,7 +33,6 @@ from training.distillation.teachers import (
     precision,
     read_embedder,
     scores_of_teachers,
-    unit_rows,
 )
 from training.embedding_run import (
     EmbeddingRecipe,
@@ -55,11 +53,14 @@ from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
-from training.objectives.vector_distillation import PROJECTION, VectorDistillation
+from training.objectives.vector_distillation import VectorDistillation
 from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
 from training.similarity import similarity_scores
 from training.text.sentences import split_sentences
+
+SAMPLE = 50_000
+"""Most vectors that principal axes are computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +90,6 @@ class VectorDistillRecipe(EmbeddingRecipe):
     similarity_weight: Annotated[float, NOT_NEGATIVE] = 10.0
     """Weight of the loss of similarities, the squared difference of the cosines of all pairs of texts in a batch; that
     of a text's own vector, 1 - cosine, counts 1."""
-    projection: Literal["auto", "pca", "learnt", "kept"] = "auto"
-    """How vectors of different sizes are compared. auto: as they are if sizes are equal; else the teacher's vectors
-    along their principal axes, or with zeros added. pca: principal axes in any case, as with --dimensions. learnt: a
-    linear layer from the student's vector to the teacher's, left out after training. kept: such a layer that stays in
-    the model, whose vectors then have the teacher's size."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
     """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
     student starts as a part of its teacher."""
@@ -125,8 +121,6 @@ class VectorDistillRecipe(EmbeddingRecipe):
             raise ValueError("--teacher-pooling is for --teacher; recorded vectors are pooled")
         if self.from_scratch and self.take_layers:
             raise ValueError("--from-scratch takes nothing from the checkpoint's layers: leave out --take-layers")
-        if self.dimensions and self.projection in ("learnt", "kept"):
-            raise ValueError(f"--dimensions need --projection pca, whose first axes matter most, not {self.projection}")
         object.__setattr__(self, "dimensions", tuple(sorted({*self.dimensions}, reverse=True)))
 
 
@@ -161,16 +155,14 @@ def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
     if run.world.is_main and data.dev:
         before = scores_of_teachers(recipe, sources, data.dev, partial(_score, data.dev, run.world))
         before |= scores_before(data.task, data.dev, model, run.world)
-    lesson = _prepare(recipe, data.task.settings, model, vectors)
+    targets = _project(recipe, model, data.task.settings, vectors)
     if run.world.is_main:
-        origin["cuts"] = _report_data(recipe, data, sources, lesson)
-    task = data.task.with_settings(layers=lesson.layers)
-    batches = _batches(recipe, data, task, model, lesson, run.world)
-    progress = train_embedder(recipe, run, task, data.dev, model, batches, label="distil")
+        origin["cuts"] = _report_data(recipe, data, sources, targets)
+    batches = _batches(recipe, data, model, targets, run.world)
+    progress = train_embedder(recipe, run, data.task, data.dev, model, batches, label="distil")
     if run.world.is_main:
-        model.dense = nn.ModuleDict({name: layer for name, layer in model.dense.items() if name != PROJECTION})
         origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
-        write_embedder(recipe, run, task, data.dev, model, baselines=before, origin=origin)
+        write_embedder(recipe, run, data.task, data.dev, model, baselines=before, origin=origin)
     run.world.barrier()
     return run.checkpoint_path
 
@@ -240,11 +232,11 @@ def _score(dev: Sequence[RegressionExample], world: World, teacher: Teacher) -> 
     return similarity_scores(teacher.task, dev, teacher.run(world))
 
 
-# Lesson: the vectors to learn, in the student's size
+# Vectors to learn, in the student's size
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Lesson:
+class _TeacherVectors:
     """Vectors to learn, and how those of the student are compared with them."""
 
     vectors: Sequence[TeacherOutputs]
@@ -253,16 +245,14 @@ class _Lesson:
     """[teachers' size, size]; projection of the teachers' vectors."""
     sizes: tuple[int, ...]
     """Sizes to which vectors are cut, the whole size first."""
-    layers: tuple[str, ...]
-    """Layers after pooling of the trained model."""
     kept: float | None
-    """Fraction of the squared length of the teachers' vectors that the projection keeps; None without principal axes.
-    """
+    """Fraction of the squared length that the principal axes keep; None without them."""
 
     def teacher_vectors(self, numbers: np.ndarray) -> np.ndarray:
         """Return the vectors of some texts [texts, size], of length 1; cosines are means of the teachers' cosines."""
-        found = [unit_rows(outputs.values[numbers]) for outputs in self.vectors]
-        return np.concatenate(found, axis=1) / np.float32(len(found) ** 0.5)
+        found = [outputs.values[numbers] for outputs in self.vectors]
+        units = [vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) for vectors in found]
+        return np.concatenate(units, axis=1) / np.float32(len(units) ** 0.5)
 
 
 def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) -> BertModel:
@@ -284,24 +274,37 @@ def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) ->
     return model
 
 
-def _prepare(
-    recipe: VectorDistillRecipe, settings: EmbeddingSettings, model: BertModel, vectors: Sequence[TeacherOutputs]
-) -> _Lesson:
-    """Choose the projection, and add its layer to the model if it is a part of the student."""
+def _project(
+    recipe: VectorDistillRecipe, model: BertModel, settings: EmbeddingSettings, vectors: Sequence[TeacherOutputs]
+) -> _TeacherVectors:
+    """Choose the projection: principal axes for smaller vectors and those that can be cut; else zeros are added."""
     teacher_size, size = sum(outputs.width for outputs in vectors), _vector_size(model, settings)
-    layers, is_layer = settings.layers, recipe.projection in ("learnt", "kept")
-    if is_layer:
-        torch.manual_seed(recipe.seed)  # teachers may have drawn numbers
-        name = PROJECTION if recipe.projection == "learnt" else str(len(layers))
-        model.dense[name] = nn.Linear(size, teacher_size, bias=False)
-        layers = (*layers, dense_layer("identity")) if recipe.projection == "kept" else layers
-        size = teacher_size
-    lesson = _Lesson(vectors=vectors, axes=np.eye(0), sizes=(size, *recipe.dimensions), layers=layers, kept=None)
-    if is_layer or not (recipe.projection == "pca" or recipe.dimensions or size < teacher_size):
-        return replace(lesson, axes=padding_axes(teacher_size, size))
+    axes = np.eye(teacher_size, size, dtype=np.float32)
+    found = _TeacherVectors(vectors=vectors, axes=axes, sizes=(size, *recipe.dimensions), kept=None)
+    if not recipe.dimensions and size >= teacher_size:
+        return found
     sample = np.arange(0, len(vectors[0]), -(-len(vectors[0]) // SAMPLE))
-    axes, kept = principal_axes(lesson.teacher_vectors(sample), min(size, teacher_size))
-    return replace(lesson, axes=np.pad(axes, [(0, 0), (0, size - axes.shape[1])]), kept=kept)
+    axes, kept = principal_axes(found.teacher_vectors(sample), min(size, teacher_size))
+    return replace(found, axes=np.pad(axes, [(0, 0), (0, size - axes.shape[1])]), kept=kept)
+
+
+def principal_axes(vectors: np.ndarray, size: int) -> tuple[np.ndarray, float]:
+    """Return the axes that keep most of some vectors' squared length, largest first.
+
+    The vectors are not centred, as cosines are measured from the origin.
+
+    Args:
+        vectors: [vectors, teacher's size].
+        size: number of axes.
+
+    Returns:
+        The axes [teacher's size, size], which are orthonormal, and the fraction of the squared length that they keep.
+    """
+    sample = np.asarray(vectors, np.float64)
+    values, axes = np.linalg.eigh(sample.T @ sample)
+    order = np.argsort(-values)[:size]
+    signs = np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])  # the same axes on every machine
+    return (axes * signs)[:, order].astype(np.float32), float(values[order].sum() / values.sum())
 
 
 def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
@@ -311,14 +314,14 @@ def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
 
 
 def _report_data(
-    recipe: VectorDistillRecipe, data: _Data, sources: Sequence[Source], lesson: _Lesson
+    recipe: VectorDistillRecipe, data: _Data, sources: Sequence[Source], targets: _TeacherVectors
 ) -> dict[str, Any]:
     """Describe teachers and data; return records of truncated texts, for the task card."""
-    kept = "" if lesson.kept is None else f", which keep {lesson.kept:.1%} of its vectors"
+    kept = "" if targets.kept is None else f", which keep {targets.kept:.1%} of its vectors"
     print(f"teacher: {licences([source.record() for source in sources])}", flush=True)
     print(
-        f"{len(data.texts):,} texts; {describe_vectors(data.task.settings)}; {lesson.axes.shape[0]} numbers of the "
-        f"teacher are compared with {lesson.sizes[0]}{kept}",
+        f"{len(data.texts):,} texts; {describe_vectors(data.task.settings)}; {targets.axes.shape[0]} numbers of the "
+        f"teacher are compared with {targets.sizes[0]}{kept}",
         flush=True,
     )
     return report_texts(recipe, data.task, ((item,) for item in data.features), data.dev)
@@ -328,17 +331,17 @@ def _report_data(
 
 
 def _batches(
-    recipe: VectorDistillRecipe, data: _Data, task: Embedding, model: BertModel, lesson: _Lesson, world: World
+    recipe: VectorDistillRecipe, data: _Data, model: BertModel, targets: _TeacherVectors, world: World
 ) -> FinetuningData:
     objective = VectorDistillation(
-        task.settings,
+        data.task.settings,
         model.dense,
-        lesson.teacher_vectors,
-        axes=lesson.axes,
-        sizes=lesson.sizes,
+        targets.teacher_vectors,
+        axes=targets.axes,
+        sizes=targets.sizes,
         similarity_weight=recipe.similarity_weight,
         world=world,
     )
     items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features)]
-    pad_id = task.tokenizer.pad_id
+    pad_id = data.task.tokenizer.pad_id
     return FinetuningData(items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id)

@@ -1,14 +1,13 @@
 """Distillation of a pretrained encoder: the student learns what its teacher makes of masked text.
 
-Beside the masked tokens it learns the teacher's probabilities for them (DistilBERT, Sanh et al. 2019), the relations
-between the tokens in an attention layer (MiniLMv2, Wang et al. 2021, arXiv 2012.15828) and, on request, the last hidden
-states, through a linear layer that only training has (TinyBERT, Jiao et al. 2020). Both read the same tokens.
+Beside the masked tokens it learns the teacher's probabilities for them (DistilBERT, Sanh et al. 2019) and the relations
+between the tokens in an attention layer (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Both read the same tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,6 @@ from training.model.heads import BertForPreTraining, BertModel
 from training.objectives.base import Targets
 from training.objectives.masked_lm import MaskedLM, add_next_sentences, cross_entropy
 
-HIDDEN = "hidden"
-"""Name of the linear layer in `BertModel.dense` that turns the student's hidden states into those of the teacher."""
-
 
 class EncoderDistillation(MaskedLM):
     """Masked LM, and the outputs of a teacher with the same tokenizer.
@@ -35,7 +31,6 @@ class EncoderDistillation(MaskedLM):
         teacher: checkpoint of the teacher.
         token_weight: weight of the teacher's probabilities of masked tokens, relative to the tokens themselves.
         relation_weight: weight of the relations between tokens.
-        hidden_weight: weight of the last hidden states.
         relation_heads: number of parts into which queries, keys and values are split for relations.
         teacher_layer: layer of the teacher whose relations are learnt, from 0; negative ones count from the end.
         next_sentences: True if next sentences are predicted.
@@ -47,7 +42,6 @@ class EncoderDistillation(MaskedLM):
         *,
         token_weight: float,
         relation_weight: float,
-        hidden_weight: float,
         relation_heads: int,
         teacher_layer: int,
         next_sentences: bool,
@@ -56,11 +50,11 @@ class EncoderDistillation(MaskedLM):
         self.teacher_path = teacher
         self.relation_heads = relation_heads
         self.teacher_layer = teacher_layer
-        wanted = {"teacher_mlm": token_weight, "relations": relation_weight, "hidden": hidden_weight}
+        wanted = {"teacher_mlm": token_weight, "relations": relation_weight}
         self.weights = {name: weight for name, weight in wanted.items() if weight}
 
     def network(self, model: BertForPreTraining) -> BertForPreTraining:
-        """Load the teacher, and watch the layers of both whose states are compared.
+        """Load the teacher, and watch the layers of both that are compared.
 
         Raises:
             ValueError: if teacher and student cannot be compared.
@@ -70,9 +64,7 @@ class EncoderDistillation(MaskedLM):
         )
         self.teacher.requires_grad_(False).eval()
         self._check(model)
-        if "hidden" in self.weights:
-            model.dense[HIDDEN] = nn.Linear(model.config.hidden_size, self.teacher.config.hidden_size)
-        self._own, self._theirs = _States(model, -1), _States(self.teacher, self.teacher_layer)
+        self._own, self._theirs = _WatchedLayer(model, -1), _WatchedLayer(self.teacher, self.teacher_layer)
         if "relations" in self.weights:
             model.bert.unpackable = "relations between tokens are compared with those of a teacher"
         return model
@@ -89,56 +81,37 @@ class EncoderDistillation(MaskedLM):
                 )
 
     def result(self, network: BertForPreTraining) -> BertForPreTraining:
-        self._own.close()
-        network.dense = nn.ModuleDict({name: layer for name, layer in network.dense.items() if name != HIDDEN})
+        self._own.hook.remove()
         return network
 
     def targets(self, examples: Sequence[PretrainingExample]) -> Targets:
         targets, counts = super().targets(examples)
-        num_tokens = sum(len(example.input_ids) for example in examples)
-        own = {"teacher_mlm": counts["mlm"], "relations": num_tokens, "hidden": num_tokens}
+        own = {"teacher_mlm": counts["mlm"], "relations": sum(len(example.input_ids) for example in examples)}
         return targets, counts | {name: count for name, count in own.items() if name in self.weights}
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             theirs = self.teacher.to(batch.inputs["input_ids"].device)(**batch.inputs)
         outputs = network(**batch.inputs)
-        is_token = batch.inputs["attention_mask"].bool()
-        compute: dict[str, Callable[[], Tensor]] = {
-            "teacher_mlm": lambda: _divergence(outputs["logits"], theirs["logits"], batch.targets["mlm"] != IGNORED),
-            "relations": lambda: relation_loss(self._own.qkv, self._theirs.qkv, is_token, self.relation_heads),
-            "hidden": lambda: self._hidden_loss(network, is_token),
-        }
         losses = {"mlm": cross_entropy(outputs["logits"], batch)}
-        losses |= {name: compute[name]() for name in self.weights}
+        if "teacher_mlm" in self.weights:
+            losses["teacher_mlm"] = _divergence(outputs["logits"], theirs["logits"], batch.targets["mlm"] != IGNORED)
+        if "relations" in self.weights:
+            is_token = batch.inputs["attention_mask"].bool()
+            losses["relations"] = relation_loss(self._own.qkv, self._theirs.qkv, is_token, self.relation_heads)
         return add_next_sentences(losses, outputs, batch)
 
-    def _hidden_loss(self, network: Any, is_token: Tensor) -> Tensor:
-        model = getattr(network, "module", network)  # inside DDP
-        own, theirs = model.dense[HIDDEN](self._own.hidden)[is_token], self._theirs.hidden[is_token]
-        return F.mse_loss(own.float(), theirs.float(), reduction="none").mean(-1).sum()
 
-
-class _States:
-    """States that a network computed last: queries, keys and values of one layer, and the last hidden states."""
+class _WatchedLayer:
+    """Queries, keys and values that a layer of a network computed last."""
 
     qkv: Tensor
     """[B, L, 3 D]"""
-    hidden: Tensor
-    """[B, L, D]"""
 
     def __init__(self, model: BertModel, layer: int) -> None:
         layers = model.bert.layers
         watched: Any = layers[layer if len(layers) > 1 else 0]  # a single one if all share their weights
-        self._hooks = [
-            watched.qkv.register_forward_hook(lambda module, inputs, output: setattr(self, "qkv", output)),
-            model.bert.register_forward_hook(lambda module, inputs, output: setattr(self, "hidden", output)),
-        ]
-
-    def close(self) -> None:
-        """Watch no longer."""
-        for hook in self._hooks:
-            hook.remove()
+        self.hook = watched.qkv.register_forward_hook(lambda module, inputs, output: setattr(self, "qkv", output))
 
 
 def _divergence(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:

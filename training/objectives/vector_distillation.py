@@ -15,8 +15,6 @@ from training.loop.types import Batch
 from training.model.vectors import embed
 from training.objectives.base import LabelledFeatures, LabelledObjective, Targets
 
-PROJECTION = "projection"
-"""Name of a linear layer in `BertModel.dense` that only training needs."""
 VECTOR_LOSS, SIMILARITY_LOSS = "vector_loss", "similarity_loss"
 
 
@@ -25,7 +23,7 @@ class VectorDistillation(LabelledObjective):
 
     Args:
         settings: pooling of the student's vectors, and layers after it.
-        dense: linear layers by their place in `settings.layers`, and `PROJECTION` if there is one; all are trained.
+        dense: linear layers by their place in `settings.layers`; all are trained.
         teacher_vectors: function from numbers of texts to the vectors of the teacher [texts, size], of length 1.
         axes: [teacher's size, student's size]; projection of the teacher's vectors.
         sizes: the whole size, then those to which vectors are cut, each with the same losses (Matryoshka, Kusupati et
@@ -65,20 +63,15 @@ class VectorDistillation(LabelledObjective):
         hidden = network(**batch.inputs)["last_hidden_state"]
         vectors = embed(hidden, batch.inputs["attention_mask"], self.settings, self.dense)
         with torch.autocast(vectors.device.type, enabled=False):
-            vectors = vectors.float()
-            if PROJECTION in self.dense:
-                compared = self.dense[PROJECTION](vectors)
-                return self._losses_of(compared, batch.targets["projected"], vectors, batch.targets["vectors"])
-            projected = batch.targets["projected"]
+            vectors, projected = vectors.float(), batch.targets["projected"]
             found = [
-                self._losses_of(vectors[:, :size], projected[:, :size], vectors[:, :size], batch.targets["vectors"])
-                for size in self.sizes
+                self._losses_of(vectors[:, :size], projected[:, :size], batch.targets["vectors"]) for size in self.sizes
             ]
             return {name: torch.stack([losses[name] for losses in found]).mean() for name in found[0]}
 
-    def _losses_of(self, compared: Tensor, projected: Tensor, vectors: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def _losses_of(self, vectors: Tensor, projected: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {
-            VECTOR_LOSS: (1 - F.cosine_similarity(compared, projected)).sum(),
+            VECTOR_LOSS: (1 - F.cosine_similarity(vectors, projected)).sum(),
             SIMILARITY_LOSS: similarity_loss(vectors, targets, self.world),
         }
 

@@ -1,4 +1,4 @@
-"""Tests of the distillation of pretrained encoders: relations between tokens, masked tokens, hidden states."""
+"""Tests of the distillation of pretrained encoders: relations between tokens, masked tokens."""
 
 from dataclasses import replace
 
@@ -18,7 +18,6 @@ from training.loop.run_directory import read_metrics
 from training.objectives.encoder_distillation import relation_loss
 from training.pretrain import PretrainRecipe, pretrain
 from training.task_card import TaskCard, read_task_card
-from training.weights import read_weights
 
 
 @given(
@@ -66,7 +65,6 @@ def recipe(corpus_dir, teacher, tmp_path):
         objective="distillation",
         teacher=teacher,
         relation_heads=2,
-        hidden_weight=1.0,
         token_weight=5.0,
         **shape,
     )
@@ -81,16 +79,15 @@ def test_a_student_learns_what_its_teacher_sees(next_sentences, recipe, alone):
     """All losses fall; the checkpoint is a plain masked LM, whose card names the teacher."""
     path = pretrain(replace(recipe, next_sentences=next_sentences), alone)
 
-    for name in ("teacher_mlm", "relations", "hidden"):
+    for name in ("teacher_mlm", "relations"):
         assert np.mean(curve(path, name)[-5:]) < 0.9 * np.mean(curve(path, name)[:5])
-    assert not [name for name in read_weights(path) if "hidden." in name]
     assert read_task_card(path).provenance["pretraining"]["teachers"][0]["name"] == "large"
     assert "It learnt the outputs of `large` (no licence stated)." in (path / "README.md").read_text()
 
 
 def test_a_student_equal_to_its_teacher_has_no_loss(recipe, teacher, alone):
     """The teacher itself has all relations and probabilities already."""
-    same = {"init": teacher, "hidden_weight": 0.0, "num_steps": 1, "learning_rate": 1e-6}
+    same = {"init": teacher, "num_steps": 1, "learning_rate": 1e-6}
     path = pretrain(replace(recipe, **same), alone)
 
     assert curve(path, "teacher_mlm") == pytest.approx([0], abs=1e-5)
@@ -105,14 +102,14 @@ def test_modernbert_learns_from_bert(recipe, alone):
 
 
 def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
-    """The linear layer of hidden states is a part of the states of a run."""
+    """A run that resumes learns the same from its teacher."""
     whole = pretrain(recipe, alone)
     broken = replace(recipe, run_dir=tmp_path / "broken", checkpoint_every=20)
     with interrupted_at(30):
         pretrain(broken, alone)
     resumed = pretrain(broken, alone)
 
-    assert curve(whole, "hidden") == curve(resumed, "hidden")
+    assert curve(whole, "relations") == curve(resumed, "relations")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
         ({"teacher": None}, "--objective distillation needs --teacher"),
         ({"objective": "masked-lm"}, "has no effect here: it is for --objective distillation"),
         ({"relation_heads": 3}, "--relation-heads `3` does not divide the hidden size 16 of the student"),
-        ({"relation_weight": 0.0, "token_weight": 0.0, "hidden_weight": 0.0}, "nothing is learnt from the teacher"),
+        ({"relation_weight": 0.0, "token_weight": 0.0}, "nothing is learnt from the teacher"),
         ({"teacher_layer": 2}, r"--teacher-layer `2`: `.*` has 2 layers"),
         ({"compile": "on"}, "leave out --compile"),
         ({"max_seq_length": 80, "max_position_embeddings": 128}, "has 64 positions, too few for 80 tokens"),

@@ -14,7 +14,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from tests.toy_tokenizers import KINDS
-from training.distillation.projection import padding_axes, principal_axes
+from training.distillation.vectors import principal_axes
 from training.loop.distributed import CPU, World
 from training.loop.types import Batch
 from training.objectives.base import LabelledFeatures
@@ -27,7 +27,7 @@ from training.objectives.distillation import (
     TaskDistillation,
 )
 from training.objectives.registry import OBJECTIVES
-from training.objectives.vector_distillation import PROJECTION, VectorDistillation, similarity_loss
+from training.objectives.vector_distillation import VectorDistillation, similarity_loss
 
 ALONE = World(0, 1, CPU)
 LABELS = ["a", "b", "c"]
@@ -248,26 +248,18 @@ def test_similarities_are_compared_in_pairs():
     assert float(similarity_loss(ours, theirs, ALONE)) == pytest.approx(float(expected), rel=1e-9)
 
 
-@pytest.mark.parametrize("with_layer", [False, True])
-def test_vectors_of_the_teacher_give_no_loss(with_layer):
-    """A student with the teacher's vectors has no loss at any size; a projection layer is applied to its own."""
+def test_vectors_of_the_teacher_give_no_loss():
+    """A student with the teacher's vectors along their axes has no loss at any size."""
     rng = np.random.default_rng(0)
     theirs = rng.normal(size=(6, 8)).astype(np.float32)
     theirs /= np.linalg.norm(theirs, axis=1, keepdims=True)
     axes, kept = principal_axes(theirs, 6)  # six texts have six axes
-    dense = nn.ModuleDict()
-    if with_layer:
-        dense[PROJECTION] = nn.Linear(6, 8, bias=False)
-        dense[PROJECTION].weight.data = torch.tensor(axes)
-        axes_of_loss, sizes = np.eye(8, dtype=np.float32), (8,)
-    else:
-        axes_of_loss, sizes = axes, (6,)
     objective = VectorDistillation(
         EmbeddingSettings(),
-        dense,
+        nn.ModuleDict(),
         lambda numbers: theirs[numbers],
-        axes=axes_of_loss,
-        sizes=sizes,
+        axes=axes,
+        sizes=(6,),
         similarity_weight=1.0,
         world=ALONE,
     )
@@ -290,8 +282,3 @@ def test_principal_axes_keep_most(count, size, seed):
     np.testing.assert_allclose(axes.T @ axes, np.eye(size), atol=1e-5)
     assert kept == pytest.approx(singular[:size].sum() / singular.sum(), abs=1e-9)
     assert np.square(vectors @ axes).sum() == pytest.approx(singular[:size].sum(), rel=1e-4)
-
-
-def test_a_larger_student_gets_zeros():
-    """Vectors of a smaller teacher are the first numbers of the student's."""
-    np.testing.assert_array_equal(np.ones((1, 2)) @ padding_axes(2, 4), [[1, 1, 0, 0]])

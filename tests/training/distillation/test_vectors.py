@@ -22,12 +22,10 @@ from tests.training.interruption import interrupted_at
 from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
 from training.checkpoint import create_model, load_tokenizer, read_shape
 from training.checkpoint_writer import save_checkpoint
-from training.distillation.projection import principal_axes
-from training.distillation.vectors import VectorDistillRecipe, _read_data, distil_vectors
+from training.distillation.vectors import VectorDistillRecipe, _read_data, distil_vectors, principal_axes
 from training.evaluate import load_for_evaluation
 from training.loop.run_directory import read_metrics
 from training.task_card import TaskCard, read_task_card
-from training.weights import read_weights
 
 
 def write_embedder(path, checkpoint, *, hidden_size, seed=0, pooling="mean"):
@@ -108,19 +106,6 @@ def test_a_student_comes_close_to_its_teacher(recipe, teacher, texts, alone, cap
     assert losses[-1] < losses[0] / 3
 
 
-@pytest.mark.parametrize("projection", ["pca", "learnt", "kept"])
-def test_projections(projection, recipe, teacher, texts, alone):
-    """A kept layer gives vectors of the teacher's size and close to its own; others leave the student's size."""
-    path = distil_vectors(replace(recipe, projection=projection), alone)
-
-    ours, theirs = vectors_of(path, texts), vectors_of(teacher, texts)
-    assert ours.shape[1] == (64 if projection == "kept" else 32)
-    assert read_task_card(path).settings.layers == (("dense identity",) if projection == "kept" else ())
-    assert similarity_error(ours, theirs) < 0.1
-    if projection == "kept":
-        assert float((ours * theirs).sum(1).mean()) > 0.85
-
-
 def test_a_student_of_the_same_size_has_the_vectors_of_its_teacher(recipe, tmp_path, texts, alone):
     """With equal sizes nothing is rotated: old vectors of the teacher can be compared with the student's."""
     teacher = write_embedder(tmp_path / "same", recipe.checkpoint, hidden_size=32)
@@ -134,8 +119,7 @@ def test_cut_vectors_of_matryoshka(recipe, texts, teacher, alone):
     theirs, errors = vectors_of(teacher, texts), {}
     for dimensions in ((), (4, 8)):
         path = distil_vectors(
-            replace(recipe, projection="pca", dimensions=dimensions, run_dir=recipe.run_dir / str(len(dimensions))),
-            alone,
+            replace(recipe, dimensions=dimensions, run_dir=recipe.run_dir / str(len(dimensions))), alone
         )
         cut = vectors_of(path, texts)[:, :4]
         errors[dimensions] = similarity_error(cut / np.linalg.norm(cut, axis=1, keepdims=True), theirs)
@@ -179,7 +163,7 @@ def test_recorded_vectors_are_a_teacher(kind, recipe, teacher, texts, tmp_path, 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
     """Teacher's vectors are not computed again, and the losses are those of an undisturbed run."""
-    recipe = replace(recipe, num_epochs=2, checkpoint_every=4, projection="learnt")
+    recipe = replace(recipe, num_epochs=2, checkpoint_every=4)
     whole = distil_vectors(recipe, alone)
     broken = replace(recipe, run_dir=tmp_path / "broken")
     with interrupted_at(11):
@@ -189,7 +173,6 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
 
     losses = [[line.get("loss") for line in read_metrics(path.parent)] for path in (whole, resumed)]
     assert losses[0] == losses[1]
-    assert not [name for name in read_weights(resumed) if "projection" in name]
     with pytest.raises(ValueError, match=r"was started with similarity_weight `10.0`, not `3.0`"):
         distil_vectors(replace(broken, similarity_weight=3.0), alone)
 
@@ -234,7 +217,6 @@ def test_both_texts_of_pairs_are_read(name, recipe, alone, tmp_path, capsys):
         ({"train": ()}, "give --train, the texts to learn on"),
         ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
         ({"dimensions": (32,)}, "--dimensions `32` must be below the 32 of the student's vectors"),
-        ({"dimensions": (8,), "projection": "kept"}, "--dimensions need --projection pca"),
         ({"take_layers": (2,)}, "--take-layers `2`: the checkpoint has 2 layers"),
         (
             {"teacher": (), "recorded": (Path("a"),), "train": (), "split_sentences": True},
