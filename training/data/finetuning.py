@@ -17,7 +17,8 @@ from training.objectives.base import LabelledFeatures, LabelledObjective
 from training.objectives.registry import OBJECTIVES
 
 LENGTH_STEP = 16
-"""Sequences are padded to a multiple of this number of tokens, or to the longest of the data."""
+"""Sequences are padded to a multiple of this number of tokens, or to the longest of the data, so that shapes are few
+(see `training.data.pretraining_batches`)."""
 
 
 def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], list[str]]:
@@ -67,15 +68,12 @@ class FinetuningData:
             self._cached = (epoch, self._order(epoch))
         chosen = [self.items[number] for number in self._cached[1][index][part]]
         features = [sequence for item in chosen for sequence in item.features]
-        arrays = collate(features, pad_id=self.pad_id, length=self._padded_length(chosen))
+        longest = max(item.length for item in chosen)
+        padded = min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
+        arrays = collate(features, pad_id=self.pad_id, length=padded)
         targets, counts = self.objective.targets(chosen)
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
-
-    def _padded_length(self, items: Sequence[LabelledFeatures]) -> int:
-        """Round the length up, so that shapes are few (see `training.data.pretraining_batches`)."""
-        longest = max(item.length for item in items)
-        return min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
 
     def _order(self, epoch: int) -> np.ndarray:
         """Return item numbers [batches, global_batch_size]: shuffled, then sorted by length within 32 batches."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,23 +14,15 @@ from training.data.cloze import MAX_PASSAGE_TOKENS, read_cloze
 from training.data.columns import Columns
 from training.data.conll import is_conll_column
 from training.data.examples import Examples, encode_examples
-from training.data.format_hints import other_task
 from training.data.table_examples import check_labels, read_regression
-from training.data.tables import TABLES, WITH_LISTS, kind_of
+from training.data.tables import TABLES, WITH_LISTS, kind_of, read_rows
 from training.objectives.registry import OBJECTIVES
-from training.text.documents import suffix_of
+from training.text.documents import read_lines, suffix_of
 
 READERS: dict[str, Callable[[Path, Columns], Examples]] = {name: item.read for name, item in OBJECTIVES.items()}
 """Reader of the labelled data of each task."""
-
-
-def _table_columns() -> dict[tuple[str, ...], list[str]]:
-    """Return the tasks of each set of default columns; general columns (`text`, `label`) last."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name, objective in OBJECTIVES.items():
-        for columns in objective.table_columns:
-            found.setdefault(columns, []).append(name)
-    return dict(reversed(found.items()))
+_TAGGED = re.compile(r"\S+[ \t](?:.*[ \t])?(?:O|[BIESMLUW](?:-\S+)?)\s*")
+"""A line of CoNLL."""
 
 
 def read_examples(
@@ -83,7 +77,32 @@ def _read(task: str, path: Path, columns: Columns) -> Examples:
     try:
         return READERS[task](path, columns)
     except ValueError as error:
-        raise ValueError(f"{error}{other_task(path, task, _table_columns())}") from error
+        raise ValueError(f"{error}{_other_task(path, task)}") from error
+
+
+def _other_task(path: Path, task: str) -> str:
+    """Return the end of a message, the format of a file and the task that reads it; "" if that is not another one."""
+    try:
+        name, tasks = _recognize(path)
+    except ValueError:  # missing, or not even lines of text
+        return ""
+    return f"; this looks like {name}, which the task `{tasks[0]}` reads" if tasks and task not in tasks else ""
+
+
+def _recognize(path: Path) -> tuple[str, list[str]]:
+    """Return the name of a file's format, by its start, and the tasks that read it."""
+    if kind_of(path) in TABLES:
+        names = next(read_rows(path), ("", {}))[1].keys()
+        known = dict.fromkeys(item for objective in OBJECTIVES.values() for item in objective.table_columns)
+        # general columns (`text`, `label`) last
+        columns = next((columns for columns in reversed(known) if names >= {*columns}), ())
+        tasks = [name for name, objective in OBJECTIVES.items() if columns in objective.table_columns]
+        return f"a table of {', '.join(f'`{name}`' for name in columns)}", tasks
+    lines = [line[:1000] for line in itertools.islice(read_lines(path), 100)]
+    words = [line for line in lines if line.strip() and not line.startswith(("-DOCSTART-", "#"))]
+    if words and all(map(_TAGGED.fullmatch, words)):
+        return "CoNLL", ["tagging"]
+    return "SQuAD's JSON", ["spans"] if '"paragraphs"' in "".join(lines) else []
 
 
 def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tokenizer) -> Examples:

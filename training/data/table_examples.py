@@ -42,22 +42,12 @@ def check_labels(examples: Examples) -> None:
         ValueError: naming a row, if it has a list and another a single label, or its label is a number that other rows
             write otherwise.
     """
-    _check_one_kind(examples)
-    _check_spelling_of_numbers(examples)
-
-
-def _check_one_kind(examples: Examples) -> None:
-    """Raise if some rows have a label, and others a list of labels."""
     kinds: dict[bool, str] = {}
+    names: dict[float, str] = {}
     for location, example in examples.located():
         kinds.setdefault(example.labels is None, location)
     if len(kinds) > 1:
         raise ValueError(f"{kinds[True]}: a single label, but {kinds[False]} has a list; write lists in all rows")
-
-
-def _check_spelling_of_numbers(examples: Examples) -> None:
-    """Raise if the same whole number is written in two ways, such as 1 and 1.0: these would be two labels."""
-    names: dict[float, str] = {}
     for location, example in examples.located():
         for label in (example.label,) if example.labels is None else example.labels:
             number = to_number(label)

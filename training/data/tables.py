@@ -64,7 +64,8 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
                 yield location, _json_object(line, location)
     elif kind in (".tsv", ".csv"):
         lines = read_lines(path)
-        cells = _tsv_cells(lines) if kind == ".tsv" else _csv_cells(lines, path)
+        rows = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
+        cells = rows if kind == ".tsv" else _csv_cells(lines, path)
         yield from _named_rows(path, cells, header=header)
     else:
         check_file(path)
@@ -105,10 +106,6 @@ def _check_separator(path: Path, names: list[str]) -> None:
 def _check_names(names: list[str], location: str) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{location}: two columns are called `{twice}`")
-
-
-def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
 
 
 def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -64,16 +64,12 @@ class VectorDistillation(LabelledObjective):
         vectors = embed(hidden, batch.inputs["attention_mask"], self.settings, self.dense)
         with torch.autocast(vectors.device.type, enabled=False):
             vectors, projected = vectors.float(), batch.targets["projected"]
-            found = [
-                self._losses_of(vectors[:, :size], projected[:, :size], batch.targets["vectors"]) for size in self.sizes
-            ]
-            return {name: torch.stack([losses[name] for losses in found]).mean() for name in found[0]}
-
-    def _losses_of(self, vectors: Tensor, projected: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return {
-            VECTOR_LOSS: (1 - F.cosine_similarity(vectors, projected)).sum(),
-            SIMILARITY_LOSS: similarity_loss(vectors, targets, self.world),
-        }
+            found = []
+            for size in self.sizes:
+                distance = (1 - F.cosine_similarity(vectors[:, :size], projected[:, :size])).sum()
+                found.append((distance, similarity_loss(vectors[:, :size], batch.targets["vectors"], self.world)))
+            distances, differences = (torch.stack(losses).mean() for losses in zip(*found, strict=True))
+            return {VECTOR_LOSS: distances, SIMILARITY_LOSS: differences}
 
 
 def similarity_loss(vectors: Tensor, targets: Tensor, world: World) -> Tensor:
