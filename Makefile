@@ -106,7 +106,7 @@ distil: $(READY)  ## a small network learns from a large one: TASK=embedding|cla
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 ablations: $(READY)  ## DATA=folder of text and labelled data: the paper's tables 5, 6, 8 and figure 5, in small (hours on 2 cores; ARGS='--scale full' on a GPU)
-	$(NEED_DATA)$(PY) $(LAUNCH) training.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
+	$(NEED_DATA)$(PY) $(LAUNCH) recipes.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT='folder or org/name' DATA=dev file (vectors: pairs with numbers)
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html

@@ -165,8 +165,7 @@ TIED_FOLDERS = {
         ("training", f"training.{name}")
         for name in ("data", "distillation", "finetuning", "loop", "model", "objectives")
     ),
-    *(("training", f"training.{name}") for name in ("ablations", "reports", "text")),
-    *(("training.ablations", f"training.{name}") for name in ("data", "finetuning", "model")),
+    *(("training", f"training.{name}") for name in ("reports", "text")),
     ("training.data", "training.objectives"),
     ("training.loop", "training.reports"),
 }

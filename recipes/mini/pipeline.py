@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipes.ablations.tables import TableName
 from recipes.mini.commands import check_commands, export_arguments, quoted, training_arguments, words
 from recipes.mini.data import STS_DEV
 from recipes.mini.distilled import DISTILLED, STUDENT, DistilledTask
 from recipes.mini.paths import NAME, Paths, distilled, task_names
 from recipes.mini.tasks import CLOZE, TASKS
 from tasks.json_files import read_json
-from training.ablations.tables import TableName
 from training.data.columns import Columns
 from training.task_card import read_task_card
 from training.weights import checkpoint_digest
@@ -224,7 +224,7 @@ class Pipeline(Paths):
 
     def _ablations(self, data: str) -> str:
         tables = words(TABLES)
-        return f"training.ablations --data {data} --run-dir {quoted(self.ablations)} --scale mini --tables {tables}"
+        return f"recipes.ablations --data {data} --run-dir {quoted(self.ablations)} --scale mini --tables {tables}"
 
 
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jinja2
 
+from recipes.ablations.results import files as ablation_files
 from recipes.mini import publish, tables
 from recipes.mini.commands import check_commands
 from recipes.mini.paths import NAME, distilled, task_names
@@ -20,7 +21,6 @@ from recipes.mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Argume
 from recipes.mini.tables import Record
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from training.ablations.results import files as ablation_files
 from training.command import command, parse
 from training.loop.run_directory import METRICS_FILE
 from training.reports.markdown import markdown_table

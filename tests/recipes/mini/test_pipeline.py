@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import export.__main__
+import recipes.ablations.__main__
 import recipes.mini.__main__
 import recipes.mini.data
 import recipes.mini.publish
 import recipes.mini.scores
 import recipes.mini.teachers
 import recipes.mini.to_fp16
-import training.ablations.__main__
 import training.corpus
 import training.finetuning.recipe
 import training.grid
@@ -52,7 +52,7 @@ COMMANDS = {
     "training.corpus": (training.corpus.CorpusRecipe, "out"),
     "training.finetune": (training.finetuning.recipe.FinetuneRecipe, "run_dir"),
     "training.grid": (training.grid.GridRecipe, "run_dir"),
-    "training.ablations": (training.ablations.__main__.AblationsRecipe, "run_dir"),
+    "recipes.ablations": (recipes.ablations.__main__.AblationsRecipe, "run_dir"),
     "export": (export.__main__.ExportArguments, "model_dir"),
     "recipes.mini.data": (recipes.mini.data.DataArguments, "out"),
     "recipes.mini.teachers": (recipes.mini.teachers.TeacherArguments, "out"),

@@ -247,7 +247,7 @@ def test_missing_fields_of_old_recipes_have_defaults(recipe, tmp_path):
     """Missing fields of an old recipe count as defaults, and the error names a field that differs."""
     asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, paths=PATH_FIELDS)
     before = json.loads(json.dumps(asked.values))
-    for fields, name in ((before, "select"), (before, "bilstm"), (before["columns"], "negative")):
+    for fields, name in ((before, "select"), (before["columns"], "negative")):
         del fields[name]
     asked.check(before | {"train": ["elsewhere"]}, tmp_path)
 
@@ -283,7 +283,13 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
     values = recipe_fields(recipe)
     check_types(FinetuneRecipe, values, tmp_path)
 
-    for change in ({"train": "text"}, {"layers": ["a"]}, {"columns": []}, {"columns": {"text": 1}}, {"seed": None}):
+    for change in (
+        {"train": "text"},
+        {"take_layers": ["a"]},
+        {"columns": []},
+        {"columns": {"text": 1}},
+        {"seed": None},
+    ):
         with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}(\\.text)?` must be "):
             check_types(FinetuneRecipe, values | change, tmp_path)
 

@@ -6,6 +6,7 @@ Tables share runs. Each run has its own directory: finished runs are looked up, 
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -15,22 +16,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from recipes.ablations.data import PreparedData
+from recipes.ablations.finetune import AblationFinetuneRecipe
+from recipes.ablations.pretrain import AblationPretrainRecipe, pretrain_ablation
+from recipes.ablations.scales import Scale
+from recipes.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
 from tasks.json_files import read_json
-from training.ablations.prepare import PreparedData
-from training.ablations.scales import Scale
-from training.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from training.finetuning.recipe import FinetuneRecipe
 from training.grid import Digests, look_up, run_or_look_up
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
-from training.pretrain import PretrainRecipe, corpora, pretrain, recipe_record
+from training.pretrain import corpora, recipe_record
 from training.provenance import input_digests
 from training.reports.grid_report import Outcome, Setting
 from training.task_card import TASK_FILE, read_task_card
 from training.weights import WEIGHTS_FILE, has_weights
 
-Recipe = PretrainRecipe | FinetuneRecipe
+Recipe = AblationPretrainRecipe | AblationFinetuneRecipe
 NUM_FEATURE_LAYERS = 4
 """Concatenated last layers: the best feature-based approach of table 7."""
 
@@ -44,15 +46,15 @@ class Runs:
     seeds: tuple[int, ...]
     prepared: PreparedData
 
-    def pretraining(self, pretraining: Pretraining) -> PretrainRecipe:
+    def pretraining(self, pretraining: Pretraining) -> AblationPretrainRecipe:
         """Return the recipe of a pretraining."""
         layers, hidden, heads = self.scale.shape
         fields: dict[str, Any] = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
         fields |= {"corpus": self.prepared.corpus, "dev_corpus": self.prepared.dev_corpus}
         fields |= {**self.scale.pretraining, **pretraining.changes}
-        return PretrainRecipe(run_dir=self.run_dir / "pretrain" / pretraining.name, **fields)
+        return AblationPretrainRecipe(run_dir=self.run_dir / "pretrain" / pretraining.name, **fields)
 
-    def finetunings(self, row: Row, column: Column) -> list[FinetuneRecipe]:
+    def finetunings(self, row: Row, column: Column) -> list[AblationFinetuneRecipe]:
         """Return the recipes of a cell, one for each seed."""
         data, (train, dev) = LABELLED_DATA[column.task], self.prepared.labelled[column.task]
         checkpoint = self.pretraining(row.pretraining).run_dir / "checkpoint"
@@ -65,7 +67,9 @@ class Runs:
         marks = {"scratch": row.from_scratch, "bilstm": row.bilstm, "features": column.feature_based}
         name = "-".join([column.task, *(mark for mark, holds in marks.items() if holds)])
         directory = self.run_dir / "finetune" / row.pretraining.name
-        return [FinetuneRecipe(run_dir=directory / f"{name}-seed{seed}", seed=seed, **fields) for seed in self.seeds]
+        return [
+            AblationFinetuneRecipe(run_dir=directory / f"{name}-seed{seed}", seed=seed, **fields) for seed in self.seeds
+        ]
 
     def _features(self, row: Row) -> dict[str, Any]:
         depth = row.pretraining.changes.get("num_hidden_layers", self.scale.shape[0])
@@ -100,7 +104,7 @@ def run_all(
 
     def attempt(recipe: Recipe, work: Callable[[], Outcome | None]) -> None:
         try:
-            if isinstance(recipe, FinetuneRecipe) and recipe.checkpoint.parent in skipped:
+            if isinstance(recipe, AblationFinetuneRecipe) and recipe.checkpoint.parent in skipped:
                 raise RunMismatchError(f"`{recipe.run_dir}` builds on `{recipe.checkpoint.parent}`")
             if outcome := work():
                 outcomes[recipe.run_dir] = outcome
@@ -112,7 +116,8 @@ def run_all(
     known = cache(input_digests)
     for recipe in runs:
         attempt(recipe, partial(_look_up, recipe, known))
-    left, clock = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *skipped}], _Clock()
+    left = [recipe for recipe in runs if recipe.run_dir not in {*outcomes, *skipped}]
+    seconds: dict[type, list[float]] = defaultdict(list)
     if world.is_main:
         print(f"{len(runs)} runs, {len(outcomes)} are finished", flush=True)
     world.barrier()  # all processes have seen the finished runs
@@ -120,10 +125,10 @@ def run_all(
         start = time.monotonic()
         if world.is_main:
             number_of_all = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
-            print(f"\n{number_of_all} {_name(recipe)}{clock.time_left(left[number:])}", flush=True)
+            print(f"\n{number_of_all} {_name(recipe)}{_time_left(left[number:], seconds)}", flush=True)
         attempt(recipe, partial(_run, recipe, world))
         if recipe.run_dir in outcomes:
-            clock.count(recipe, time.monotonic() - start)
+            seconds[type(recipe)].append(time.monotonic() - start)
         if world.is_main:
             finished(outcomes)
         world.barrier()
@@ -136,7 +141,7 @@ def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
     Raises:
         RunMismatchError: if the run had another recipe or other data.
     """
-    if isinstance(recipe, FinetuneRecipe):
+    if isinstance(recipe, AblationFinetuneRecipe):
         return look_up(recipe, digests) if has_weights(recipe.checkpoint) else None
     if not has_weights(recipe.run_dir / "checkpoint"):
         return None
@@ -145,8 +150,8 @@ def _look_up(recipe: Recipe, digests: Digests) -> Outcome | None:
 
 
 def _run(recipe: Recipe, world: World) -> Outcome:
-    if isinstance(recipe, PretrainRecipe):
-        pretrain(recipe, world)
+    if isinstance(recipe, AblationPretrainRecipe):
+        pretrain_ablation(recipe, world)
         return _outcome(recipe)
     outcome = run_or_look_up(recipe, world)
     if world.is_main:
@@ -154,7 +159,7 @@ def _run(recipe: Recipe, world: World) -> Outcome:
     return outcome
 
 
-def _outcome(recipe: PretrainRecipe) -> Outcome:
+def _outcome(recipe: AblationPretrainRecipe) -> Outcome:
     """Return the outcome of a finished pretraining."""
     card = read_task_card(recipe.run_dir / "checkpoint")
     if card is None:
@@ -164,38 +169,14 @@ def _outcome(recipe: PretrainRecipe) -> Outcome:
 
 
 def _name(recipe: Recipe) -> str:
-    if isinstance(recipe, PretrainRecipe):
+    if isinstance(recipe, AblationPretrainRecipe):
         return f"pretrain {recipe.run_dir.name}"
     return f"fine-tune {recipe.run_dir.parent.name}: {recipe.run_dir.name}"
 
 
-class _Clock:
-    """Estimates the time left from the duration of similar runs."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-        """Seconds for a unit of work, by stage and kind."""
-
-    def count(self, recipe: Recipe, seconds: float) -> None:
-        """Record the duration of a run."""
-        stage, kind, work = _work(recipe)
-        self._seconds[stage, kind].append(seconds / work)
-
-    def time_left(self, runs: Sequence[Recipe]) -> str:
-        """Return the time left as text; empty until a run of each stage is done."""
-        left = 0.0
-        for stage, kind, work in map(_work, runs):
-            same_kind = self._seconds.get((stage, kind), [])
-            same_stage = [value for (other, _), values in self._seconds.items() if other == stage for value in values]
-            known = same_kind or same_stage
-            if not known:
-                return ""
-            left += work * sum(known) / len(known)
-        return f", about {timedelta(seconds=round(left))} left"
-
-
-def _work(recipe: Recipe) -> tuple[str, str, float]:
-    """Return stage and kind of a run, and its size: weights of the layers x steps, or epochs."""
-    if isinstance(recipe, PretrainRecipe):
-        return "pretrain", recipe.direction, float(recipe.num_hidden_layers * recipe.hidden_size**2 * recipe.num_steps)
-    return "fine-tune", f"{recipe.train[0]}, frozen {recipe.frozen}", recipe.num_epochs
+def _time_left(runs: Sequence[Recipe], seconds: dict[type, list[float]]) -> str:
+    """Estimate the time left from the runs of each stage so far; empty until one of each is done."""
+    if not all(seconds[type(recipe)] for recipe in runs):
+        return ""
+    left = sum(statistics.fmean(seconds[type(recipe)]) for recipe in runs)
+    return f", about {timedelta(seconds=round(left))} left"

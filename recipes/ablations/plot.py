@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from training.ablations.results import CellScores, Result, format_cell
-from training.ablations.tables import LABELLED_DATA
+from recipes.ablations.results import CellScores, Result, format_cell
+from recipes.ablations.tables import LABELLED_DATA
 from training.reports.plot import COLOURS, Ticks, curve_name, label_rows, note_row, plt, save_figure
 
 

@@ -1,12 +1,13 @@
-"""Variants of the encoder that the paper compares BERT with.
+"""Networks that the paper compares BERT with, as a family of their own: `bert-ablation`.
 
 - Attention in one direction (as in GPT), or in both directions by two separate stacks of layers (as in ELMo): sections
   3.1 and 5.1 of Devlin et al. 2018, and "+ BiLSTM" of table 5.
 - Heads over a combination of hidden states, with or without a BiLSTM: the feature-based approach, section 5.3 and
   table 7.
 
-With two stacks, an output [B, L, 2 D] holds both states of a token side by side, and positions of masked tokens count
-states: (row * length + column) * 2 + number of the stack.
+With two stacks, an output [B, L, 2 D] holds both states of a token side by side, and positions of predicted tokens
+count states: (row * length + column) * 2 + number of the stack. `register` makes the family known to the stages;
+transformers and the export do not know it.
 
 Shape suffixes as in `training.model.encoder`, S for the hidden states that are combined, C for the size of the result.
 """
@@ -14,7 +15,7 @@ Shape suffixes as in `training.model.encoder`, S for the hidden states that are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal, get_args
 
 import torch
@@ -22,9 +23,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tasks.schema import Bounds, check_choice
+from training.model.architectures import ARCHITECTURES, bert
+from training.model.architectures.base import Architecture
 from training.model.config import SIZE, EncoderConfig
 from training.model.encoder import Encoder, Layer, create_encoder, padding_mask
 
+MODEL_TYPE = "bert-ablation"
 Direction = Literal["both", "left-to-right", "right-to-left", "concatenated"]
 """Direction of attention: to all tokens (BERT), to earlier ones, to later ones, or both in separate stacks."""
 Combination = Literal["concat", "sum", "weighted"]
@@ -33,8 +37,9 @@ Combination = Literal["concat", "sum", "weighted"]
 
 @dataclass(frozen=True, kw_only=True)
 class AblationConfig(EncoderConfig):
-    """Shape of a network that differs from BERT. `make_config` returns one only if it really differs."""
+    """Shape of a network that differs from BERT. `with_changes` returns one only if it really differs."""
 
+    model_type: str = MODEL_TYPE
     direction: Direction = "both"
     state_layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states the heads read: 0 for the embeddings, 1 for the first layer, -1 for the last."""
@@ -55,9 +60,6 @@ class AblationConfig(EncoderConfig):
             )
         if len(set(self.layers_read)) < len(layers):
             raise ValueError(f"state_layers names a layer twice: `{' '.join(map(str, layers))}`")
-        is_special = self.shares_layers or self.relative_attention_num_buckets
-        if is_special and (self.direction != "both" or self.combines_states):
-            raise ValueError(_refusal(self.model_type))
 
     @property
     def layers_read(self) -> tuple[int, ...]:
@@ -89,70 +91,31 @@ class AblationConfig(EncoderConfig):
     def output_size(self) -> int:
         return (self.bilstm_size or self.hidden_size) * len(self.output_directions)
 
+    @property
+    def num_layer_passes(self) -> int:
+        return self.depth * len(self.stacks)
 
-def make_config(**values: Any) -> EncoderConfig:
-    """Return a config with these fields: an `EncoderConfig` if the network is a BERT, else an `AblationConfig`.
+    @property
+    def num_further_weights(self) -> int:
+        """Parameters in the matrices of the BiLSTM: four gates, two directions, two layers."""
+        num_states = len(self.state_layers) if self.state_combination == "concat" else 1
+        size, input_size = self.bilstm_size, self.hidden_size * len(self.stacks) * num_states
+        return 2 * 4 * size * ((input_size + size) + (2 * size + size))
+
+
+def with_changes(config: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
+    """Return a config with some fields changed: that of a BERT if the network is one, else an `AblationConfig`.
 
     Raises:
-        ValueError: naming the field whose value is impossible.
+        ValueError: naming a field whose value is impossible, or a family that has no ablations.
     """
-    config = AblationConfig(**values)
-    if config.direction != "both" or config.combines_states:
-        return config
-    return EncoderConfig(**{field.name: getattr(config, field.name) for field in fields(EncoderConfig)})
-
-
-def change_config(config: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
-    """Return a config with some fields changed, as `make_config` does.
-
-    Raises:
-        ValueError: for a field that this family of encoders does not have.
-    """
-    if not isinstance(config, AblationConfig) and type(config) is not EncoderConfig:
-        if not all(hasattr(config, name) for name in changes):
-            raise ValueError(_refusal(config.model_type))
-        return replace(config, **changes)
-    return make_config(**{field.name: getattr(config, field.name) for field in fields(config)} | dict(changes))
-
-
-def _refusal(model_type: str) -> str:
-    """Return the error message for an ablation of a family that has none."""
-    return (
-        f"a `{model_type}` cannot combine layers or run in one direction: leave out --layers, --combine, --bilstm and "
-        "--direction, so that its head reads the last layer; a `bert`, `distilbert`, `roberta`, `xlm-roberta`, "
-        "`camembert` or `electra` can"
-    )
-
-
-def without_combination(config: EncoderConfig) -> EncoderConfig:
-    """Return a config whose heads read the last hidden state."""
-    if not isinstance(config, AblationConfig):
-        return config
-    return change_config(config, {"state_layers": (-1,), "bilstm_size": 0})
-
-
-def direction_of(config: EncoderConfig) -> Direction:
-    """Return the direction of attention."""
-    return config.direction if isinstance(config, AblationConfig) else "both"
-
-
-def num_combined_layers(config: EncoderConfig) -> int:
-    """Return the number of layers whose hidden states the heads read."""
-    return len(config.state_layers) if isinstance(config, AblationConfig) else 1
-
-
-def num_stacks(config: EncoderConfig) -> int:
-    """Return the number of stacks of layers."""
-    return len(config.stacks) if isinstance(config, AblationConfig) else 1
-
-
-def num_bilstm_weights(config: EncoderConfig) -> int:
-    """Return the number of parameters in the matrices of the BiLSTM: four gates, two directions, two layers."""
-    if not isinstance(config, AblationConfig):
-        return 0
-    num_states = num_combined_layers(config) if config.state_combination == "concat" else 1
-    size, input_size = config.bilstm_size, config.hidden_size * num_stacks(config) * num_states
-    return 2 * 4 * size * ((input_size + size) + (2 * size + size))
+    if config.model_type not in ("bert", MODEL_TYPE):
+        raise ValueError(f"ablations change a `bert`, not a `{config.model_type}`; give another checkpoint")
+    changed = AblationConfig(**asdict(config) | {"model_type": MODEL_TYPE} | dict(changes))
+    if changed.direction != "both" or changed.combines_states:
+        return changed
+    shared = {field.name: getattr(changed, field.name) for field in fields(EncoderConfig)}
+    return EncoderConfig(**shared | {"model_type": "bert"})
 
 
 class AblationEncoder(Encoder):
@@ -160,6 +123,7 @@ class AblationEncoder(Encoder):
 
     config: AblationConfig
     unpackable = "the layers of this network are combined or run in one direction"
+    new_parts = ("bert.states.",)
 
     def __init__(self, config: AblationConfig, *, with_pooler: bool) -> None:
         super().__init__(config, with_pooler=False)
@@ -237,6 +201,14 @@ def directed_mask(attention_mask_BL: Tensor | None, direction: Direction, input_
     return (allowed_LL & tokens_B11L) | itself_LL
 
 
+class BiLstm(nn.LSTM):
+    """LSTM that keeps PyTorch's initial weights: BERT's are not made for gates."""
+
+    def draw_weights(self) -> None:
+        """Draw the initial weights."""
+        self.reset_parameters()
+
+
 class StateCombiner(nn.Module):
     """Combines hidden states, and runs a BiLSTM over the result if there is one.
 
@@ -253,7 +225,7 @@ class StateCombiner(nn.Module):
             self.weights = nn.Parameter(torch.zeros(num_states))
         size = size * num_states if combination == "concat" else size
         self.lstm = (
-            nn.LSTM(size, bilstm_size, num_layers=2, bidirectional=True, batch_first=True) if bilstm_size else None
+            BiLstm(size, bilstm_size, num_layers=2, bidirectional=True, batch_first=True) if bilstm_size else None
         )
 
     def forward(self, states_SBLD: Sequence[Tensor], attention_mask_BL: Tensor | None) -> Tensor:
@@ -283,3 +255,33 @@ class StateCombiner(nn.Module):
 @create_encoder.register
 def _(config: AblationConfig, *, with_pooler: bool) -> Encoder:
     return AblationEncoder(config, with_pooler=with_pooler)
+
+
+class AblationArchitecture(Architecture):
+    """Layout of checkpoints: BERT's, and the weights over hidden states under our names."""
+
+    def read_config(self, values: Mapping[str, Any]) -> EncoderConfig:
+        """Return the config that `config.json` describes."""
+        return super().read_config({**values, "state_layers": tuple(values.get("state_layers", (-1,)))})
+
+    def from_hugging_face(self, weights: Mapping[str, Tensor], num_layers: int, task: str = "") -> dict[str, Tensor]:
+        """Return the weights under our names."""
+        return super().from_hugging_face(weights, num_layers, task) | _states_of(weights)
+
+    def unknown_weight(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> str:
+        """Return the name of a weight that the network does not have; empty if there is none."""
+        known = _states_of(weights)
+        others = {name: value for name, value in weights.items() if name not in known}
+        return super().unknown_weight(others, num_layers, task)
+
+
+def _states_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.items() if name.startswith(AblationEncoder.new_parts)}
+
+
+def register() -> None:
+    """Make the family known to the stages in this process."""
+    values = {item.name: getattr(bert.ARCHITECTURE, item.name) for item in fields(Architecture)}
+    ARCHITECTURES[MODEL_TYPE] = AblationArchitecture(
+        **values | {"model_type": MODEL_TYPE, "config_type": AblationConfig}
+    )

@@ -10,31 +10,40 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from export.source import read_source
+from recipes.ablations.finetune import AblationFinetuneRecipe
+from recipes.ablations.model import MODEL_TYPE, AblationConfig, with_changes
+from recipes.ablations.pretrain import AblationPretrainRecipe, NextTokenExamples, pretrain_ablation
 from tasks.batching import predict
-from tests.toy import write_classification, write_spans
-from training.ablations.model import AblationConfig, change_config, make_config
-from training.checkpoint import create_model, load_model, read_config
+from tasks.masked_lm import MaskedLMSettings
+from tests.toy import TINY, write_classification, write_spans
+from training.baselines import masked_unigram
+from training.checkpoint import create_model, load_model, read_config, read_shape
+from training.checkpoint_writer import save_checkpoint
+from training.corpus import Corpus
 from training.data.columns import Columns
 from training.data.labelled import read_examples
+from training.data.pretraining import Masking
+from training.data.pretraining_batches import pretraining_batch
 from training.evaluate import load_for_evaluation
 from training.finetune import finetune
-from training.finetuning.recipe import FinetuneRecipe
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
 from training.model.architectures import ARCHITECTURES
 from training.model.config import EncoderConfig
-from training.model.encoder import Encoder
-from training.task_card import read_task_card
+from training.model.flops import flops_per_token
+from training.model.modernbert_encoder import ModernBertConfig
+from training.task_card import TaskCard, read_task_card
 from training.weights import read_weights
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 FAST = {"learning_rate": 1e-2, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 
 
-def shape(**fields):
-    return make_config(num_hidden_layers=3, **SIZES, **fields)
+def shape(**changes):
+    return with_changes(EncoderConfig(num_hidden_layers=3, **SIZES), changes)
 
 
 def arrays(lengths=(9, 5, 1)):
@@ -71,7 +80,9 @@ def recipe(task, checkpoint, folder, num_rows=200, **changes):
     task_fields = {"max_query_length": 8} if task == "spans" else {}
     fields = {"max_seq_length": 32, "num_epochs": 1, **task_fields, **FAST, **changes}
     run_dir = folder / "run"
-    return FinetuneRecipe(task=task, checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=run_dir, **fields)
+    return AblationFinetuneRecipe(
+        task=task, checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=run_dir, **fields
+    )
 
 
 def transformers_states(model):
@@ -139,7 +150,7 @@ def test_bilstm_reads_no_padding():
 
 def without_lstm(model):
     """Return the encoder of a model without the layers on top."""
-    plain = create_model("tagging", change_config(model.config, {"bilstm_size": 0})).eval()
+    plain = create_model("tagging", with_changes(model.config, {"bilstm_size": 0})).eval()
     plain.bert.load_state_dict(
         {name: value for name, value in model.bert.state_dict().items() if not name.startswith("states.")}
     )
@@ -171,11 +182,11 @@ def test_pooled_output_takes_both_ends_of_a_bilstm():
     ],
 )
 def test_only_networks_that_differ_are_ablations(fields, kind):
-    """`make_config` returns a plain config for a network that is a BERT."""
+    """`with_changes` returns a plain config for a network that is a BERT."""
     config = shape(**fields)
 
     assert type(config) is kind
-    assert change_config(config, {"direction": "both", "state_layers": (-1,), "bilstm_size": 0}) == shape()
+    assert with_changes(config, {"direction": "both", "state_layers": (-1,), "bilstm_size": 0}) == shape()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -246,28 +257,27 @@ def test_frozen_alone_stays_a_bert(checkpoint, tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_ablations_are_refused_by_transformers_and_export(checkpoint, tmp_path, alone):
+def test_transformers_and_the_export_refuse_ablations(checkpoint, tmp_path, alone):
     """transformers and the export refuse an ablation; fine-tuning continues from it, with or without its BiLSTM."""
     first = finetune(recipe("classification", checkpoint, tmp_path, 32, layers=(1, 2), combine="sum", bilstm=8), alone)
 
     assert {name: read_config(first)[name] for name in ("model_type", "state_layers", "state_combination")} == {
-        "model_type": "bert-ablation",
+        "model_type": MODEL_TYPE,
         "state_layers": [1, 2],
         "state_combination": "sum",
     }
-    with pytest.raises(ValueError, match="bert-ablation"):
+    with pytest.raises(ValueError, match=MODEL_TYPE):
         transformers.AutoModelForSequenceClassification.from_pretrained(first)
-    with pytest.raises(
-        ValueError, match=r"cannot export an ablation of BERT: .* fine-tune it without --layers, --combine"
-    ):
-        read_source(first)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(ARCHITECTURES, MODEL_TYPE)
+        with pytest.raises(ValueError, match=MODEL_TYPE):
+            read_source(first)
     folder = tmp_path / "next"
     folder.mkdir()
     again = recipe("classification", first, folder, 32)
     assert isinstance(load_model(finetune(again, alone), "classification").bert.states.lstm, nn.LSTM)
     plain = finetune(replace(again, run_dir=folder / "plain", layers=(-1,), bilstm=0), alone)
     assert read_config(plain)["model_type"] == "bert"
-    assert type(load_model(first, "masked-lm", new_head=True).bert) is Encoder
 
 
 @pytest.mark.parametrize(
@@ -294,7 +304,7 @@ def test_two_processes_train_the_same(checkpoint, tmp_path, alone):
     flags = ["--frozen", "--layers", "-2", "0", "--combine", "weighted", "--bilstm", "4", "--log-every", "1"]
     flags += ["--num-epochs", "2", "--dropout", "0", "--max-seq-length", "32", "--dtype", "fp32"]
     flags += ["--global-batch-size", "16", "--learning-rate", "1e-2", "--train", str(single.train[0])]
-    command = [sys.executable, "-m", "training.launch", "2", "training.finetune", "tagging", *flags]
+    command = [sys.executable, "-m", "training.launch", "2", "recipes.ablations.finetune", "tagging", *flags]
 
     finetune(single, alone)
     subprocess.run(
@@ -305,3 +315,178 @@ def test_two_processes_train_the_same(checkpoint, tmp_path, alone):
 
     assert len(losses[0]) == 4
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+DIRECTIONS = ["left-to-right", "right-to-left", "concatenated"]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_tokens_look_only_where_they_may(direction):
+    """A token's states depend only on tokens that its direction allows, and never on padding."""
+    torch.manual_seed(0)
+    model = create_model("embedding", shape(direction=direction), dropout=0.0).eval()
+    ids, mask, types = arrays()
+    changed = ids.clone()
+    changed[:, 4] = 7
+
+    with torch.no_grad():
+        one, two = (model(values, mask, types)["last_hidden_state"] for values in (ids, changed))
+        short = model(ids[1:2, :5], mask[1:2, :5], types[1:2, :5])["pooler_output"]
+        trained = model.train()(ids, mask, types)["last_hidden_state"]
+        whole = model.eval()(ids, mask, types)["pooler_output"][1:2]
+
+    before, after = (one - two).abs().amax(-1)[0, :4] == 0, (one - two).abs().amax(-1)[0, 5:] == 0
+    sees = {"left-to-right": (True, False), "right-to-left": (False, True), "concatenated": (False, False)}
+    assert (before.all(), after.all()) == sees[direction]
+    if direction == "concatenated":
+        assert ((one - two)[0, :4, :16] == 0).all()
+        assert ((one - two)[0, 5:, 16:] == 0).all()
+    torch.testing.assert_close(short, whole)
+    torch.testing.assert_close(one[mask.bool()], trained[mask.bool()])
+
+
+def test_left_to_right_equals_transformers_decoder(tmp_path):
+    """Our left-to-right network gives the states of transformers' causal mask with the same weights."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(num_hidden_layers=3, **SIZES, is_decoder=True)
+    theirs = transformers.BertModel(config).eval()
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text()) | {"is_decoder": False, "direction": "left-to-right"}
+    path.write_text(json.dumps(values | {"model_type": MODEL_TYPE}))
+    ours = load_model(tmp_path, "embedding").eval()
+    ids, mask, types = arrays()
+
+    with torch.inference_mode():
+        expected = theirs(ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+        found = ours(ids, mask, types)["last_hidden_state"]
+
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+def test_checkpoints_load_unchanged(direction, checkpoint, tmp_path):
+    """Networks that are no BERT load here unchanged, and transformers refuses them."""
+    torch.manual_seed(0)
+    model = create_model("masked-lm", with_changes(read_shape(checkpoint), {"direction": direction}))
+    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
+    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
+    back = load_model(tmp_path / "ours", "masked-lm")
+
+    assert back.config == model.config
+    assert all(torch.equal(value, back.state_dict()[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match=MODEL_TYPE):
+        transformers.AutoModel.from_pretrained(tmp_path / "ours")
+
+
+def test_only_bert_has_ablations():
+    """Other families are refused by name."""
+    with pytest.raises(ValueError, match="ablations change a `bert`, not a `modernbert`"):
+        with_changes(ModernBertConfig(num_hidden_layers=3, **SIZES), {"bilstm_size": 8})
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_language_models_predict_the_next_token(direction, corpus):
+    """A language model predicts the next token, or the previous one from the right, and no token is hidden."""
+    example = NextTokenExamples(corpus, direction, max_seq_length=48).example(0, 3)
+    ids = example.input_ids
+
+    expected = {
+        "left-to-right": [(number, ids[number + 1]) for number in range(len(ids) - 1)],
+        "right-to-left": [(number, ids[number - 1]) for number in range(1, len(ids))],
+    }
+    expected["concatenated"] = sorted(
+        [(2 * number, label) for number, label in expected["left-to-right"]]
+        + [(2 * number + 1, label) for number, label in expected["right-to-left"]]
+    )
+    found = list(zip(example.masked_positions.tolist(), example.masked_labels.tolist(), strict=True))
+
+    assert found == expected[direction]
+    assert corpus.tokenizer.mask_id not in ids
+
+
+@pytest.mark.parametrize(("direction", "states"), [("left-to-right", 1), ("concatenated", 2)])
+def test_batches_have_one_shape(direction, states, corpus):
+    """Batches of language models have one shape, and their positions count the states of all stacks."""
+    examples = NextTokenExamples(corpus, direction, max_seq_length=32, short_seq_prob=0.5)
+
+    batch = pretraining_batch([examples.example(0, index) for index in range(8)], source=examples)
+
+    labels, positions = batch.targets["mlm"], batch.inputs["masked_positions_N"]
+    assert len(labels) == len(positions) == 8 * 31 * states
+    assert 8 * 31 * (states - 1) < positions.max() < 8 * 32 * states
+
+
+@pytest.mark.parametrize("change", [{"state_layers": (1,)}, {"direction": "concatenated"}])
+def test_layers_that_run_count(change):
+    """The count of FLOPs includes layers that run and second directions, and leaves out unused layers."""
+    config = shape(**change)
+    model = create_model("embedding", config, dropout=0.0).train()
+    ids = torch.randint(50, (2, 32))
+
+    with FlopCounterMode(display=False) as counter:
+        model.bert(ids, None, torch.zeros_like(ids)).sum().backward()
+
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(config, length=32, predicted=0) * 64, rel=0.01)
+
+
+@pytest.mark.parametrize("combination", ["concat", "sum"])
+def test_bilstm_counts(combination):
+    """A BiLSTM takes six operations a token for each weight of its matrices."""
+    config = shape(state_layers=(-1, -2), state_combination=combination, bilstm_size=24)
+    model = create_model("tagging", config, dropout=0.0, num_labels=2)
+    weights = sum(weight.numel() for weight in model.bert.states.lstm.parameters() if weight.dim() == 2)
+
+    more = flops_per_token(config, length=128, predicted=0) - flops_per_token(shape(), length=128, predicted=0)
+
+    assert more == pytest.approx(6 * weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "depths"),
+    [
+        ({"direction": "concatenated"}, {"layers.0": 3, "layers.2": 1, "layers.3": 3, "layers.5": 1, "embeddings": 4}),
+        ({"state_layers": (2, 1)}, {"layers.0": 2, "layers.1": 1, "embeddings": 3}),
+    ],
+)
+def test_depth_counts_from_the_head(changes, depths):
+    """The depth of a layer counts down from the highest layer that the head reads, in each stack."""
+    model = create_model("classification", shape(**changes), num_labels=2)
+    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
+    names = {id(value): name for name, value in model.named_parameters()}
+
+    found = {names[id(value)]: group for group in optimizer.param_groups for value in group["params"]}
+    for part, depth in depths.items():
+        groups = [group for name, group in found.items() if name.startswith(f"bert.{part}.")]
+        assert {(group["scale"], group["first_step"]) for group in groups} == {(0.5**depth, 10 * depth)}
+
+
+@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
+def test_a_language_model_trains(direction, corpus_dir, tmp_path, alone):
+    """Pretraining of a language model is compared with token frequencies, and leaves no card of a masked LM."""
+    fields = {"corpus": corpus_dir, "dev_corpus": corpus_dir, "run_dir": tmp_path, "num_steps": 2, **TINY}
+    recipe = AblationPretrainRecipe(**fields | {"next_sentences": False, "direction": direction})
+
+    path = pretrain_ablation(recipe, alone)
+
+    scores = read_task_card(path).scores
+    masked = masked_unigram(*[Corpus(corpus_dir).token_counts()] * 2, Masking())
+    assert scores["dev"]["mlm_loss"] > 0
+    assert scores["unigram baseline"]["mlm_loss"] > masked["mlm_loss"]
+    assert not (path / "README.md").exists()
+    assert read_config(path)["direction"] == direction
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "replaced-tokens"}, "--objective `replaced-tokens` has no effect here"),
+        ({"whole_words": True}, "is not for direction `left-to-right`"),
+        ({"next_sentences": True}, "give --no-next-sentences"),
+    ],
+)
+def test_language_models_have_no_masks(changes, message, tmp_path):
+    """Settings of a masked LM are refused."""
+    fields = {"corpus": tmp_path, "run_dir": tmp_path, "next_sentences": False, "direction": "left-to-right"}
+    with pytest.raises(ValueError, match=message):
+        AblationPretrainRecipe(**fields | changes)

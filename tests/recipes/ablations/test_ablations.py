@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recipes.ablations.__main__ import AblationsRecipe, ablations
+from recipes.ablations.data import PreparedData, find_text
+from recipes.ablations.plot import plot_result
+from recipes.ablations.pretrain import AblationPretrainRecipe
+from recipes.ablations.results import CellScores, Result, collect, format_cell
+from recipes.ablations.runs import Runs
+from recipes.ablations.scales import SCALES
+from recipes.ablations.tables import LABELLED_DATA, make_table
 from tests.toy import WORDS, make_text
-from training.ablations.__main__ import AblationsRecipe, ablations
-from training.ablations.plot import plot_result
-from training.ablations.prepare import PreparedData, find_text
-from training.ablations.results import CellScores, Result, collect, format_cell
-from training.ablations.runs import Runs
-from training.ablations.scales import SCALES
-from training.ablations.tables import LABELLED_DATA, make_table
 from training.checkpoint import read_config
 from training.grid import run_or_look_up
-from training.pretrain import PretrainRecipe
 from training.task_card import read_task_card
 
 
@@ -72,7 +72,7 @@ def finished(data, tmp_path_factory, alone):
     recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
     with pytest.MonkeyPatch.context() as patch:
         cells = iter([run_or_look_up] * 3)
-        patch.setattr("training.ablations.runs.run_or_look_up", lambda *arguments: next(cells)(*arguments))
+        patch.setattr("recipes.ablations.runs.run_or_look_up", lambda *arguments: next(cells)(*arguments))
         with pytest.raises(StopIteration):
             ablations(recipe, alone)
     killed = (run_dir / "table-5.md").read_text(), finishing_times(run_dir)
@@ -153,8 +153,8 @@ def test_maskings_are_the_papers(tmp_path):
 def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     """A repeated command trains no finished run again."""
     recipe, results, _ = finished
-    monkeypatch.setattr("training.ablations.runs.pretrain", None)
-    monkeypatch.setattr("training.ablations.runs.run_or_look_up", None)
+    monkeypatch.setattr("recipes.ablations.runs.pretrain_ablation", None)
+    monkeypatch.setattr("recipes.ablations.runs.run_or_look_up", None)
 
     again = ablations(recipe, alone)
 
@@ -254,7 +254,7 @@ def test_every_run_of_every_scale_is_possible(scale, tmp_path):
 
     pretrained = set()
     for recipe in plan:
-        if isinstance(recipe, PretrainRecipe):
+        if isinstance(recipe, AblationPretrainRecipe):
             pretrained.add(recipe.run_dir / "checkpoint")
         else:
             assert recipe.checkpoint in pretrained
@@ -304,7 +304,7 @@ def test_cells_show_deviation_and_missing_runs():
 def test_pictures_are_in_percent(name, axis, monkeypatch):
     """Plots show percent like the tables, and bars have their numbers beside them."""
     drawn = []
-    monkeypatch.setattr("training.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("recipes.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))
     cells = [[CellScores(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
     baselines = [("commonest tag", 0.1)] * len(table.columns)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipes.ablations.scales import Scale
+from recipes.ablations.tables import LABELLED_DATA, TaskName
 from tasks.files import MADE_FROM_FILE, atomic_write, sha256
 from tasks.json_files import read_json
-from training.ablations.scales import Scale
-from training.ablations.tables import LABELLED_DATA, TaskName
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab

@@ -1,7 +1,7 @@
 """Compare BERT with parts left out or changed: tables 5, 6 and 8 and figure 5 of the paper, at small scale.
 
-    python -m training.ablations --data data/ --run-dir runs/ablations --tables 5 --scale smoke
-    python -m training.ablations --data data/ --run-dir runs/ablations --scale small
+    python -m recipes.ablations --data data/ --run-dir runs/ablations --tables 5 --scale smoke
+    python -m recipes.ablations --data data/ --run-dir runs/ablations --scale small
 
 The data folder holds text, `pretrain/*.txt`, and labelled data: glue/SST-2/{train,dev}.tsv, the same for MRPC and RTE,
 squad/{train,dev}-v1.1*.json, ner/wnut17/{train,dev}.conll; also compressed with xz or gzip. All pretraining runs see
@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipes.ablations.data import PreparedData, find_labelled, find_text, prepare
+from recipes.ablations.model import register
+from recipes.ablations.plot import plot_result
+from recipes.ablations.results import Result, collect, files, markdown, to_dict
+from recipes.ablations.runs import Runs, run_all
+from recipes.ablations.scales import SCALES, Scale, ScaleName
+from recipes.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
 from tasks.files import atomic_write
-from training.ablations.plot import plot_result
-from training.ablations.prepare import PreparedData, find_labelled, find_text, prepare
-from training.ablations.results import Result, collect, files, markdown, to_dict
-from training.ablations.runs import Runs, run_all
-from training.ablations.scales import SCALES, Scale, ScaleName
-from training.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
 from training.command import command, parse
 from training.loop.distributed import World, world
 from training.reports.grid_report import Outcome
@@ -127,7 +128,8 @@ def _prepare(recipe: AblationsRecipe) -> PreparedData:
 @command
 def main() -> None:
     """Command line."""
-    recipe = parse(AblationsRecipe, "training.ablations", __doc__)
+    recipe = parse(AblationsRecipe, "recipes.ablations", __doc__)
+    register()
     with world() as peers:
         ablations(recipe, peers)
         if peers.is_main:

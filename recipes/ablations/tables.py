@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.ablations.scales import Scale
+from recipes.ablations.scales import Scale
 from training.data.columns import Columns
 
 TaskName = Literal["SST-2", "MRPC", "RTE", "SQuAD", "NER"]

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from training.ablations.runs import Runs
-from training.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
+from recipes.ablations.runs import Runs
+from recipes.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
 from training.reports.grid_report import Outcome
 from training.reports.markdown import markdown_table
 from training.reports.plot import curve_name
