@@ -85,7 +85,7 @@ $(STUBS_READY): $(READY)
 setup: $(READY)  ## make .venv and install everything (the other targets do it when needed)
 	@echo 'Ready. Next: make serve (serves the models in models/), or make demo (trains, exports and serves a small model).'
 demo: $(READY)  ## the whole pipeline on Python's own documentation: train, export, serve, score (about 10 minutes on 2 cores)
-	$(PY) -m demo
+	$(PY) -m recipes.demo
 test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
 
@@ -106,7 +106,7 @@ distil: $(READY)  ## a small network learns from a large one: TASK=embedding|cla
 grid: $(READY)  ## as finetune, with several learning rates and seeds: a table of all, the best on dev, and what pretraining is worth
 	$(NEED_DATA)$(PY) $(LAUNCH) training.grid $(TASK) --checkpoint $(CHECKPOINT) --train $(DATA) $(if $(DEV),--dev $(DEV)) --run-dir $(RUN) $(ARGS)
 ablations: $(READY)  ## DATA=folder of text and labelled data: the paper's tables 5, 6, 8 and figure 5, in small (hours on 2 cores; ARGS='--scale full' on a GPU)
-	$(NEED_DATA)$(PY) $(LAUNCH) training.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
+	$(NEED_DATA)$(PY) $(LAUNCH) recipes.ablations $(if $(DATA),--data $(DATA)) --run-dir $(RUN) $(ARGS)
 evaluate: $(READY)  ## CHECKPOINT='folder or org/name' DATA=dev file (vectors: pairs with numbers)
 	$(NEED_DATA)$(PY) -m training.evaluate $(CHECKPOINT) --data $(DATA) $(ARGS)
 report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: the dev data); writes RUN/report.html
@@ -114,7 +114,7 @@ report: $(READY)  ## RUN=folder DATA='files to show predictions for' (default: t
 export: $(READY)  ## CHECKPOINT='folder or org/name' MODEL=models/<name>/<version> PRECISION=fp32|fp16|int8
 	$(PY) -m export $(CHECKPOINT) $(MODEL) --precision $(PRECISION) $(ARGS)
 models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini (hours on 2 cores) and the shipped models (minutes on a GPU, days on 2 cores) anew; resumes
-	$(NEED_DATA)$(PY) -m mini $(if $(DATA),--data $(DATA)) $(ARGS)
+	$(NEED_DATA)$(PY) -m recipes.mini $(if $(DATA),--data $(DATA)) $(ARGS)
 serve: $(READY)  ## MODELS=folder of models (default: models/, those of this repository), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090 HTTP_PORT=8080
 	$(if $(HUB),test -f $(HUB_MODEL)/manifest.json || $(PY) -m export $(HUB) $(HUB_MODEL) --precision $(PRECISION) $(EXPORT_ARGS))
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(if $(HTTP_PORT),--http-port $(HTTP_PORT)) $(ARGS)

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +33,8 @@ class EmbedLoad:
     seconds: float
     num_texts: int = 1
     """Texts in each call."""
+    connections: int = 1
+    """Connections, each with `num_in_flight` calls."""
     num_in_flight: int = 1
     """Calls in flight: the next one starts when one has ended."""
     calls_per_s: float | None = None
@@ -39,6 +42,8 @@ class EmbedLoad:
     pause_s: float = 0.0
     """Mean pause between the end of a call and the next call."""
     timeout_s: float | None = None
+    priority: str = ""
+    """Metadata `priority` of the calls."""
     max_words: int | None = None
     """Longer texts are cut to this."""
 
@@ -52,8 +57,6 @@ class LoadResult:
     """Texts in answered calls."""
     latencies: list[float] = field(default_factory=list)
     """Seconds of each answered call."""
-    refusals: list[float] = field(default_factory=list)
-    """Seconds of each call that the server refused, with one of `REFUSALS`."""
     codes: Counter[str] = field(default_factory=Counter)
     """Number of calls by status; TIMEOUT if the client gave up."""
 
@@ -119,8 +122,10 @@ class LoadClient(Worker):
         return self.result()
 
 
-_OPTIONS = (("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),)
-"""Calls go to all servers of a target in turns."""
+_OPTIONS = (
+    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),  # calls go to all servers of a target
+    ("grpc.use_local_subchannel_pool", 1),  # each channel has connections of its own
+)
 
 
 def _serve(connection: Connection) -> None:
@@ -129,32 +134,33 @@ def _serve(connection: Connection) -> None:
 
 
 async def _run(load: EmbedLoad) -> LoadResult:
-    async with grpc.aio.insecure_channel(load.target, options=_OPTIONS) as channel:
-        call, found = EncoderStub(channel).Embed, LoadResult()
-        requests = _requests(load)
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(load.target, options=_OPTIONS))
+            for _ in range(load.connections)
+        ]
+        calls, found, requests = [EncoderStub(channel).Embed for channel in channels], LoadResult(), _requests(load)
         try:
-            await call(next(requests))  # opens the connection
+            await calls[0](next(requests))  # opens the connection
         except grpc.aio.AioRpcError as error:
             raise ValueError(f"the server does not embed: {error.details()}") from None
-        started = time.perf_counter()
-        end = started + load.seconds
+        end = time.perf_counter() + load.seconds
 
-        async def one() -> None:
+        async def one(call: Callable[..., Awaitable[object]]) -> None:
             await _call(call, next(requests), load, found, end)
 
-        await (_at_a_rate(one, load.calls_per_s, end) if load.calls_per_s else _one_by_one(one, load, end))
+        async def repeat(call: Callable[..., Awaitable[object]]) -> None:
+            while time.perf_counter() < end:
+                await one(call)
+                if load.pause_s:
+                    await asyncio.sleep(load.pause_s * random.random() * 2)
+
+        if load.calls_per_s:
+            await _at_a_rate(lambda: one(calls[0]), load.calls_per_s, end)
+        else:
+            await asyncio.gather(*(repeat(call) for call in calls for _ in range(load.num_in_flight)))
         found.seconds = load.seconds
         return found
-
-
-async def _one_by_one(one: Callable[[], Awaitable[None]], load: EmbedLoad, end: float) -> None:
-    async def repeat() -> None:
-        while time.perf_counter() < end:
-            await one()
-            if load.pause_s:
-                await asyncio.sleep(load.pause_s * random.random() * 2)
-
-    await asyncio.gather(*(repeat() for _ in range(load.num_in_flight)))
 
 
 async def _at_a_rate(one: Callable[[], Awaitable[None]], calls_per_s: float, end: float) -> None:
@@ -173,7 +179,7 @@ async def _call(
 ) -> None:
     started = time.perf_counter()
     try:
-        await call(request, timeout=load.timeout_s)
+        await call(request, timeout=load.timeout_s, metadata=(("priority", load.priority),) if load.priority else None)
         code = "OK"
     except grpc.aio.AioRpcError as error:
         code = error.code().name
@@ -186,8 +192,6 @@ async def _call(
     if code == "OK":
         found.num_texts += len(request.texts)
         found.latencies.append(ended - started)
-    elif code in REFUSALS:
-        found.refusals.append(ended - started)
 
 
 def _requests(load: EmbedLoad) -> Iterator[pb.EmbedRequest]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from serving.core.session import Session
-from tasks.base import AnyTask
 from tasks.batching import predict
 from tasks.machine import available_cpus
 from tasks.model_directory import read_model_directory
@@ -26,15 +25,13 @@ class Engine:
 
     Args:
         path: directory of the model.
-        task_for: returns the task to do, given that of the model.
     """
 
-    def __init__(self, path: Path, task_for: Callable[[AnyTask], AnyTask] = lambda task: task) -> None:
+    def __init__(self, path: Path) -> None:
         directory, cores = read_model_directory(path), available_cpus()
-        own, execution = directory.load_task(), directory.manifest.execution
+        self._task, execution = directory.load_task(), directory.manifest.execution
         self._execution = replace(execution, num_threads=min(execution.num_threads, cores))
-        self._session = Session(directory, own.output_names, self._execution)
-        self._task = task_for(own)
+        self._session = Session(directory, self._task.output_names, self._execution)
         self._num_batches = cores // self._execution.num_threads
 
     def predict(self, examples: Sequence[Any]) -> list[Any]:

@@ -1,16 +1,21 @@
-"""Text, tokenizer and checkpoint of random words: benchmarks that need no files and no network."""
+"""Networks with random weights, text, tokenizers and checkpoints: benchmarks that need no files and no network."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from benchmarks.int8_graphs import random_network
 from export.evaluation_set import ExportData
 from export.pipeline import ExportConfig, export_checkpoint
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
+from training.checkpoint import create_model
 from training.checkpoint_writer import save_checkpoint
+from training.model.architectures import ARCHITECTURES
+from training.model.heads import BertModel
 from training.task_card import TaskCard
 
 TINY, TINY_VOCAB_SIZE = (2, 32, 2), 1000
@@ -19,6 +24,42 @@ NUM_SPECIAL = 5
 """Special tokens of `random_network`; its other tokens are `w0`, `w1`, ..."""
 WORDS_PER_SENTENCE = (5, 40)
 SENTENCES_PER_DOCUMENT = (5, 60)
+OPTIONS = {
+    "deberta-v2": {
+        **{"relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 256, "share_att_key": True},
+        **{"norm_rel_ebd": "layer_norm", "position_biased_input": False, "max_position_embeddings": 512},
+    }
+}
+"""Keys of `config.json` in public checkpoints of a family, where transformers has other defaults."""
+
+
+def random_network(
+    shape: tuple[int, int, int], vocab_size: int = 30522, family: str = "bert", pooling: Pooling = "cls"
+) -> tuple[BertModel, Embedding]:
+    """Return a random network for embeddings and its task.
+
+    Args:
+        shape: layers, hidden size and heads.
+        family: key of `ARCHITECTURES`.
+    """
+    layers, hidden, heads = shape
+    words = [f"w{number}" for number in range(vocab_size - 5)]
+    tokenizer = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    torch.manual_seed(0)
+    architecture = ARCHITECTURES[family]
+    sizes = {
+        "vocab_size": vocab_size,
+        "pad_token_id": tokenizer.pad_id,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "max_position_embeddings": 514,
+    }
+    named = {architecture.config_keys.get(key, key): size for key, size in sizes.items()}
+    config = architecture.read_config(named | OPTIONS.get(family, {}))
+    settings = EmbeddingSettings(max_seq_length=512, pooling=pooling)
+    return create_model("embedding", config).eval(), Embedding(tokenizer, settings)
 
 
 def sentences(num_sentences: int, vocab_size: int) -> list[str]:

@@ -31,10 +31,14 @@ class ServerProcess:
     @property
     def resident_mb(self) -> float:
         """Resident memory in MiB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found
-        return int(found[1]) / 1024
+        return resident_mb(self.process.pid)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MiB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    assert found
+    return int(found[1]) / 1024
 
 
 def embedding_model(models: Path) -> Path:
@@ -47,21 +51,18 @@ def embedding_model(models: Path) -> Path:
 
 
 @contextmanager
-def running_server(
-    models: Path, flags: Sequence[str] = (), *, module: str = "serving", prefix: Sequence[str] = ()
-) -> Iterator[ServerProcess]:
+def running_server(models: Path, flags: Sequence[str] = (), *, prefix: Sequence[str] = ()) -> Iterator[ServerProcess]:
     """Run a server, and yield it when it is ready.
 
     Args:
         models: folder of models.
         flags: of the server.
-        module: to run with `python -m`; it takes the arguments of `serving`.
         prefix: command that runs the server in the same process, as `taskset` does.
 
     Raises:
         ValueError: if the server does not start.
     """
-    command = [*prefix, sys.executable, "-m", module, str(models), *LOCAL_FLAGS, *flags]
+    command = [*prefix, sys.executable, "-m", "serving", str(models), *LOCAL_FLAGS, *flags]
     started_s = time.perf_counter()
     with server_process(command) as (process, ready):
         if ready is None:

@@ -4,22 +4,23 @@
 
 The factor is 1.7 to 2.2 if malloc keeps freed memory for transformers, too. A step is masked LM and next sentence
 prediction: forward, backward, clipping and fused AdamW, in bf16 autocast. Ours and transformers' BertForPreTraining run
-in separate processes, in turns. `training.model.flops` counts the FLOPs for all. The rate of plain matmuls is that of
-large bf16 matrices in the same run.
+alternately, in separate processes. `training.model.flops` counts the FLOPs for all. The rate of plain matmuls is that
+of large bf16 matrices in the same run.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
+from benchmarks.comparison import alternate
 from benchmarks.worker import Worker
 from tasks.schema import Bounds
 from training.bounds import COUNT, check_numbers
@@ -33,10 +34,6 @@ from training.model.flops import flops_per_token, measured_peak
 from training.objectives.masked_lm import MaskedLM
 
 Step = Callable[[], None]
-Wrap = Callable[[torch.nn.Module], torch.nn.Module]
-CPU = torch.device("cpu")
-LENGTH = Bounds(least=4, most=EncoderConfig.max_position_embeddings)
-"""Tokens of a sequence that the networks can read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +45,7 @@ class TrainingStepSettings:
     num_attention_heads: int = 4
     vocab_size: int = 8192
     batch_size: Annotated[int, COUNT] = 32
-    length: Annotated[int, LENGTH] = 128
+    length: Annotated[int, Bounds(least=4, most=EncoderConfig.max_position_embeddings)] = 128
     dropout: tuple[float, ...] = (0.1, 0.0)
     rounds: Annotated[int, COUNT] = 10
     steps: Annotated[int, Bounds(least=2)] = 4
@@ -57,71 +54,62 @@ class TrainingStepSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
 
+    @property
+    def config(self) -> EncoderConfig:
+        """Shape of the network."""
+        return EncoderConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            intermediate_size=4 * self.hidden_size,
+        )
 
-def ours(
-    settings: TrainingStepSettings,
-    dropout: float,
-    *,
-    device: torch.device = CPU,
-    wrap: Wrap = lambda network: network,
-    attention_mask: torch.Tensor | None = None,
-) -> Step:
-    """Return a step of Bertline's training loop.
 
-    Args:
-        wrap: compiles the network, say.
-        attention_mask: of the batch; None for sequences without padding.
-    """
+def ours(settings: TrainingStepSettings, dropout: float) -> Step:
+    """Return a step of Bertline's training loop."""
     cpu.keep_memory()
-    model = create_model("masked-lm", config_of(settings), dropout=dropout).train().to(device)
-    network = wrap(model)
+    model = create_model("masked-lm", settings.config, dropout=dropout).train()
     optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999))
-    input_ids, token_type_ids, labels, next_labels = _batch(settings, device)
+    input_ids, token_type_ids, labels, next_labels = _batch(settings)
     positions = labels.flatten().ne(-100).nonzero().flatten()
-    mask = None if attention_mask is None else attention_mask.to(device)
-    inputs: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": mask}
+    inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "masked_positions_N": positions}
     batch = Batch(
-        inputs | {"masked_positions_N": positions},
+        {**inputs, "attention_mask": None},  # type: ignore[dict-item]  # no padding
         {"mlm": labels.flatten()[positions], "nsp": next_labels},
         {"mlm": len(positions), "nsp": len(next_labels)},
         input_ids.numel(),
     )
 
     def step() -> None:
-        with torch.autocast(device.type, torch.bfloat16):
-            losses = MaskedLM().losses(network, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = MaskedLM().losses(model, batch)
         torch.stack([value / batch.counts[name] for name, value in losses.items()]).sum().backward()
         _update(model, optimizer)
 
     return step
 
 
-def transformers(
-    settings: TrainingStepSettings,
-    dropout: float,
-    *,
-    device: torch.device = CPU,
-    wrap: Wrap = lambda network: network,
-) -> Step:
-    """Return a step of transformers' BertForPreTraining; arguments as those of `ours`."""
+def transformers(settings: TrainingStepSettings, dropout: float) -> Step:
+    """Return a step of transformers' BertForPreTraining."""
     import transformers
 
     config = transformers.BertConfig(
-        **{name: getattr(config_of(settings), name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
+        **{name: getattr(settings.config, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
         num_attention_heads=settings.num_attention_heads,
         intermediate_size=4 * settings.hidden_size,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
-    model = transformers.BertForPreTraining(config).train().to(device)
-    network = wrap(model)
+    model = transformers.BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    input_ids, token_type_ids, labels, next_labels = _batch(settings, device)
-    inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "labels": labels}
+    input_ids, token_type_ids, labels, next_labels = _batch(settings)
 
     def step() -> None:
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = network(**inputs, next_sentence_label=next_labels).loss
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(
+                input_ids=input_ids, token_type_ids=token_type_ids, labels=labels, next_sentence_label=next_labels
+            ).loss
         loss.backward()
         _update(model, optimizer)
 
@@ -140,40 +128,14 @@ def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def config_of(settings: TrainingStepSettings) -> EncoderConfig:
-    """Return the shape of the network."""
-    return EncoderConfig(
-        vocab_size=settings.vocab_size,
-        hidden_size=settings.hidden_size,
-        num_hidden_layers=settings.num_hidden_layers,
-        num_attention_heads=settings.num_attention_heads,
-        intermediate_size=4 * settings.hidden_size,
-    )
-
-
-def _batch(settings: TrainingStepSettings, device: torch.device) -> tuple[torch.Tensor, ...]:
+def _batch(settings: TrainingStepSettings) -> tuple[torch.Tensor, ...]:
     """Return random tokens, 15% of each sequence masked."""
     generator = torch.Generator().manual_seed(0)
     shape = (settings.batch_size, settings.length)
     input_ids = torch.randint(5, settings.vocab_size, shape, generator=generator)
     token_type_ids = (torch.arange(settings.length) >= settings.length // 2).long().expand(shape).contiguous()
     chosen = torch.rand(shape, generator=generator).argsort(-1) < round(0.15 * settings.length)
-    labels = input_ids.masked_fill(~chosen, -100)
-    next_labels = torch.randint(2, shape[:1], generator=generator)
-    return tuple(tensor.to(device) for tensor in (input_ids, token_type_ids, labels, next_labels))
-
-
-@contextmanager
-def worker(
-    create: Callable[[TrainingStepSettings, float], Step], settings: TrainingStepSettings, dropout: float
-) -> Iterator[Worker]:
-    """Run a process that measures a round of steps for each message."""
-    found = Worker(_serve, create, settings, dropout)
-    try:
-        found.receive()
-        yield found
-    finally:
-        found.close()
+    return input_ids, token_type_ids, input_ids.masked_fill(~chosen, -100), torch.randint(2, shape[:1])
 
 
 def _serve(
@@ -182,48 +144,50 @@ def _serve(
     settings: TrainingStepSettings,
     dropout: float,
 ) -> None:
+    """Send the median seconds of a round of steps for each message."""
     torch.manual_seed(0)
     step = create(settings, dropout)
     for _ in range(3):
         step()
-    connection.send("ready")
     while connection.recv():
         times = []
         for _ in range(settings.steps):
             start = time.perf_counter()
             step()
             times.append(time.perf_counter() - start)
-        connection.send(times[1:])
+        connection.send(statistics.median(times[1:]))
 
 
 def compare(settings: TrainingStepSettings, dropout: float) -> None:
     """Print median times, and the speed relative to transformers without and with kept memory."""
-    creators = (ours, transformers, transformers_keeping_memory)
-    times: dict[str, list[float]] = {create.__name__: [] for create in creators}
-    peaks = []
-    with (
-        worker(ours, settings, dropout) as a,
-        worker(transformers, settings, dropout) as b,
-        worker(transformers_keeping_memory, settings, dropout) as c,
-    ):
-        for _ in range(settings.rounds):
-            for name, each in zip(times, (a, b, c), strict=True):
-                each.send("go")
-                times[name] += each.receive()
-            peaks.append(measured_peak(torch.device("cpu"), torch.bfloat16))
-    peak = statistics.median(peaks)
-    per_token = flops_per_token(
-        config_of(settings), length=settings.length, predicted=round(0.15 * settings.length) / settings.length
-    )
+    with ExitStack() as stack:
+
+        def measured(create: Callable[[TrainingStepSettings, float], Step]) -> Callable[[], float]:
+            worker = Worker(_serve, create, settings, dropout)
+            stack.callback(worker.close)
+
+            def measure() -> float:
+                worker.send("go")
+                seconds: float = worker.receive()
+                return seconds
+
+            return measure
+
+        measures = {create.__name__: measured(create) for create in (ours, transformers, transformers_keeping_memory)}
+        found = alternate(
+            {**measures, "peak": lambda: measured_peak(torch.device("cpu"), torch.bfloat16)}, settings.rounds
+        )
+    peak = statistics.median(found.pop("peak"))
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+    predicted = round(0.15 * settings.length) / settings.length
+    per_token = flops_per_token(settings.config, length=settings.length, predicted=predicted)
     print(f"dropout {dropout}; bf16 matmuls: {peak / 1e9:,.0f} GFLOP/s; {per_token / 1e6:.1f} MFLOP per token")
-    bases = [statistics.median(times[name]) for name in ("transformers", "transformers_keeping_memory")]
-    for name, values in times.items():
-        median = statistics.median(values)
-        rate = settings.batch_size * settings.length / median
-        fraction = rate * per_token / peak
+    for name, seconds in medians.items():
+        rate = settings.batch_size * settings.length / seconds
+        speeds = (medians[base] / seconds for base in ("transformers", "transformers_keeping_memory"))
         print(
-            f"  {name:28} {median * 1e3:7.1f} ms {rate:9,.0f} tokens/s {rate * per_token / 1e9:6.0f} GFLOP/s "
-            f"{fraction:6.1%} of the matmuls {bases[0] / median:5.2f}x {bases[1] / median:5.2f}x"
+            f"  {name:28} {seconds * 1e3:7.1f} ms {rate:9,.0f} tokens/s {rate * per_token / 1e9:6.0f} GFLOP/s "
+            f"{rate * per_token / peak:6.1%} of the matmuls {' '.join(f'{speed:5.2f}x' for speed in speeds)}"
         )
 
 

@@ -14,10 +14,8 @@ from export.optimum_export.model import TransformersModel
 from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
 from tasks.manifest import Precision
-from training.ablations.model import AblationConfig, direction_of
 from training.checkpoint import is_known_family, load_model
 from training.checkpoint_task import KnownFamily, read_known_family
-from training.model.encoder import EncoderConfig
 from training.model.heads import BertModel
 
 ExportableModel = BertModel | TransformersModel
@@ -60,19 +58,7 @@ def read_family(directory: Path, values: Mapping[str, Any]) -> Family:
     if not is_known_family(values):
         return read_transformers_family(directory, values)
     known = read_known_family(directory, values)
-    _refuse_ablations(directory, known.shape)
     return ExportedFamily(known.architecture, known.shape, directory)
-
-
-def _refuse_ablations(directory: Path, shape: EncoderConfig) -> None:
-    """Raise for ablations of BERT, whose weights mean something else in our graphs."""
-    if direction_of(shape) != "both":
-        remedy = "pretrain it with --direction both"
-    elif isinstance(shape, AblationConfig):
-        remedy = "fine-tune it without --layers, --combine and --bilstm"
-    else:
-        return
-    raise ValueError(f"cannot export an ablation of BERT: `{directory}`; {remedy}")
 
 
 def create_network(model: ExportableModel, task: AnyTask) -> Network | ExportedNetwork:

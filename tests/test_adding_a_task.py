@@ -55,8 +55,6 @@ SPECIAL = {
     },
     "spans": {
         "clients/bertline/_models.py",  # ranks documents
-        "training/ablations/runs.py",
-        "training/ablations/tables.py",
         "training/checkpoint_task.py",  # lengths of foreign checkpoints
         "training/distillation/tasks.py",  # teachers without "no answer"
         "training/finetuning/data.py",
@@ -68,7 +66,6 @@ SPECIAL = {
         "export/interop.py",  # labels and kind for other libraries
         "export/thresholds.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
-        "training/ablations/tables.py",
         "training/checkpoint_task.py",  # Hugging Face has one class for classification and regression
         "training/distillation/tasks.py",  # thresholds
         "training/checkpoint_writer.py",  # the problem type
@@ -90,7 +87,7 @@ SPECIAL = {
         "training/reports/samples.py",
         "training/similarity.py",
     },
-    "tagging": {"training/ablations/tables.py", "training/distillation/tasks.py"},  # windows
+    "tagging": {"training/distillation/tasks.py"},  # windows
     "multiple-choice": {"serving/core/finite.py"},  # a score for each choice
     "masked-lm": {
         "export/network.py",  # reuses the word-embedding matrix

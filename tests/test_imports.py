@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-OURS = {"bertline", "tasks", "training", "export", "serving"}
+OURS = {"bertline", "tasks", "training", "export", "serving", "recipes"}
 MAY_IMPORT = {
     "bertline": set(),
     "tasks": set(),
     "training": {"tasks"},
     "export": {"training", "tasks"},
     "serving": {"tasks", "bertline"},
+    "recipes": {"bertline", "export", "tasks", "training"},
 }
 MUST_NEVER_LOAD = {
     "bertline": {"torch", "onnxruntime", "tokenizers", "transformers"},
@@ -26,6 +27,7 @@ MUST_NEVER_LOAD = {
     "training": {"onnxruntime", "grpc", "transformers"},
     "export": {"grpc"},
     "serving": {"torch", "transformers", "optimum"},
+    "recipes": set(),
 }
 ROOMS_MAY_IMPORT = {"serving.core": set(), "serving.endpoints": {"serving.core"}}
 """Rooms of `serving` that every protocol shares, with the other rooms that each may import."""
@@ -163,8 +165,7 @@ TIED_FOLDERS = {
         ("training", f"training.{name}")
         for name in ("data", "distillation", "finetuning", "loop", "model", "objectives")
     ),
-    *(("training", f"training.{name}") for name in ("ablations", "reports", "text")),
-    *(("training.ablations", f"training.{name}") for name in ("data", "finetuning", "model")),
+    *(("training", f"training.{name}") for name in ("reports", "text")),
     ("training.data", "training.objectives"),
     ("training.loop", "training.reports"),
 }

@@ -19,7 +19,6 @@ import torch
 from tasks.json_files import read_json
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
-from training.ablations.model import change_config, without_combination
 from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
 from training.model.config import EncoderConfig
@@ -30,8 +29,6 @@ from training.weights import read_weights
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"
 """Configuration of an adapter of peft, which transformers would load on top of the weights."""
-ABLATION = "bert-ablation"
-"""`model_type` of networks that differ from BERT for an ablation, so that transformers does not load them as BERT."""
 
 
 def read_config(directory: str | Path, *, any_family: bool = False) -> dict[str, Any]:
@@ -49,7 +46,7 @@ def read_config(directory: str | Path, *, any_family: bool = False) -> dict[str,
     values = read_json(path)
     if not any_family:
         architecture_of(values, path)
-    if values.get("is_decoder") and "direction" not in values:
+    if values.get("is_decoder"):
         raise ValueError(f"not an encoder: `{path}` says `is_decoder`")
     if quantization := values.get("quantization_config"):
         method = f" ({quantization.get('quant_method', 'no method')})" if isinstance(quantization, dict) else ""
@@ -89,19 +86,13 @@ def architecture_of(values: Mapping[str, Any], path: Path) -> Architecture:
     """
     if not is_known_family(values):
         raise unsupported_encoder(values, path, "`python -m export` takes some others, with Optimum")
-    return ARCHITECTURES[_model_type(values)].for_config(values)
+    return ARCHITECTURES[values.get("model_type", "bert")].for_config(values)
 
 
 def is_known_family(values: Mapping[str, Any]) -> bool:
     """Return whether this code computes networks of the family of `config.json`."""
-    name = _model_type(values)
-    return isinstance(name, str) and name in ARCHITECTURES
-
-
-def _model_type(values: Mapping[str, Any]) -> Any:
-    """Return the `model_type` of the family; for an ablation, that of the family that it changes."""
     name = values.get("model_type", "bert")
-    return values.get("ablation_of", "bert") if name == ABLATION else name
+    return isinstance(name, str) and name in ARCHITECTURES
 
 
 def unsupported_encoder(values: Mapping[str, Any], path: Path, hint: str) -> ValueError:
@@ -112,10 +103,8 @@ def unsupported_encoder(values: Mapping[str, Any], path: Path, hint: str) -> Val
         path: path of `config.json`.
         hint: what the user can do, or the reason.
     """
-    known = ", ".join(ARCHITECTURES)
-    return ValueError(
-        f"unsupported encoder: `{path}` has model_type `{_model_type(values)}` (supported: {known}); {hint}"
-    )
+    name, known = values.get("model_type", "bert"), ", ".join(ARCHITECTURES)
+    return ValueError(f"unsupported encoder: `{path}` has model_type `{name}` (supported: {known}); {hint}")
 
 
 def read_shape(directory: str | Path) -> EncoderConfig:
@@ -170,8 +159,6 @@ def create_model(
 def _without_weights(task: str, config: EncoderConfig, num_labels: int | None, dropout: float | None) -> BertModel:
     if dropout is not None:
         config = config.with_dropout(dropout)
-    if task == "masked-lm":  # predicts from the last layer, also if the checkpoint's heads read others
-        config = without_combination(config)
     with torch.device("meta"):
         network: Callable[..., BertModel] = MODELS[task]
         return network(config, num_labels or 2) if MODELS[task].has_labels else network(config)
@@ -185,7 +172,7 @@ def load_model(
     new_head: bool = False,
     without: tuple[str, ...] = (),
     dropout: float | None = None,
-    changes: Mapping[str, Any] | None = None,
+    config: EncoderConfig | None = None,
 ) -> BertModel:
     """Load the network of a task from a checkpoint.
 
@@ -196,7 +183,7 @@ def load_model(
         new_head: True to initialise a head that the checkpoint lacks, for fine-tuning, instead of raising.
         without: prefixes of names; these weights are not read from the checkpoint.
         dropout: dropout of hidden states and attention; None for the checkpoint's own.
-        changes: fields of the shape that replace the checkpoint's.
+        config: shape of the network; None for the checkpoint's.
 
     Raises:
         ValueError: names what the checkpoint lacks, or a weight that is NaN or infinite.
@@ -206,8 +193,8 @@ def load_model(
     if task == "masked-lm" and not architecture.ties_word_embeddings(values):
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
-        config = change_config(architecture.read_config(values), changes or {})
-        model = _without_weights(task, config, num_labels or len(labels_of(values)), dropout)
+        shape = config or architecture.read_config(values)
+        model = _without_weights(task, shape, num_labels or len(labels_of(values)), dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
     weights = _read_our_weights(directory, architecture, len(model.bert.layers), task)
@@ -217,7 +204,7 @@ def load_model(
         for name, shape in shapes.items()
         if name in weights and weights[name].shape == shape and not name.startswith(without)
     }
-    optional = _HEADS if new_head else _UNUSED_HEADS.get(task, ())
+    optional = (*_HEADS, *model.bert.new_parts) if new_head else _UNUSED_HEADS.get(task, ())
     for name, shape in shapes.items():
         if name not in fitting and not name.startswith(optional):
             if name in weights:
@@ -297,7 +284,7 @@ def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: M
     return f"of {num_outputs} labels, and {CONFIG_FILE} has {named or 'no id2label'}"
 
 
-_HEADS = ("bert.pooler.", "bert.states.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
+_HEADS = ("bert.pooler.", "mlm.", "nsp.", "classifier.", "qa_outputs.")
 _UNUSED_HEADS = {"embedding": ("bert.pooler.",), "masked-lm": ("bert.pooler.", "nsp.")}
 """Parts that do not change a task's outputs, so that a checkpoint may lack them."""
 

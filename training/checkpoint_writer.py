@@ -12,8 +12,7 @@ from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.files import atomic_directory
 from tasks.tokenizer import Tokenizer
-from training.ablations.model import AblationConfig
-from training.checkpoint import ABLATION, CONFIG_FILE, label_values
+from training.checkpoint import CONFIG_FILE, label_values
 from training.model.architectures import ARCHITECTURES
 from training.model.architectures.base import Architecture
 from training.model.heads import BertForSequenceRegression, BertModel, task_of
@@ -71,8 +70,6 @@ def _config_values(model: BertModel, architecture: Architecture, settings: TaskS
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     config |= {"position_embedding_type": "absolute"} if model.config.has_position_embeddings else {}
     config |= {"torch_dtype": dtype}
-    if isinstance(model.config, AblationConfig):  # transformers would compute something else, so it must not load it
-        config |= {"model_type": ABLATION, "ablation_of": architecture.model_type}
     if isinstance(model, BertForSequenceRegression):
         config["problem_type"] = "regression"
         labels = ("LABEL_0",)  # transformers takes the number of outputs from the labels

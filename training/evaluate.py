@@ -27,7 +27,6 @@ from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding
 from tasks.files import atomic_write
 from tasks.metrics import is_loss
-from training.ablations.model import direction_of
 from training.checkpoint import load_model, load_tokenizer, read_config
 from training.checkpoint_task import read_checkpoint_task
 from training.command import command, parse
@@ -77,16 +76,11 @@ def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu
     return run
 
 
-class LanguageModelError(ValueError):
-    """The checkpoint is a language model of the ablations, which predicts next tokens and fills no masks."""
-
-
 def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     """Load the task of a checkpoint and its network, ready to run.
 
     Raises:
         ValueError: if the checkpoint states no task, or its network does not fit the task.
-        LanguageModelError: if it predicts next tokens; no task does.
     """
     task = _read_task(checkpoint)
     if task.network_task == Embedding.name:
@@ -97,10 +91,6 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
         raise ValueError(
             f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
             f"`{task.settings.max_seq_length}` of its task.json"
-        )
-    if task.name == "masked-lm" and (direction := direction_of(model.config)) != "both":
-        raise LanguageModelError(
-            f"`{checkpoint}` is a language model ({direction}) and fills in no masked words; fine-tune it"
         )
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 

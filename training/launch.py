@@ -88,7 +88,7 @@ def _exists(module: str) -> bool:
 def main() -> None:
     """Command line."""
     words = sys.argv[1:]
-    module = next((number for number, word in enumerate(words) if word.startswith("training.")), 0)
+    module = next((number for number, word in enumerate(words) if word.startswith(("training.", "recipes."))), 0)
     if not module or not words[0].lstrip("-").isdigit():
         raise ValueError("usage: python -m training.launch PROCESSES [FLAGS OF TORCHRUN] MODULE [FLAGS OF THE MODULE]")
     sys.exit(launch(int(words[0]), words[1:module], words[module], words[module + 1 :]))

@@ -23,7 +23,6 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from tasks.tokenizer import Tokenizer
-from training.ablations.model import Direction, direction_of, make_config
 from training.baselines import masked_unigram
 from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
 from training.checkpoint import create_model, load_model, load_tokenizer, read_config, read_shape
@@ -126,9 +125,6 @@ class PretrainRecipe(LoopSettings):
     corrector_weight: Annotated[float, POSITIVE] = 1.0
     """replaced-tokens: weight of the corrector's loss, relative to the generator's. The corrector predicts the original
     tokens, which keeps the network a masked LM."""
-    direction: Direction = "both"
-    """Direction of attention. Other values than `both` are for ablations: language models that predict the next
-    token."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 1000
     """Steps between evaluations on dev_corpus."""
     eval_examples: Annotated[int, COUNT] = 512
@@ -137,7 +133,6 @@ class PretrainRecipe(LoopSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.masking  # raises if its fields are wrong
-        self._check_direction()
         self._check_unused()
         self._check_family()
         if self.init and self.initialization != "bert":
@@ -146,18 +141,6 @@ class PretrainRecipe(LoopSettings):
                 "one of them"
             )
         self._check_lengths()
-
-    def _check_direction(self) -> None:
-        """Raise if a language model has fields of a masked LM."""
-        if self.direction == "both":
-            return
-        if self.next_sentences:
-            raise ValueError(
-                f"direction `{self.direction}` is trained without next sentences: give --no-next-sentences"
-            )
-        if self.objective != "masked-lm":
-            raise ValueError(f"direction `{self.direction}` is for language models: leave out --objective")
-        refuse_unused(self, "whole_words", f"is for masks, and direction `{self.direction}` predicts the next token")
 
     def _check_unused(self) -> None:
         if self.objective != "replaced-tokens":
@@ -187,10 +170,8 @@ class PretrainRecipe(LoopSettings):
             raise ValueError(
                 f"family `{self.family}` is trained without next sentences: give --no-next-sentences, or --family bert"
             )
-        why = f"is not for family `{self.family}`: give --family bert"
-        refuse_unused(self, "direction", why)
         if self.objective == "replaced-tokens":
-            refuse_unused(self, "objective", why)
+            refuse_unused(self, "objective", f"is not for family `{self.family}`: give --family bert")
 
     def _check_lengths(self) -> None:
         if self.init:  # its positions count, which `_check_same_tokens` knows
@@ -227,6 +208,24 @@ class PretrainRecipe(LoopSettings):
             random_fraction=self.random_fraction,
             whole_words=self.whole_words,
         )
+
+    def shape(self, tokenizer: Tokenizer) -> EncoderConfig:
+        """Return the shape of new weights."""
+        sizes: dict[str, Any] = {
+            "vocab_size": tokenizer.vocab_size,
+            "pad_token_id": tokenizer.pad_id,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "max_position_embeddings": self.max_position_embeddings,
+        }
+        if self.family == "modernbert":
+            return ModernBertConfig(**sizes, intermediate_size=_gated_size(self.hidden_size), layer_norm_eps=1e-5)
+        return EncoderConfig(**sizes, intermediate_size=4 * self.hidden_size)
+
+    def examples(self, corpus: Corpus, **settings: Any) -> PretrainingExamples:
+        """Return the examples of a corpus; `settings` are those of `PretrainingExamples`."""
+        return PretrainingExamples(corpus, next_sentences=self.next_sentences, **settings)
 
 
 def _shape(num_layers: int, hidden_size: int, num_heads: int) -> list[str]:
@@ -292,7 +291,7 @@ def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
         run=run,
         weights=objective.weights,
         evaluation=evaluation,
-        monitor=LossMonitor(_plateau(corpus, recipe)),
+        monitor=LossMonitor(_plateau(corpus, recipe, _examples_of(phases[0]).masking)),
         label="pretrain",
     )
     if run.world.is_main:
@@ -356,8 +355,7 @@ def _describe(model: BertModel, corpus: Corpus) -> str:
 def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
     """Print statistics of the pairs of each phase, and warnings about the dev pairs."""
     for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
-        assert isinstance(phase.data, PretrainingData)
-        report_pairs(phase.data.examples, flag)
+        report_pairs(_examples_of(phase), flag)
     if dev:
         warn_about_dev_pairs(dev, recipe.eval_examples)
 
@@ -374,19 +372,8 @@ def _create_model(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
 def _pretrained_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
     assert recipe.init
     model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
-    _check_init(recipe, corpus, model.config)
-    return model
-
-
-def _check_init(recipe: PretrainRecipe, corpus: Corpus, config: EncoderConfig) -> None:
-    """Raise if vocabulary, direction or positions of the starting checkpoint do not fit the run."""
-    assert recipe.init
-    assert recipe.init
     _check_same_tokens(recipe.init, recipe, corpus)
-    if direction_of(config) != recipe.direction:
-        raise ValueError(
-            f"`{recipe.init}` has direction `{direction_of(config)}`, not `{recipe.direction}`: give --direction"
-        )
+    return model
 
 
 def _check_same_tokens(checkpoint: Path, recipe: PretrainRecipe, corpus: Corpus) -> None:
@@ -399,26 +386,11 @@ def _check_same_tokens(checkpoint: Path, recipe: PretrainRecipe, corpus: Corpus)
 
 
 def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
-    model = create_model("masked-lm", _new_config(recipe, corpus.tokenizer), dropout=recipe.dropout)
+    model = create_model("masked-lm", recipe.shape(corpus.tokenizer), dropout=recipe.dropout)
     if recipe.initialization == "local":
         assert isinstance(model, BertForPreTraining)
         initialize_local(model, corpus.token_counts())
     return model
-
-
-def _new_config(recipe: PretrainRecipe, tokenizer: Tokenizer) -> EncoderConfig:
-    """Return the network of new weights."""
-    sizes: dict[str, Any] = {
-        "vocab_size": tokenizer.vocab_size,
-        "pad_token_id": tokenizer.pad_id,
-        "hidden_size": recipe.hidden_size,
-        "num_hidden_layers": recipe.num_hidden_layers,
-        "num_attention_heads": recipe.num_attention_heads,
-        "max_position_embeddings": recipe.max_position_embeddings,
-    }
-    if recipe.family == "modernbert":
-        return ModernBertConfig(**sizes, intermediate_size=_gated_size(recipe.hidden_size), layer_norm_eps=1e-5)
-    return make_config(**sizes, intermediate_size=4 * recipe.hidden_size, direction=recipe.direction)
 
 
 def _gated_size(hidden_size: int) -> int:
@@ -444,25 +416,23 @@ def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list
 
 
 def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:
-    return PretrainingExamples(
+    return recipe.examples(
         corpus,
         max_seq_length=max_seq_length,
         masking=recipe.masking,
         short_seq_prob=recipe.short_seq_prob,
-        next_sentences=recipe.next_sentences,
-        direction=recipe.direction,
         seed=recipe.seed,
     )
 
 
+def _examples_of(phase: Phase) -> PretrainingExamples:
+    assert isinstance(phase.data, PretrainingData)
+    return phase.data.examples
+
+
 def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
     """Return the dev examples, masked as in the paper for all recipes, so that runs can be compared."""
-    return PretrainingExamples(
-        dev,
-        max_seq_length=recipe.max_seq_length,
-        next_sentences=recipe.next_sentences,
-        direction=recipe.direction,
-    )
+    return recipe.examples(dev, max_seq_length=recipe.max_seq_length)
 
 
 # Evaluation
@@ -485,7 +455,7 @@ def _evaluation(model: nn.Module, recipe: PretrainRecipe, examples: PretrainingE
 def _scores(evaluation: Evaluation, recipe: PretrainRecipe, corpus: Corpus, dev: PretrainingExamples) -> dict[str, Any]:
     """Return the scores on dev and those of the unigram baseline."""
     num_examples = min(recipe.eval_examples, dev.num_examples(0))
-    baseline = unigram_scores(corpus, dev.corpus, recipe.direction)
+    baseline = masked_unigram(corpus.token_counts(), dev.corpus.token_counts(), dev.masking)
     scores = evaluation.scores()
     if "nsp_accuracy" in scores:
         random_fraction = float(dev.nsp_labels(0)[:num_examples].mean())
@@ -497,19 +467,9 @@ UNIGRAM = "unigram baseline"
 """Name of the baseline in scores."""
 
 
-def unigram_scores(corpus: Corpus, dev: Corpus, direction: Direction) -> dict[str, float]:
-    """Return masked LM loss and accuracy on dev of `masked_unigram`, with the masks of the dev examples."""
-    return masked_unigram(corpus.token_counts(), dev.token_counts(), _visible(direction, Masking()))
-
-
-def _visible(direction: Direction, masking: Masking) -> Masking:
-    """Return the masking of the baseline. A language model does not see the token that it predicts."""
-    return masking if direction == "both" else Masking(mask_fraction=1.0, random_fraction=0.0)
-
-
-def _plateau(corpus: Corpus, recipe: PretrainRecipe) -> Plateau:
+def _plateau(corpus: Corpus, recipe: PretrainRecipe, masking: Masking) -> Plateau:
     """Return the masked LM loss of token frequencies alone, where training stays until it uses context."""
-    counts, masking = corpus.token_counts(), _visible(recipe.direction, recipe.masking)
+    counts = corpus.token_counts()
     has_local_start = recipe.initialization == "local" or recipe.init
     hint = " or raise --learning-rate"
     if not has_local_start:

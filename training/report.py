@@ -21,10 +21,12 @@ from safetensors import SafetensorError, safe_open
 from tasks.embedding import Embedding
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
+from training.baselines import masked_unigram
 from training.checkpoint import CONFIG_FILE
 from training.command import command, parse
 from training.contrastive import ContrastiveRecipe
 from training.corpus import CORPUS_FILE, Corpus
+from training.data.pretraining import Masking
 from training.data.sources import source_names
 from training.distillation.tasks import TaskDistillRecipe
 from training.distillation.vectors import VectorDistillRecipe
@@ -32,7 +34,7 @@ from training.finetuning.recipe import FinetuneRecipe
 from training.hub import cached_checkpoint
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
-from training.pretrain import UNIGRAM, PretrainRecipe, unigram_scores
+from training.pretrain import UNIGRAM, PretrainRecipe
 from training.provenance import checkpoint_name
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
@@ -233,7 +235,7 @@ def corpus_baseline(settings: Mapping[str, Any]) -> dict[str, float] | None:
     recorded = settings.get("corpus_digest"), settings.get("dev_corpus_digest")
     if (corpus.digest, dev.digest) != recorded or dev.tokenizer.vocab_size != corpus.tokenizer.vocab_size:
         return None
-    return unigram_scores(corpus, dev, settings.get("direction", "both"))
+    return masked_unigram(corpus.token_counts(), dev.token_counts(), Masking())
 
 
 @dataclass(frozen=True)

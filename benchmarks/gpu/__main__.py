@@ -1,7 +1,7 @@
-"""Measure graphs, memory, server and pretraining on a GPU, in at most 20 minutes, without network.
+"""Measure memory, server and pretraining on a GPU, in at most 20 minutes, without network.
 
     python -m benchmarks.gpu
-    python -m benchmarks.gpu graphs server --out build/gpu-graphs
+    python -m benchmarks.gpu server resume --out build/gpu-server
     python -m benchmarks.gpu --device cpu --seconds 0.2 --num-steps 20
 
 Writes `build/gpu.json` and `build/gpu.md` after each table. The ONNX Runtime for GPUs takes the place of the other one:
@@ -19,21 +19,17 @@ from functools import partial
 import onnxruntime
 import torch
 
-from benchmarks.gpu.graphs import graphs
 from benchmarks.gpu.memory import memory
 from benchmarks.gpu.pretraining import pretraining, resume
 from benchmarks.gpu.server import server
 from benchmarks.gpu.settings import GpuSettings, PartName
-from benchmarks.gpu.steps import steps
 from benchmarks.report import Table, run_parts
 from tasks.machine import available_cpus
 from training.command import command, parse
 
 PARTS: dict[PartName, Callable[[GpuSettings], Iterator[Table]]] = {
-    "graphs": graphs,
     "memory": memory,
     "server": server,
-    "steps": steps,
     "pretraining": pretraining,
     "resume": resume,
 }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import os
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.settings import GpuSettings
-from benchmarks.int8_graphs import random_network
 from benchmarks.report import Table
+from benchmarks.samples import random_network
+from benchmarks.server_process import resident_mb
 from benchmarks.worker import Worker
 from export.families import create_network
 from export.graph import build_graph
@@ -52,15 +52,15 @@ def _serve(connection: Connection, engine: str, settings: GpuSettings) -> None:
     rng, seconds = np.random.default_rng(0), 5 * settings.seconds
     samples: dict[str, tuple[float, float]] = {}
     run(_batch(rng, cap // LONGEST, LONGEST, settings))
-    samples["first"] = _gpu_mb(settings) - before, _resident_mb()
+    samples["first"] = _gpu_mb(settings) - before, resident_mb(os.getpid())
     started, count = time.monotonic(), 0
     while (passed := time.monotonic() - started) < seconds:
         length = int(rng.integers(4, LONGEST + 1))
         run(_batch(rng, int(rng.integers(1, cap // length + 1)), length, settings))
         count += 1
         if passed > WARM_UP * seconds:
-            samples.setdefault("warm", (_gpu_mb(settings) - before, _resident_mb()))
-    samples["end"] = _gpu_mb(settings) - before, _resident_mb()
+            samples.setdefault("warm", (_gpu_mb(settings) - before, resident_mb(os.getpid())))
+    samples["end"] = _gpu_mb(settings) - before, resident_mb(os.getpid())
     samples.setdefault("warm", samples["end"])
     row: dict[str, Any] = {"engine": engine, "batches": count}
     for where, column in ((0, "GPU"), (1, "host")):
@@ -90,9 +90,3 @@ def _gpu_mb(settings: GpuSettings) -> float:
         return 0.0
     free, total = torch.cuda.mem_get_info()
     return (total - free) / 2**20
-
-
-def _resident_mb() -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    assert found
-    return int(found[1]) / 1024

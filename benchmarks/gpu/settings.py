@@ -12,7 +12,7 @@ import tyro
 from benchmarks.samples import TINY, TINY_VOCAB_SIZE
 from training.bounds import COUNT, POSITIVE, check_numbers
 
-PartName = Literal["graphs", "memory", "server", "steps", "pretraining", "resume"]
+PartName = Literal["memory", "server", "pretraining", "resume"]
 SHAPES = {"MiniLM (L6 H384)": (6, 384, 12), "BERT-base (L12 H768)": (12, 768, 12)}
 BATCH_TOKENS = 32_768
 """Tokens of a batch in training."""
@@ -21,7 +21,7 @@ DRY_SHAPES = {"tiny (L2 H32)": TINY}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSettings:
-    """Measure graphs, memory, server and pretraining on a GPU."""
+    """Measure memory, server and pretraining on a GPU."""
 
     parts: Annotated[tuple[PartName, ...], tyro.conf.Positional] = get_args(PartName)
     """Parts to run, in this order."""
@@ -31,10 +31,8 @@ class GpuSettings:
     """cpu: a dry run with tiny networks, whose figures mean nothing."""
     seconds: Annotated[float, POSITIVE] = 4.0
     """Seconds of each load of the server; of random lengths, five times as long."""
-    rounds: Annotated[int, COUNT] = 7
-    """Rounds in which graphs and steps are timed in turns."""
     lengths: tuple[Literal[128, 512], ...] = (128, 512)
-    """Lengths of sequences in steps and pretraining."""
+    """Lengths of sequences in pretraining."""
     num_steps: Annotated[int, COUNT] = 100
     """Steps of each pretraining."""
 

@@ -10,8 +10,7 @@ from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
-from training.ablations.model import make_config
-from training.checkpoint import create_model, load_model
+from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
 from training.task_card import TaskCard
 
@@ -303,16 +302,3 @@ def _changed(checkpoint, tmp_path, **values):
     config = json.loads((path / "config.json").read_text()) | values
     (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
     return path
-
-
-def test_ablations_are_refused(tmp_path, tokenizer_dir):
-    """A network with left-to-right attention is refused, as the graph would compute something else."""
-    config = make_config(
-        vocab_size=80, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, direction="left-to-right"
-    )
-    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
-    model = create_model("masked-lm", config)
-    save_our_checkpoint(tmp_path / "checkpoint", model, tokenizer_from=tokenizer_dir, card=card)
-
-    with pytest.raises(ValueError, match="cannot export an ablation of BERT"):
-        read_source(tmp_path / "checkpoint")

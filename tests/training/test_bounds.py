@@ -42,7 +42,6 @@ def test_recipes_refuse_nan_and_infinity(recipe, value):
         ({"max_query_length": 0}, "--max-query-length must be at least 1: `0`"),
         ({"doc_stride": -1}, "--doc-stride must be at least 1: `-1`"),
         ({"eval_examples": 0}, "--eval-examples must be at least 1: `0`"),
-        ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),
         ({"betas": (0.9, 1.0)}, "--betas must be at least 0 and below 1: `1.0`"),
     ],
 )

@@ -92,14 +92,15 @@ def test_packing_may_change_when_a_run_resumes(corpus_dir, tmp_path, alone):
     assert len(losses(tmp_path / "run", "mlm")) == 12
 
 
-def test_a_network_that_cannot_pack_gets_a_note(corpus_dir, tmp_path, alone, num_packed, capsys):
+def test_a_network_that_cannot_pack_gets_a_note(corpus_dir, tmp_path, alone, num_packed, monkeypatch, capsys):
     """Networks whose texts cannot share a sequence say so in one line, and train on padded batches."""
-    pretrain(recipe(corpus_dir, tmp_path / "auto", direction="left-to-right"), alone)
+    monkeypatch.setattr("training.model.encoder.Encoder.unpackable", "its layers are special")
+    pretrain(recipe(corpus_dir, tmp_path / "auto"), alone)
     noted = capsys.readouterr().out
-    pretrain(recipe(corpus_dir, tmp_path / "off", direction="left-to-right", packing="off"), alone)
+    pretrain(recipe(corpus_dir, tmp_path / "off", packing="off"), alone)
 
     assert num_packed() == 0
-    note = "note: batches are padded, not packed: the layers of this network are combined or run in one direction\n"
+    note = "note: batches are padded, not packed: its layers are special\n"
     assert noted.count(note) == 1
     assert "padded" not in capsys.readouterr().out
 

@@ -258,7 +258,6 @@ def test_the_checkpoint_to_go_on_from_stays_the_same(continued, tmp_path, alone)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"direction": "left-to-right", "next_sentences": False}, "has direction `both`, not `left-to-right`"),
         ({"max_position_embeddings": 128, "max_seq_length": 96}, "has 64 positions, too few for 96 tokens"),
         ({"init": "other words"}, "the vocabulary of `.*` is not that of corpus"),
         (
@@ -313,10 +312,6 @@ def test_nan_scores_select_nothing(corpus_dir, tmp_path, alone, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"whole_words": True, "direction": "left-to-right", "next_sentences": False},
-            "--whole-words `True` has no effect here: it is for masks",
-        ),
         ({"generator_layers": 3}, "--generator-layers `3` has no effect here: it is for --objective replaced-tokens"),
         ({"long_fraction": 0.5}, "--long-fraction `0.5` has no effect here: it needs --long-seq-length"),
         (
@@ -438,12 +433,9 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
     assert scores["unigram baseline"]["discriminator_accuracy"] == pytest.approx(1 - scores["dev"]["replaced"])
 
 
-@pytest.mark.parametrize("direction", ["both", "left-to-right", "concatenated"])
-def test_batches_have_one_shape(direction, corpus):
+def test_batches_have_one_shape(corpus):
     """Batches have one shape, and their padding counts in no loss."""
-    examples = PretrainingExamples(
-        corpus, max_seq_length=32, direction=direction, next_sentences=direction == "both", short_seq_prob=0.5
-    )
+    examples = PretrainingExamples(corpus, max_seq_length=32, short_seq_prob=0.5)
     for first in range(0, 40, 8):
         chosen = [examples.example(0, index) for index in range(first, first + 8)]
         batch = pretraining_batch(chosen, source=examples)
@@ -451,9 +443,8 @@ def test_batches_have_one_shape(direction, corpus):
         assert batch.inputs["input_ids"].shape == (8, 32)
         assert len(labels) == len(batch.inputs["masked_positions_N"]) == 8 * examples.max_predictions
         states = batch.inputs["masked_positions_N"][labels != IGNORED]
-        expected = {"both": 5, "left-to-right": 31, "concatenated": 62}
-        assert examples.max_predictions == expected[direction]
-        assert states.max() < batch.inputs["input_ids"].numel() * (2 if direction == "concatenated" else 1)
+        assert examples.max_predictions == 5
+        assert states.max() < batch.inputs["input_ids"].numel()
 
     assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
@@ -493,7 +484,6 @@ def test_modern_starts_from_a_checkpoint_of_any_family(tmp_path):
         (["--num-steps", "0"], "--num-steps must be at least 1: `0`"),
         (["--masking-rate", "2"], "masking_rate must be above 0"),
         (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
-        (["--direction", "left-to-right", "--no-next-sentences", "--objective", "replaced-tokens"], "leave out --obj"),
         (["--init", "c", "--initialization", "local"], "--init gives trained ones: leave out one of them"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
         (["--max-seq-length", "65"], "--max-seq-length `65` is above --max-position-embeddings `64`"),

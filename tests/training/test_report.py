@@ -16,11 +16,9 @@ from tasks.regression import RegressionExample
 from tasks.spans import Span, SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.commands import call
-from tests.toy import TINY, make_text, write_classification, write_spans
-from training.evaluate import main as evaluate
+from tests.toy import make_text, write_classification, write_spans
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
-from training.pretrain import PretrainRecipe, pretrain
 from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table
 from training.reports.samples import corpus_passages, sample_predictions
@@ -109,23 +107,6 @@ def test_a_finetuned_run(finetuned, task, baseline, says):
     assert baseline in page.text
     assert says in page.text
     assert "The pretraining before it" in page.text
-
-
-@pytest.mark.parametrize("direction", ["left-to-right", pytest.param("concatenated", marks=pytest.mark.slow)])
-def test_a_language_model_fills_in_no_masks(direction, corpus_dir, tmp_path, alone, monkeypatch, capfd):
-    """The page of a language model says why it has no samples, and `training.evaluate` refuses the model."""
-    recipe = PretrainRecipe(
-        corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, next_sentences=False, direction=direction, **TINY
-    )
-    checkpoint = pretrain(recipe, alone)
-
-    page = Page(render(recipe.run_dir))
-
-    assert f"language model ({direction}) and fills in no masked words" in page.text
-    result = call(evaluate, [str(checkpoint), "--data", str(tmp_path)], monkeypatch, capfd)
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
-    assert "fine-tune it" in result.stderr
 
 
 def test_text_of_the_data_is_no_markup(finetuned, tmp_path):

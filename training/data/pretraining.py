@@ -4,7 +4,7 @@ The rules are those of the paper (appendix A.2) and of create_pretraining_data.p
 packed into pairs, half of the second parts come from another document, and 15% of the tokens are predicted: 80% of them
 become [MASK], 10% a random token, and 10% stay. The reference writes ten copies of the data; here each epoch draws new
 pairs and masks. No example depends on others, so training resumes immediately at any step, and sees the same global
-batches with any number of processes. Ablations predict the next token instead.
+batches with any number of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import lru_cache
 import numpy as np
 
 from tasks.sequence_template import SequenceTemplate
-from training.ablations.model import Direction
 from training.corpus import Corpus
 from training.text.pairs import (
     EXAMPLE_STREAM,
@@ -62,7 +61,7 @@ class PretrainingExample:
     token_type_ids: np.ndarray
     """Part of each token, int64 [length]."""
     masked_positions: np.ndarray
-    """Positions of predictions, ascending, int64 [masks]; `training.ablations.model` says how two stacks count them."""
+    """Positions of predictions, ascending, int64 [masks]."""
     masked_labels: np.ndarray
     """Original ids at these positions, int64 [masks]."""
     nsp_label: int
@@ -77,7 +76,6 @@ class PretrainingExamples:
         masking: rules of masking; None for the paper's.
         short_seq_prob: fraction of documents, drawn anew in each epoch, that are cut into shorter pairs.
         next_sentences: True if half of the second parts come from another document; else all follow the first.
-        direction: `both` for a masked LM; otherwise examples predict the next token (the previous one, right-to-left).
         seed: 0 or more.
     """
 
@@ -89,7 +87,6 @@ class PretrainingExamples:
         masking: Masking | None = None,
         short_seq_prob: float = 0.1,
         next_sentences: bool = True,
-        direction: Direction = "both",
         seed: int = 0,
     ) -> None:
         if next_sentences and corpus.num_documents < 2:
@@ -98,7 +95,6 @@ class PretrainingExamples:
         self.seed = seed
         self.masking = masking or Masking()
         self.next_sentences = next_sentences
-        self.direction = direction
         self.max_seq_length = max_seq_length
         self._rules = PairRules(
             max_seq_length=max_seq_length,
@@ -117,9 +113,12 @@ class PretrainingExamples:
     @property
     def max_predictions(self) -> int:
         """Largest number of predictions of an example."""
-        if self.direction == "both":
-            return max(1, round(self.max_seq_length * self.masking.rate))
-        return (self.max_seq_length - 1) * (2 if self.direction == "concatenated" else 1)
+        return max(1, round(self.max_seq_length * self.masking.rate))
+
+    @property
+    def states_per_row(self) -> int:
+        """Number of states that positions of predictions count in a row of a batch."""
+        return self.max_seq_length
 
     def num_examples(self, epoch: int) -> int:
         """Return the number of examples of an epoch; it varies a little, as pairs are drawn anew."""
@@ -144,18 +143,29 @@ class PretrainingExamples:
         tokenizer, texts = self.corpus.tokenizer, [part for part in (first[kept[0]], second[kept[1]]) if len(part)]
         template = tokenizer.pair if len(texts) == 2 else tokenizer.single
         arrays = template.assemble(*texts)
-        input_ids, positions, labels = arrays["input_ids"], *next_tokens(arrays["input_ids"], self.direction)
-        if self.direction == "both":
-            input_ids, positions, labels = mask_tokens(
-                arrays["input_ids"],
-                template.special_positions(*texts),
-                masking=self.masking,
-                mask_id=self._mask_id,
-                vocab_size=self._vocab_size,
-                continues_word=self._continues_word(parts, kept, input_ids, template),
-                rng=rng,
-            )
+        continues_word = self._continues_word(parts, kept, arrays["input_ids"], template)
+        input_ids, positions, labels = self.predictions(
+            arrays["input_ids"], template.special_positions(*texts), continues_word, rng
+        )
         return PretrainingExample(input_ids, arrays["token_type_ids"], positions, labels, int(is_random))
+
+    def predictions(
+        self,
+        input_ids: np.ndarray,
+        special_positions: np.ndarray,
+        continues_word: np.ndarray | None,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what the network reads and predicts, as `mask_tokens` does."""
+        return mask_tokens(
+            input_ids,
+            special_positions,
+            masking=self.masking,
+            mask_id=self._mask_id,
+            vocab_size=self._vocab_size,
+            continues_word=continues_word,
+            rng=rng,
+        )
 
     def _continues_word(
         self,
@@ -247,21 +257,3 @@ def _choose_words(candidates: np.ndarray, continues: np.ndarray, count: int, rng
             chosen.append(words[number])
             left -= len(words[number])
     return np.sort(np.concatenate(chosen)) if chosen else candidates[:0]
-
-
-def next_tokens(input_ids: np.ndarray, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
-    """Return the targets of a language model for ablations: positions, and the token after (or before) each.
-
-    Returns:
-        Positions, as `training.ablations.model` counts them, and labels; both empty for a masked LM.
-    """
-    indices = np.arange(len(input_ids))
-    if direction == "left-to-right":
-        return indices[:-1], input_ids[1:]
-    if direction == "right-to-left":
-        return indices[1:], input_ids[:-1]
-    if direction == "concatenated":
-        order = np.argsort(np.concatenate([indices[:-1] * 2, indices[1:] * 2 + 1]), kind="stable")
-        positions = np.concatenate([indices[:-1] * 2, indices[1:] * 2 + 1])
-        return positions[order], np.concatenate([input_ids[1:], input_ids[:-1]])[order]
-    return indices[:0], input_ids[:0]

@@ -86,8 +86,7 @@ def pretraining_batch(
     features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
     arrays = collate(features, length=source.max_seq_length)
     assert arrays["input_ids"].shape[1] == source.max_seq_length
-    states_per_row = source.max_seq_length * (2 if source.direction == "concatenated" else 1)
-    positions = np.concatenate([row * states_per_row + x.masked_positions for row, x in enumerate(examples)])
+    positions = np.concatenate([row * source.states_per_row + x.masked_positions for row, x in enumerate(examples)])
     targets_of = targets or partial(masked_lm_targets, next_sentences=source.next_sentences)
     tensors, counts = targets_of(examples)
     excess = len(examples) * source.max_predictions - len(positions)

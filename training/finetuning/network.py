@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tasks import AnyTask
-from training.ablations.model import change_config, num_combined_layers
-from training.checkpoint import create_model, labels_of, load_model, read_config, read_shape
+from training.checkpoint import create_model, labels_of, load_model, read_config
 from training.finetuning.recipe import FinetuneRecipe
-from training.model.config import EncoderConfig
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.regression import standardise_head
@@ -34,11 +31,10 @@ def create_network(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
 
 
 def _new_model(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
-    return create_model(task.name, _shape(recipe), num_labels=_num_labels(task) or 2, dropout=recipe.dropout)
+    return create_model(task.name, recipe.shape(), num_labels=_num_labels(task) or 2, dropout=recipe.dropout)
 
 
 def _pretrained_model(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
-    _shape(recipe)  # raises if the recipe's layers are impossible
     model = load_model(
         recipe.checkpoint,
         task.name,
@@ -46,7 +42,7 @@ def _pretrained_model(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
         new_head=True,
         without=() if knows_labels(recipe.checkpoint, task) else ("classifier.",),
         dropout=recipe.dropout,
-        changes=_shape_changes(recipe),
+        config=recipe.shape(),
     )
     if isinstance(model, BertForSequenceRegression) and _has_head_of(recipe.checkpoint, model):
         standardise_head(model, task.settings)
@@ -67,21 +63,3 @@ def knows_labels(checkpoint: Path, task: AnyTask) -> bool:
     """Return whether a checkpoint's classifier has the labels of the task, in the same order."""
     card, labels = read_task_card(checkpoint), getattr(task.settings, "labels", ())
     return (card is None or card.task == task.name) and (not labels or labels_of(read_config(checkpoint)) == labels)
-
-
-def _shape(recipe: FinetuneRecipe) -> EncoderConfig:
-    """Return the shape of the network.
-
-    Raises:
-        ValueError: for a layer that does not exist, or a combination of a single layer.
-    """
-    shape = change_config(read_shape(recipe.checkpoint), _shape_changes(recipe))
-    if recipe.combine and num_combined_layers(shape) == 1:
-        raise ValueError(f"--combine {recipe.combine} needs several --layers, such as -1 -2 -3 -4")
-    return shape
-
-
-def _shape_changes(recipe: FinetuneRecipe) -> dict[str, Any]:
-    """Return the fields of the shape that replace the checkpoint's."""
-    given = {"state_layers": recipe.layers, "state_combination": recipe.combine, "bilstm_size": recipe.bilstm}
-    return {name: value for name, value in given.items() if value is not None}

@@ -12,13 +12,13 @@ import tyro
 from tasks import TASKS
 from tasks.json_files import read_json
 from tasks.registry import LabelledTask
-from training.ablations.model import Combination
 from training.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.checkpoint import read_shape
 from training.data.columns import Columns
 from training.loop.recipe import RECIPE_FILE, stage_of
 from training.loop.run_directory import RunDirectory
 from training.loop.types import LoopSettings, Stage
+from training.model.config import EncoderConfig
 from training.objectives.registry import OBJECTIVES
 
 _TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
@@ -60,14 +60,6 @@ class FinetuneRecipe(LoopSettings):
     """Start from random weights, with the checkpoint's shape and vocabulary, to measure the effect of pretraining."""
     frozen: bool = False
     """Train the head only, on frozen hidden states (the feature-based approach, section 5.3 of the paper)."""
-    layers: tuple[int, ...] | None = None
-    """Layers whose hidden states the head reads: 0 for the embeddings, 1 for the first layer, -1 for the last. None for
-    those of the checkpoint; in BERT the last. A network with other values of layers, combine or bilstm than BERT's
-    cannot be exported."""
-    combine: Combination | None = None
-    """Combination of several layers: concatenated, added, or averaged with learned weights."""
-    bilstm: Annotated[int, NOT_NEGATIVE] | None = None
-    """Size of each direction of a BiLSTM of two layers below the head (the paper: 768); 0 for none."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
     """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4: a smaller network that starts from its
     weights, as DistilBERT does. With --from-scratch, only their number counts."""
@@ -100,10 +92,12 @@ class FinetuneRecipe(LoopSettings):
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is for {' and '.join(tasks)}")
-        if self.take_layers and (self.layers or self.combine):
-            raise ValueError("--take-layers makes a smaller encoder: leave out --layers and --combine")
         if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
             raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
+
+    def shape(self) -> EncoderConfig:
+        """Return the shape of the network: that of the checkpoint."""
+        return read_shape(self.checkpoint)
 
 
 RecipeT = TypeVar("RecipeT", bound=FinetuneRecipe)

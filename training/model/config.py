@@ -151,6 +151,16 @@ class EncoderConfig:
         """Size of the output for each token."""
         return self.hidden_size
 
+    @property
+    def num_layer_passes(self) -> int:
+        """Number of layers that each token passes."""
+        return self.depth
+
+    @property
+    def num_further_weights(self) -> int:
+        """Parameters in matrices between layers and head, which also train below a frozen encoder."""
+        return 0
+
     def position_flops(self, length: int) -> int:
         """Return the forward FLOPs of a token for relative positions and convolutions, in sequences of this length."""
         return 0

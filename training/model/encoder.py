@@ -3,7 +3,7 @@
 Devlin et al. 2018 (arXiv 1810.04805), section 3 and appendix A.2. Details follow modeling.py of google-research/bert,
 except that GELU is computed exactly, as in Hugging Face checkpoints. Query, key and value are one matrix product here;
 `training.model.architectures` translates configs and weight names of each family to and from Hugging Face's. Heads are
-in `training.model.heads`, variants of the encoder that only ablations use in `training.ablations.model`.
+in `training.model.heads`.
 
 Shape suffixes: B batch, L length, D hidden size, H attention heads, K head size, V vocabulary.
 """
@@ -202,6 +202,8 @@ class Encoder(nn.Module):
     """True to pack the batches of training (see `training.model.packing`); the training loop sets it."""
     unpackable = ""
     """Reason why batches cannot be packed; empty if they can."""
+    new_parts: tuple[str, ...] = ()
+    """Starts of the names of weights that fine-tuning may add to those of a checkpoint."""
 
     def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
         super().__init__()

@@ -11,7 +11,6 @@ import time
 
 import torch
 
-from training.ablations.model import num_bilstm_weights, num_stacks
 from training.model.config import EncoderConfig
 
 PEAKS = {
@@ -28,7 +27,7 @@ def flops_per_token(
 
     E are the parameters of the layers' matrices; each takes a multiplication and an addition forward, and twice that
     backward. 12 L D S are the two matrix products of attention. The next term is the masked LM head on the predicted
-    tokens. R are the parameters of a BiLSTM's matrices. A frozen encoder only runs forward: 2 E + 4 L D S. With gradual
+    tokens. R are `EncoderConfig.num_further_weights`. A frozen encoder only runs forward: 2 E + 4 L D S. With gradual
     unfreezing all layers count, also those that do not train yet. `EncoderConfig.position_flops` come on top.
 
     Args:
@@ -38,14 +37,14 @@ def flops_per_token(
         generator_layers: layers of the generator in replaced-token detection. They count like the encoder's; the masked
             LM head then counts twice, and the discriminator adds D^2.
     """
-    hidden, layers = config.hidden_size, config.depth * num_stacks(config) + generator_layers
+    hidden, layers = config.hidden_size, config.num_layer_passes + generator_layers
     feed_forward = config.num_feed_forward_matrices * hidden * config.intermediate_size
     weights = layers * (4 * hidden**2 + feed_forward)
     encoder = 2 * weights + 4 * layers * hidden * length + config.position_flops(length)
     head = hidden * config.vocab_size + config.output_size * hidden
     if generator_layers:
         encoder, head = encoder + 2 * hidden**2, 2 * head
-    return (1 if frozen else 3) * encoder + 6 * predicted * head + 6 * num_bilstm_weights(config)
+    return (1 if frozen else 3) * encoder + 6 * predicted * head + 6 * config.num_further_weights
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -47,8 +47,8 @@ class BertModel(nn.Module):
         return self
 
     def _initialize(self, module: nn.Module) -> None:
-        if isinstance(module, nn.LSTM):
-            module.reset_parameters()  # BERT's initialization is not made for gates
+        if draw := getattr(module, "draw_weights", None):  # an initialization of its own
+            draw()
             return
         std = self.config.initializer_range
         for name, parameter in module.named_parameters(recurse=False):
@@ -99,8 +99,7 @@ class BertForPreTraining(BertModel):
         """Compute logits over the vocabulary, at the masked positions only if they are given.
 
         Args:
-            masked_positions_N: flat positions, row * length + column; None for all. `training.ablations.model` says
-                how networks with two stacks of layers count them.
+            masked_positions_N: flat positions, row * length + column; None for all.
 
         Returns:
             `logits` [N, V], or [B, L, V] without positions; `nsp_logits` [B, 2], class 0 for "is next".

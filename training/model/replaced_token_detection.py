@@ -12,7 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.ablations.model import AblationConfig
 from training.model.activations import ACTIVATIONS
 from training.model.config import EncoderConfig
 from training.model.encoder import Layer, padding_mask
@@ -55,7 +54,7 @@ class BertForReplacedTokenDetection(BertForPreTraining):
     """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
 
     def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
-        if type(config) not in (EncoderConfig, AblationConfig):
+        if type(config) is not EncoderConfig:
             raise ValueError(
                 f"replaced-token detection needs BERT's layers, which `{config.model_type}` does not have; "
                 "leave out --objective, to train masked-lm"

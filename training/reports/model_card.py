@@ -78,7 +78,7 @@ def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int
         millions=num_parameters / 1e6,
         usage=usage_of(card.task, card.settings, mask),
         rows=score_rows(card.scores),
-        record=training_record(card.task, provenance, config.get("direction", "both"), card.settings),
+        record=training_record(card.task, provenance, card.settings),
     )
 
 
@@ -115,38 +115,25 @@ def read_notes(directory: Path) -> str:
         raise ValueError(f"`{path}` is not UTF-8, so its notes cannot be kept; fix or remove it") from error
 
 
-def training_record(
-    task: str, provenance: Mapping[str, Any], direction: str = "both", settings: object = None
-) -> dict[str, Any]:
+def training_record(task: str, provenance: Mapping[str, Any], settings: object = None) -> dict[str, Any]:
     """Return the facts about the training that a card shows, as far as they are recorded.
 
     Args:
         provenance: provenance of the task card.
-        direction: direction of the network's attention.
         settings: settings of the model.
     """
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
-    pretrained = _pretrained(direction, recipe.get("next_sentences", False))
+    next_sentences = " and next sentences" if task == "masked-lm" and recipe.get("next_sentences") else ""
     return {
-        "sentence": pretrained if task == "masked-lm" else usage_of(task, settings).sentence,
+        "sentence": f"{usage_of(task, settings).sentence}{next_sentences}",
         "text_pairs": provenance.get("text_pairs", False),
         "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
         "stages": _stages(provenance),
         "base": base_model(provenance),
         "distilled": "teachers" in provenance,
         "teachers": [teacher for record in chain(*_records(provenance)) for teacher in record.get("teachers", ())],
-        "direction": direction,
         "pretraining_tokens": sum(record.get("num_tokens", 0) for record in _records(provenance)[0]),
     }
-
-
-def _pretrained(direction: str, next_sentences: bool) -> str:
-    """Describe a pretrained network."""
-    if direction == "both":
-        return f"{USAGES['masked-lm'].sentence}{' and next sentences' if next_sentences else ''}"
-    if direction == "concatenated":
-        return "Two language models side by side, one from left to right and one from right to left"
-    return f"A language model from {direction.replace('-', ' ')}"
 
 
 @functools.cache

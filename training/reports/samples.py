@@ -20,7 +20,7 @@ from training.data.examples import Examples, encode_examples
 from training.data.hub import is_hub
 from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
-from training.evaluate import LanguageModelError, load_for_evaluation, predict_with_progress
+from training.evaluate import load_for_evaluation, predict_with_progress
 from training.reports.sample_views import SHOWN, show_table
 from training.similarity import cosines
 from training.task_card import read_task_card
@@ -57,10 +57,7 @@ def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path
         return Samples("", "None yet: the run is not finished and has no checkpoint.")
     if not has_weights(checkpoint):
         return Samples("", "None: the checkpoint has no weights; a grid keeps only those of its best run.")
-    try:
-        task, model = load_for_evaluation(checkpoint)
-    except LanguageModelError as error:
-        return Samples("", f"None: {error}.")
+    task, model = load_for_evaluation(checkpoint)
     examples, source = _examples(task, checkpoint, recipe, data)
     if not examples:
         return Samples("", source)

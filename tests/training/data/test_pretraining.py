@@ -325,27 +325,6 @@ def test_places_in_corpora_of_billions_of_tokens():
     assert Corpus.token_offsets(corpus, np.array([0, 1]), np.array([1, 2])).tolist() == [5, 3 * 10**9 + 9]
 
 
-@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
-def test_language_models_predict_the_next_token(direction, corpus):
-    """A language model predicts the next token, or the previous one from the right, and no token is hidden."""
-    examples = PretrainingExamples(corpus, max_seq_length=48, next_sentences=False, direction=direction)
-    example = examples.example(0, 3)
-    ids = example.input_ids
-
-    expected = {
-        "left-to-right": [(place, ids[place + 1]) for place in range(len(ids) - 1)],
-        "right-to-left": [(place, ids[place - 1]) for place in range(1, len(ids))],
-    }
-    expected["concatenated"] = sorted(
-        [(2 * place, label) for place, label in expected["left-to-right"]]
-        + [(2 * place + 1, label) for place, label in expected["right-to-left"]]
-    )
-    found = list(zip(example.masked_positions.tolist(), example.masked_labels.tolist(), strict=True))
-
-    assert found == expected[direction]
-    assert corpus.tokenizer.mask_id not in ids
-
-
 @settings(max_examples=200)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32))
 def test_truncation_takes_from_the_longer_at_either_end(num_first, num_second, max_tokens, seed):

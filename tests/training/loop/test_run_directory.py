@@ -266,7 +266,13 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
     values = recipe_fields(recipe)
     check_types(FinetuneRecipe, values, tmp_path)
 
-    for change in ({"train": "text"}, {"layers": ["a"]}, {"columns": []}, {"columns": {"text": 1}}, {"seed": None}):
+    for change in (
+        {"train": "text"},
+        {"take_layers": ["a"]},
+        {"columns": []},
+        {"columns": {"text": 1}},
+        {"seed": None},
+    ):
         with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}(\\.text)?` must be "):
             check_types(FinetuneRecipe, values | change, tmp_path)
 

@@ -20,7 +20,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.toy import TINY
 from tests.training.loop.numbered_data import NumberedData
-from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model
 from training.corpus import Corpus
 from training.loop import run_directory as run_module
@@ -323,25 +322,6 @@ def test_lower_layers_learn_slower_and_later():
     assert {name for name, value in model.named_parameters() if value.grad is not None} == {
         name for name in found if found[name]["first_step"] <= 10
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "depths"),
-    [
-        ({"direction": "concatenated"}, {"layers.0": 3, "layers.2": 1, "layers.3": 3, "layers.5": 1, "embeddings": 4}),
-        ({"state_layers": (2, 1)}, {"layers.0": 2, "layers.1": 1, "embeddings": 3}),
-    ],
-)
-def test_depth_counts_from_the_head(changes, depths):
-    """The depth of a layer counts down from the highest layer that the head reads, in each stack."""
-    model = create_model("classification", change_config(SHAPE, changes), num_labels=2)
-    optimizer = create_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), layer_decay=0.5, unfreeze_every=10)
-    names = {id(value): name for name, value in model.named_parameters()}
-
-    found = {names[id(value)]: group for group in optimizer.param_groups for value in group["params"]}
-    for part, depth in depths.items():
-        groups = [group for name, group in found.items() if name.startswith(f"bert.{part}.")]
-        assert {(group["scale"], group["first_step"]) for group in groups} == {(0.5**depth, 10 * depth)}
 
 
 def largest_changes(path, alone, **settings):

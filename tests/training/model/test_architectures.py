@@ -222,33 +222,6 @@ def test_options_that_are_not_computed_are_refused(kind, key, value, tmp_path):
     assert str(value) in str(error.value) or key in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["mpnet", "albert", "modernbert"])
-@pytest.mark.parametrize("change", [{"state_layers": (0, -1)}, {"bilstm_size": 8}, {"direction": "left-to-right"}])
-def test_combined_layers_need_plain_attention_and_own_weights(kind, change, tmp_path):
-    """The encoder of ablations has no relative bias and no shared layers, so it refuses such families."""
-    create(kind, "embedding", tmp_path)
-
-    with pytest.raises(ValueError, match=f"a `{kind}` cannot combine layers or run in one direction"):
-        load_model(tmp_path, "tagging", num_labels=3, new_head=True, changes=change)
-
-
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "xlm-roberta", "camembert", "electra"])
-def test_layers_of_other_families_combine(kind, tmp_path):
-    """The families that the refusal names give the hidden states of transformers, side by side."""
-    reference = create(kind, "embedding", tmp_path)
-    ids, mask, types = batch(kind)
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    inputs |= {} if kind == "distilbert" else {"token_type_ids": types}
-    changes = {"state_layers": (0, -1), "state_combination": "concat"}
-
-    model = load_model(tmp_path, "embedding", new_head=True, changes=changes).eval()
-    with torch.no_grad():
-        found = model(ids, mask, types)["last_hidden_state"]
-        states = reference(**inputs, output_hidden_states=True).hidden_states
-
-    assert_equal({"x": found}, {"x": torch.cat([states[0], states[-1]], dim=-1)}, mask, "embedding")
-
-
 def test_an_adapter_alone_is_no_checkpoint(tmp_path):
     """A directory of peft says to merge the adapter."""
     (tmp_path / "adapter_config.json").write_text("{}")

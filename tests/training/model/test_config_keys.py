@@ -36,7 +36,6 @@ def keys_of_fields(architecture, values):
     optional = {"embedding_size", "skips_padding_positions", "relative_attention_num_buckets", "pooler_act"}
     optional |= {"prediction_act"}
     optional |= {"shares_layers", "model_type"}  # set by the family unless it has defaults for them
-    optional |= {"direction", "state_layers", "state_combination", "bilstm_size"}  # not in files of others
     names = {item.name for item in fields(architecture.config_type)} - architecture.fixed.keys()
     return {
         architecture.key_of(name, values) for name in names if name not in optional or name in architecture.defaults

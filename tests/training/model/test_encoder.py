@@ -10,10 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig as HuggingFaceConfig
 
 from tasks import TASKS
-from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
-from training.ablations.model import change_config, make_config
-from training.checkpoint import create_model, load_model, read_shape
+from training.checkpoint import load_model
 from training.checkpoint_writer import save_checkpoint
 from training.loop.types import Batch
 from training.model.architectures import ARCHITECTURES
@@ -323,61 +321,3 @@ def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
 def test_every_task_is_compared():
     """The tests above cover every task with a network of its own."""
     assert NETWORKS.keys() == {name for name, task in TASKS.items() if not task.network} == MODELS.keys()
-
-
-@pytest.mark.parametrize("direction", ["left-to-right", "right-to-left", "concatenated"])
-def test_tokens_look_only_where_they_may(direction, inputs):
-    """A token's states depend only on tokens that its direction allows, and never on padding."""
-    torch.manual_seed(0)
-    shape = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = create_model(
-        "embedding", make_config(**shape, intermediate_size=64, direction=direction), dropout=0.0
-    ).eval()
-    changed = {**inputs, "input_ids": inputs["input_ids"].clone()}
-    changed["input_ids"][:, 4] = 7
-
-    with torch.no_grad():
-        one, two = (model(**values)["last_hidden_state"] for values in (inputs, changed))
-        short = model(**{name: value[1:2, :6] for name, value in inputs.items()})
-        whole = {name: value[1:2] for name, value in model(**inputs).items()}
-        trained = model.train()(**inputs)["last_hidden_state"]
-
-    before, after = (one - two).abs().amax(-1)[0, :4] == 0, (one - two).abs().amax(-1)[0, 5:] == 0
-    sees = {"left-to-right": (True, False), "right-to-left": (False, True), "concatenated": (False, False)}
-    assert (before.all(), after.all()) == sees[direction]
-    assert one.shape[-1] == model.config.output_size
-    if direction == "concatenated":
-        assert ((one - two)[0, :4, :32] == 0).all()
-        assert ((one - two)[0, 5:, 32:] == 0).all()
-    torch.testing.assert_close(short["pooler_output"], whole["pooler_output"])
-    torch.testing.assert_close(one[inputs["attention_mask"].bool()], trained[inputs["attention_mask"].bool()])
-
-
-def test_left_to_right_equals_transformers_decoder(inputs, tmp_path):
-    """Our left-to-right network gives the states of transformers' causal mask with the same weights."""
-    theirs = hugging_face_model("embedding", tmp_path, is_decoder=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"direction": "left-to-right"}))
-    ours = load_model(tmp_path, "embedding").eval()
-
-    with torch.inference_mode():
-        expected, found = theirs(**inputs).last_hidden_state, ours(**inputs)["last_hidden_state"]
-
-    tokens = inputs["attention_mask"].bool()
-    torch.testing.assert_close(found[tokens], expected[tokens], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("direction", ["left-to-right", "concatenated"])
-def test_transformers_refuses_ablations(direction, checkpoint, tmp_path):
-    """Networks that are no BERT load here unchanged, and transformers refuses them."""
-    torch.manual_seed(0)
-    config = change_config(read_shape(checkpoint), {"direction": direction})
-    model = create_model("masked-lm", config)
-    card = TaskCard(task="masked-lm", settings=MaskedLMSettings())
-    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
-    back = load_model(tmp_path / "ours", "masked-lm")
-
-    assert back.config == model.config
-    assert all(torch.equal(value, back.state_dict()[name]) for name, value in model.state_dict().items())
-    with pytest.raises(ValueError, match="bert-ablation"):
-        transformers.AutoModel.from_pretrained(tmp_path / "ours")

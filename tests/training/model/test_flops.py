@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from training.ablations.model import change_config, make_config
 from training.checkpoint import create_model
 from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
@@ -34,20 +33,6 @@ def test_flops_are_those_pytorch_counts(config_type):
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("change", [{"state_layers": (1,)}, {"direction": "concatenated"}])
-def test_layers_that_run_count(change):
-    """The count includes layers that run and second directions, and leaves out unused layers."""
-    sizes = {"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}
-    config = make_config(num_hidden_layers=3, **sizes, **change)
-    model = create_model("embedding", config, dropout=0.0).train()
-    ids = torch.randint(100, (2, 32))
-
-    with FlopCounterMode(display=False) as counter:
-        model.bert(ids, None, torch.zeros_like(ids)).sum().backward()
-
-    assert counter.get_total_flops() == pytest.approx(flops_per_token(config, length=32, predicted=0) * 64, rel=0.01)
-
-
 def test_frozen_encoder_runs_forward_only():
     """A frozen encoder takes a third of the operations of a trained one."""
     whole, frozen = (
@@ -55,20 +40,6 @@ def test_frozen_encoder_runs_forward_only():
     )
 
     assert whole == 3 * frozen
-
-
-@pytest.mark.parametrize(("layers", "combination"), [((-1, -2), "concat"), ((-1, -2), "sum")])
-def test_bilstm_counts(layers, combination):
-    """A BiLSTM takes six operations a token for each weight of its matrices."""
-    plain = EncoderConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
-    combined = {"state_layers": layers, "state_combination": combination, "bilstm_size": 24}
-    config = change_config(plain, combined)
-    model = create_model("tagging", config, dropout=0.0, num_labels=2)
-    weights = sum(weight.numel() for weight in model.bert.states.lstm.parameters() if weight.dim() == 2)
-
-    more = flops_per_token(config, length=128, predicted=0) - flops_per_token(plain, length=128, predicted=0)
-
-    assert more == pytest.approx(6 * weights)
 
 
 def test_paper_example():

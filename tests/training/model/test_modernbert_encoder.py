@@ -8,7 +8,6 @@ import transformers
 
 from tasks.registry import settings_from_dict
 from tests.families import batch, create
-from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model, read_shape
 from training.checkpoint_writer import save_checkpoint
 from training.model.architectures import create_config
@@ -161,12 +160,8 @@ def test_config_survives_a_manifest():
     assert create_config(json.loads(json.dumps(vars(SHAPE)))) == SHAPE
 
 
-def test_ablations_are_refused():
-    """Ablations and replaced-token detection, which this family lacks, are refused in one line."""
-    with pytest.raises(
-        ValueError, match="a `modernbert` cannot combine layers or run in one direction: leave out --layers"
-    ):
-        change_config(SHAPE, {"state_layers": (-1, -2)})
+def test_replaced_token_detection_is_refused():
+    """Replaced-token detection, which this family lacks, is refused in one line."""
     with pytest.raises(
         ValueError, match=r"replaced-token detection needs BERT's layers, .*leave out --objective, to train masked-lm"
     ):

@@ -8,7 +8,6 @@ import torch
 
 from tests.families import CONFIGS, batch, change_config_file, create
 from tests.training.model.test_architectures import change_weights
-from training.ablations.model import change_config
 from training.checkpoint import create_model, load_model, read_shape
 from training.model.architectures import ARCHITECTURES, create_config
 from training.model.nomic_encoder import NomicBertConfig
@@ -182,10 +181,8 @@ def test_frozen_encoder_has_no_gradients():
     assert trained == {"bert.pooler.weight", "bert.pooler.bias", "classifier.weight", "classifier.bias"}
 
 
-def test_ablations_are_refused():
-    """Ablations and replaced-token detection, which this family lacks, are refused in one line."""
-    with pytest.raises(ValueError, match="a `nomic_bert` cannot combine layers or run in one direction"):
-        change_config(SHAPE, {"state_layers": (-1, -2)})
+def test_replaced_token_detection_is_refused():
+    """Replaced-token detection, which this family lacks, is refused in one line."""
     with pytest.raises(ValueError, match="replaced-token detection needs BERT's layers"):
         BertForReplacedTokenDetection(SHAPE, generator_layers=1)
 

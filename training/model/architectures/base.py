@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tasks.schema import FieldError
-from training.ablations.model import AblationConfig, make_config
 from training.model.config import EncoderConfig
 
 BERT_LAYER = {
@@ -33,8 +32,6 @@ BERT_EMBEDDINGS = {
 DENSE_CLASSIFIER = {"bert.pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 """Head of classification in RoBERTa and others: the layer that is BERT's pooler belongs to the classifier."""
 _KINDS = ("weight", "bias")
-_ABLATION_PARTS = ("bert.states.",)
-"""Starts of weight names that only `training.ablations.model` has. They are the same in files."""
 _BERT_HEADS = ("nsp.", "bert.pooler.")
 """Starts of the names of heads that some families do not have."""
 _OPTIONS = {
@@ -75,7 +72,7 @@ class Architecture:
     """Start of its class names in transformers: `Roberta` of `RobertaForMaskedLM`."""
     prefix: str
     """Start of the encoder's weight names: `roberta.`."""
-    config_type: type[EncoderConfig] = AblationConfig
+    config_type: type[EncoderConfig] = EncoderConfig
     """Type of the configs of its networks."""
     config_keys: Mapping[str, str] = field(default_factory=dict)
     """Fields of `EncoderConfig` that have another key in `config.json`."""
@@ -122,8 +119,6 @@ class Architecture:
             if key in values and values[key] not in allowed:
                 raise ValueError(f"{key} {shown(values[key])} is not supported (only {', '.join(map(shown, allowed))})")
         given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
-        if isinstance(layers := given.get("state_layers"), list):
-            given["state_layers"] = tuple(layers)
         known = {
             name: value
             for name, value in given.items()
@@ -145,7 +140,7 @@ class Architecture:
         Raises:
             TypeError, ValueError: naming the field that is unknown or whose value is impossible.
         """
-        return make_config(**values) if self.config_type is AblationConfig else self.config_type(**values)
+        return self.config_type(**values)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Return the values of `config.json` that describe a network."""
@@ -187,7 +182,7 @@ class Architecture:
             task: task whose heads are read, as their names depend on it in some families.
         """
         named = {self._full_name(name): value for name, value in weights.items()}
-        renamed = {name: value for name, value in named.items() if name.startswith(_ABLATION_PARTS)}
+        renamed = dict[str, Tensor]()
         for ours, theirs in self._names(num_layers, task):
             if all(name in named for name in theirs):
                 parts = [named[name] for name in theirs]
@@ -210,7 +205,7 @@ class Architecture:
                 for name in weights
                 if (full := self._full_name(name)).startswith(self.prefix)
                 and full not in known
-                and not full.startswith((f"{self.prefix}pooler.", *_ABLATION_PARTS))
+                and not full.startswith(f"{self.prefix}pooler.")
             ),
             "",
         )
@@ -233,8 +228,7 @@ class Architecture:
     def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, with query, key and value split.
 
-        Weights of ablations keep our names. Heads that the family does not have, as that of next sentences in all but
-        BERT, are left out.
+        Heads that the family does not have, as that of next sentences in all but BERT, are left out.
         """
         num_layers = 1 + max(
             (int(name.split(".")[2]) for name in weights if name.startswith("bert.layers.")), default=-1

@@ -1,0 +1,246 @@
+"""Measure how far one server goes: models, texts of a request, connections, and several processes.
+
+    python -m benchmarks.scaling
+    python -m benchmarks.scaling models connections --models models/embed
+
+Prints the tables and writes them as `build/scaling.md` and `.json`. Nothing else should be busy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import grpc
+import tyro
+
+from benchmarks.embed_load import EmbedLoad, LoadClient
+from benchmarks.engine import Engine
+from benchmarks.nginx import running_nginx
+from benchmarks.report import Table, run_parts
+from benchmarks.samples import tiny_model
+from benchmarks.server_process import ServerProcess, running_server
+from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import EncoderStub
+from tasks.machine import available_cpus, describe_machine, summarize_machine
+from tasks.manifest import MANIFEST_FILE
+from tasks.model_directory import read_model_directory, version_directories
+from training.bounds import COUNT, POSITIVE, check_numbers
+from training.command import command, parse
+
+PartName = Literal["models", "texts", "connections", "process", "processes"]
+Counts = tuple[Annotated[int, COUNT], ...]
+QUIET = ("--log-level=error",)
+TICKS = os.sysconf("SC_CLK_TCK")
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""Begin of an HTTP/2 connection with an empty SETTINGS frame."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSettings:
+    """Measure how far one server goes."""
+
+    parts: Annotated[tuple[PartName, ...], tyro.conf.Positional] = get_args(PartName)
+    """Parts to run, in this order."""
+    models: Path = Path("models/embed")
+    """Folder of an embedding model, with its versions."""
+    out: Path = Path("build/scaling")
+    """Path of the report, without `.json` and `.md`."""
+    seconds: Annotated[float, POSITIVE] = 3.0
+    """Seconds of each load."""
+    num_models: Counts = (1, 10, 100)
+    """Models in one server."""
+    num_texts: Counts = (1, 8, 64, 512, 4096, 8192)
+    """Texts in a request."""
+    num_connections: Counts = (1, 10, 100, 500, 2000)
+    """Connections of a server, idle except one."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @property
+    def version(self) -> Path:
+        """Highest version of the embedding model."""
+        versions = version_directories(self.models)
+        if not versions or read_model_directory(versions[-1]).manifest.task != "embedding":
+            raise ValueError(
+                f"`{self.models}` is not the folder of an embedding model with its versions; give one as --models"
+            )
+        return versions[-1]
+
+
+def models(settings: ScalingSettings) -> Iterator[Table]:
+    """Yield a table: memory, start and list of models by number of models."""
+    source, rows = settings.version, []
+    for count in settings.num_models:
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(count):
+                _copy_as(source, Path(folder) / f"m{number}" / "1")
+            with running_server(Path(folder), QUIET) as server, grpc.insecure_channel(server.target) as opened:
+                seconds = _median_s(partial(EncoderStub(opened).ListModels, pb.ListModelsRequest()))
+                rows.append(
+                    {
+                        "models": count,
+                        "memory, MB": server.resident_mb,
+                        "ready, s": server.ready_s,
+                        "list, ms": 1e3 * seconds,
+                    }
+                )
+    yield Table(f"Models in one server, {source.parent.name}", rows)
+
+
+def texts(settings: ScalingSettings) -> Iterator[Table]:
+    """Yield a table: milliseconds of a request by number of texts, one request at a time."""
+    rows, unlimited = [], (("grpc.max_receive_message_length", -1),)
+    with _server(settings) as server, grpc.insecure_channel(server.target, options=unlimited) as channel:
+        stub, lines = EncoderStub(channel), _english(max(settings.num_texts))
+        for count in settings.num_texts:
+            request = pb.EmbedRequest(texts=lines[:count], truncate=True)
+            seconds = _median_s(partial(stub.Embed, request), max(3, min(20, 4096 // count)))
+            rows.append({"texts": count, "ms": 1e3 * seconds, "texts/s": count / seconds})
+    yield Table("Texts in a request", rows)
+
+
+def connections(settings: ScalingSettings) -> Iterator[Table]:
+    """Yield a table: memory of the server and latency of a query by number of connections."""
+    rows, opened = [], 1
+    with _server(settings) as server, grpc.insecure_channel(server.target) as channel, ExitStack() as stack:
+        query = partial(EncoderStub(channel).Embed, pb.EmbedRequest(texts=["a short query"]))
+        query()
+        host, _, port = server.target.rpartition(":")
+        for count in sorted(settings.num_connections):  # connections stay open
+            for _ in range(count - opened):
+                other = stack.enter_context(socket.create_connection((host, int(port))))
+                other.sendall(PREFACE)
+            opened = count
+            time.sleep(0.5)
+            seconds = _median_s(query)
+            rows.append({"connections": count, "memory, MB": server.resident_mb, "query, ms": 1e3 * seconds})
+    yield Table("Connections, idle except one", rows)
+
+
+def process(settings: ScalingSettings) -> Iterator[Table]:
+    """Yield a table: CPU time that the server's process takes for a text, without the model, and cores it can feed."""
+    with tempfile.TemporaryDirectory() as folder:
+        tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
+        core_s = available_cpus() / Engine(settings.version).examples_per_s(_english(2000), settings.seconds)
+        rows, client = [], LoadClient()
+        with running_server(tiny, QUIET) as server:
+            load = EmbedLoad(target=server.target, texts=lines, seconds=settings.seconds)
+            for count in (1, 8, 32, 128, 512):
+                before = _cpu_s(server)
+                found = client.run(replace(load, num_texts=count, num_in_flight=max(4, 64 // count)))
+                text_s = (_cpu_s(server) - before) / found.num_texts
+                rows.append(
+                    {
+                        "texts a request": count,
+                        "CPU of the server, us a text": 1e6 * text_s,
+                        "texts/s of one process": 1 / text_s,
+                        "cores that it can feed": core_s / text_s,
+                    }
+                )
+        client.close()
+    note = f"A tiny network: the process does nearly all. The last column is for {settings.models.name}."
+    yield Table("Texts a request, and where one Python process ends", rows, note)
+
+
+def processes(settings: ScalingSettings) -> Iterator[Table]:
+    """Yield a table: texts/s of one server on all cores, and of one server a core, at several addresses or one port."""
+    rows, cores = [], available_cpus()
+    set_ups = [("one server", 1, False), (f"{cores} servers, several addresses", cores, False)]
+    if shutil.which("nginx"):
+        set_ups += [("one server behind nginx", 1, True), (f"{cores} servers behind nginx, one port", cores, True)]
+    with tempfile.TemporaryDirectory() as folder:
+        tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
+        for name, count, has_proxy in set_ups:
+            with ExitStack() as stack:
+                flags = (*QUIET, f"--workers={cores // count}")
+                targets = [stack.enter_context(running_server(tiny, flags)).target for _ in range(count)]
+                target = "ipv4:" + ",".join(targets)
+                if has_proxy:
+                    target = stack.enter_context(running_nginx(Path(folder), targets))
+                client = LoadClient()
+                stack.callback(client.close)
+                load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)
+                bulk = client.run(replace(load, num_texts=32, num_in_flight=8 * count)).texts_per_s
+                rows.append({"set-up": name, "single texts/s": client.run(load).texts_per_s, "bulk texts/s": bulk})
+    yield Table("Servers with one core each, a tiny network", rows)
+
+
+@contextmanager
+def _server(settings: ScalingSettings) -> Iterator[ServerProcess]:
+    """Run a server of one model."""
+    folder = settings.version.parent.resolve()
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / folder.name).symlink_to(folder)
+        with running_server(Path(name), QUIET) as found:
+            yield found
+
+
+def _copy_as(source: Path, target: Path) -> None:
+    """Copy a version of a model as the first version of another one."""
+    shutil.copytree(source, target)
+    manifest = target / MANIFEST_FILE
+    fields = json.loads(manifest.read_text(encoding="utf-8")) | {"name": target.parent.name, "version": target.name}
+    manifest.write_text(json.dumps(fields), encoding="utf-8")
+
+
+def _english(count: int) -> list[str]:
+    """Return texts of 5 to 40 words of this project's README, as long as sentences."""
+    words = re.findall(r"[A-Za-z]+", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"))
+    source = random.Random(0)
+    return [" ".join(source.choices(words, k=source.randint(5, 40))) for _ in range(count)]
+
+
+def _median_s(call: Callable[[], object], repeats: int = 20) -> float:
+    """Return the median seconds of a call, after one that does not count."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def _cpu_s(server: ServerProcess) -> float:
+    """Return the CPU seconds that a server has taken until now."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+PARTS: dict[PartName, Callable[[ScalingSettings], Iterator[Table]]] = {
+    "models": models,
+    "texts": texts,
+    "connections": connections,
+    "process": process,
+    "processes": processes,
+}
+
+
+@command
+def main() -> None:
+    """Run the benchmark."""
+    settings = parse(ScalingSettings, "benchmarks.scaling", __doc__)
+    chosen: dict[Any, Any] = {name: partial(PARTS[name], settings) for name in settings.parts}
+    parts = run_parts(chosen, {"machine": summarize_machine(describe_machine())}, settings.out)
+    if failed := [name for name, part in parts.items() if part.error]:
+        sys.exit(f"error: failed: {', '.join(failed)}; `{settings.out}.md` has the rest")
+
+
+if __name__ == "__main__":
+    main()

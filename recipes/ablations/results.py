@@ -1,0 +1,163 @@
+"""Tables of the runs' scores, as Markdown and as JSON-compatible values."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from recipes.ablations.runs import Runs
+from recipes.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
+from training.reports.grid_report import Outcome
+from training.reports.markdown import markdown_table
+from training.reports.plot import curve_name
+
+LM_LOSS = "LM loss (nats)"
+"""Column of the pretraining loss on held-out text; the paper's table 6 has its exponential."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellScores:
+    """Scores of a row in a column."""
+
+    scores: tuple[float, ...]
+    """Score of each finished seed."""
+    num_runs: int
+    """Number of planned runs."""
+    num_failed: int
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the scores; None without scores."""
+        return statistics.fmean(self.scores) if self.scores else None
+
+    @property
+    def standard_deviation(self) -> float | None:
+        """Sample standard deviation; None for a single score."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all runs are done."""
+        return len(self.scores) + self.num_failed == self.num_runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A table with its scores."""
+
+    table: Table
+    cells: Sequence[Sequence[CellScores]]
+    """Scores by row and column of the table."""
+    lm_losses: Sequence[float | None]
+    """Pretraining loss by row."""
+    baselines: Sequence[tuple[str, float] | None]
+    """Baseline without a model, by column."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all runs are done."""
+        return all(cell.is_complete for row in self.cells for cell in row)
+
+
+def collect(table: Table, runs: Runs, outcomes: Mapping[Path, Outcome]) -> Result:
+    """Fill a table with the outcomes so far."""
+    found = [[_outcomes(runs, row, column, outcomes) for column in table.columns] for row in table.rows]
+    return Result(
+        table=table,
+        cells=[
+            [_cell(items, column, len(runs.seeds)) for items, column in zip(row, table.columns, strict=True)]
+            for row in found
+        ],
+        lm_losses=[_lm_loss(row, runs, outcomes) for row in table.rows],
+        baselines=[
+            _baseline([item for row in found for item in row[number]], table.columns[number])
+            for number in range(len(table.columns))
+        ],
+    )
+
+
+def _outcomes(runs: Runs, row: Row, column: Column, outcomes: Mapping[Path, Outcome]) -> list[Outcome]:
+    directories = [recipe.run_dir for recipe in runs.finetunings(row, column)]
+    return [outcomes[directory] for directory in directories if directory in outcomes]
+
+
+def _cell(outcomes: Sequence[Outcome], column: Column, num_runs: int) -> CellScores:
+    scores = [outcome.score(LABELLED_DATA[column.task].metric) for outcome in outcomes]
+    ended = tuple(score for score in scores if score is not None)
+    return CellScores(scores=ended, num_runs=num_runs, num_failed=len(scores) - len(ended))
+
+
+def _lm_loss(row: Row, runs: Runs, outcomes: Mapping[Path, Outcome]) -> float | None:
+    outcome = outcomes.get(runs.pretraining(row.pretraining).run_dir)
+    return None if outcome is None or row.from_scratch else outcome.score("mlm_loss")
+
+
+def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] | None:
+    for outcome in outcomes:
+        if outcome.scores:
+            name, scores = outcome.baseline()
+            return name, scores[LABELLED_DATA[column.task].metric]
+    return None
+
+
+def markdown(result: Result, heading: str) -> str:
+    """Format a table as Markdown: means in percent, with deviations if there are several seeds."""
+    table = result.table
+    has_deviations = any(cell.standard_deviation is not None for row in result.cells for cell in row)
+    over_seeds = ": mean and sample standard deviation over seeds" if has_deviations else ""
+    about = f"Scores in percent{over_seeds}. The last row is a baseline without a model."
+    metrics = [f"{column.label}, {curve_name(LABELLED_DATA[column.task].metric)}" for column in table.columns]
+    lines = [["", LM_LOSS, *metrics]]
+    for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True):
+        lines.append([row.label, "" if loss is None else f"{loss:.3f}", *map(format_cell, cells)])
+    names = " / ".join(dict.fromkeys(item[0] for item in result.baselines if item))
+    if names:
+        lines.append([names, "", *(f"{100 * item[1]:.1f}" if item else "" for item in result.baselines)])
+    return f"# {table.paper_name}: {table.title}\n\n{heading}. {about}\n\n{markdown_table(lines)}\n"
+
+
+def format_cell(cell: CellScores) -> str:
+    """Format a cell as `81.2 ± 0.4`, with the number of missing and failed runs."""
+    if cell.mean is None:
+        return "failed" if cell.num_failed else ""
+    text = f"{100 * cell.mean:.1f}"
+    if cell.standard_deviation is not None:
+        text += f" ± {100 * cell.standard_deviation:.1f}"
+    if cell.num_failed:
+        text += f" ({cell.num_failed} failed)"
+    missing = cell.num_runs - cell.num_failed - len(cell.scores)
+    return text + (f" ({missing} to come)" if missing else "")
+
+
+def to_dict(result: Result, heading: str) -> dict[str, Any]:
+    """Return a table as JSON-compatible values."""
+    table = result.table
+    return {
+        "heading": heading,
+        "name": table.name,
+        "title": table.title,
+        "baselines": {
+            column.label: dict([item]) if item else None
+            for column, item in zip(table.columns, result.baselines, strict=True)
+        },
+        "rows": [
+            {
+                "label": row.label,
+                "pretraining": {"name": row.pretraining.name, **row.pretraining.changes},
+                "lm_loss": loss,
+                "scores": {
+                    column.label: asdict(cell) | {"mean": cell.mean, "standard_deviation": cell.standard_deviation}
+                    for column, cell in zip(table.columns, cells, strict=True)
+                },
+            }
+            for row, loss, cells in zip(table.rows, result.lm_losses, result.cells, strict=True)
+        ],
+    }
+
+
+def files(table: TableName) -> tuple[str, str, str]:
+    """Return the file names of a table: values, text and plot."""
+    return f"table-{table}.json", f"table-{table}.md", f"table-{table}.png"

@@ -1,0 +1,193 @@
+"""Scores of served models on texts that are in no data set: own everyday sentences, search, and ranking.
+
+sentiment.tsv   40 negations, contrasts and everyday sentences, with their sentiment
+names.txt       60 sentences with 150 names, marked as in `[PER Marie Curie] worked in [LOC Paris].`
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertline import Client
+from recipes.mini.data import answerable, merge, squad_file
+from recipes.mini.unlabelled import Titled
+from tasks.spans import SpanExample
+from training.data.columns import Columns
+from training.data.examples import Examples
+from training.data.squad import read_spans
+from training.data.table_examples import read_classification
+
+FOLDER = Path(__file__).parent
+TOP = 10
+"""Paragraphs that a search returns."""
+NUM_RANKED = 500
+"""Questions whose paragraphs are ranked."""
+_K1, _B = 1.2, 0.75
+"""Saturation of the number of a word in a text, and weight of the text's length (BM25's usual values)."""
+
+Found = Mapping[str, Any]
+_MARK = re.compile(r"\[([A-Z]+) ([^\[\]]+)\]")
+Name = tuple[int, int, str]
+"""Start, end and type of a name; offsets are in code points."""
+
+
+def heldout_scores(name: str, client: Client, squad: Path) -> dict[str, Found]:
+    """Return the further scores of a served model by name; empty if there are none.
+
+    Args:
+        name: name of the model.
+        client: client of a server that has it.
+        squad: dev set of SQuAD v1.1.
+    """
+    further: dict[str, Callable[[], dict[str, Found]]] = {
+        "sentiment": lambda: {"everyday": sentiment_scores(client, name)},
+        "tag": lambda: {"everyday": name_scores(client, name)},
+        "answer": lambda: {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad)])))},
+        "embed": lambda: {"search": search_scores(client, name, read_spans(squad))},
+    }
+    return further[name]() if name in further else {}
+
+
+def read_sentiment() -> Examples:
+    """Read the sentences with their sentiment."""
+    return read_classification(FOLDER / "sentiment.tsv", Columns())
+
+
+def sentiment_scores(client: Client, model: str) -> dict[str, float]:
+    """Return the number of sentences whose sentiment a served model finds, and the number of all."""
+    examples = read_sentiment()
+    results = client.classify([example.text for example in examples], model=model)
+    correct = sum(result.label == example.label for result, example in zip(results, examples, strict=True))
+    return {"correct": correct, "of": len(examples)}
+
+
+def read_names() -> list[tuple[str, set[Name]]]:
+    """Read the sentences with their names."""
+    return [parse_marks(line) for line in (FOLDER / "names.txt").read_text(encoding="utf-8").splitlines()]
+
+
+def parse_marks(line: str) -> tuple[str, set[Name]]:
+    """Return the text of a line without marks, and the names that they mark."""
+    text, names, last = "", set(), 0
+    for mark in _MARK.finditer(line):
+        text += line[last : mark.start()]
+        names.add((len(text), len(text) + len(mark[2]), mark[1]))
+        text, last = text + mark[2], mark.end()
+    return text + line[last:], names
+
+
+def name_scores(client: Client, model: str) -> dict[str, float]:
+    """Return precision, recall and F1 of the names that a served model finds, with exact bounds and types."""
+    texts, known = zip(*read_names(), strict=True)
+    tagged = client.tag(list(texts), model=model)
+    return exact_scores(known, [{(item.start, item.end, item.label) for item in result.entities} for result in tagged])
+
+
+def exact_scores(known: Sequence[set[Name]], found: Sequence[set[Name]]) -> dict[str, float]:
+    """Return F1, precision and recall of names that are wholly right, over all texts."""
+    correct = sum(len(right & names) for right, names in zip(known, found, strict=True))
+    num_known, num_found = sum(map(len, known)), sum(map(len, found))
+    return {
+        "f1": 2 * correct / max(1, num_known + num_found),
+        "precision": correct / max(1, num_found),
+        "recall": correct / max(1, num_known),
+    }
+
+
+def search_scores(client: Client, model: str, examples: Sequence[SpanExample]) -> dict[str, float]:
+    """Return how often the paragraph of a question is among the `TOP` of all: by cosine, and by words (BM25)."""
+    questions, paragraphs = [example.question for example in examples], _different(examples)
+    right = np.array([paragraphs.index(example.context) for example in examples])
+    vectors = [client.embed(texts, model=model, truncate=True) for texts in (questions, paragraphs)]
+    return {
+        "recall": recall(vectors[0] @ vectors[1].T, right),
+        "bm25": recall(bm25(questions, paragraphs), right),
+        "num_questions": len(questions),
+        "num_paragraphs": len(paragraphs),
+    }
+
+
+def ranking_scores(client: Client, model: str, paragraphs: Sequence[Titled]) -> dict[str, float]:
+    """Return the mean reciprocal rank of a question's paragraph among `TOP` of its article: by answers, and by words.
+
+    The paragraphs are ranked by the best of their spans among all spans of the `TOP`; those without any come last. The
+    others do not contain the answer.
+    """
+    questions = list(ranked_questions(paragraphs))
+    found = client.answer(questions, model=model, top_k=TOP * TOP, truncate=True)
+    orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
+    ranks = [1 + (order.index(0) if 0 in order else TOP - 1) for order in orders]
+    by_words = [bm25([question], texts)[0] for question, texts in questions]
+    return {
+        "mrr": float(np.mean([1 / rank for rank in ranks])),
+        "bm25": float(np.mean([1 / (scores >= scores[0]).sum() for scores in by_words])),
+        "num_questions": len(questions),
+    }
+
+
+def ranked_questions(paragraphs: Sequence[Titled]) -> Iterator[tuple[str, list[str]]]:
+    """Yield `NUM_RANKED` questions with the paragraph that answers each, and then `TOP` - 1 others of its article."""
+    texts: dict[str, list[str]] = {}
+    for title, paragraph in paragraphs:
+        texts.setdefault(title, []).append(paragraph["context"])
+    asked = [(title, paragraph["context"], item) for title, paragraph in paragraphs for item in paragraph["qas"]]
+    rng = random.Random(0)
+    for title, context, item in rng.sample(asked, min(NUM_RANKED, len(asked))):
+        answers = [answer["text"].lower() for answer in item["answers"]]
+        others = [text for text in texts[title] if not any(answer in text.lower() for answer in answers)]
+        if others:
+            yield item["question"], [context, *rng.sample(others, min(TOP - 1, len(others)))]
+
+
+def recall(scores: np.ndarray, right: np.ndarray) -> float:
+    """Return the fraction of questions whose paragraph has one of the `TOP` highest scores; ties count against it.
+
+    Args:
+        scores: [questions, paragraphs].
+        right: number of the right paragraph of each question.
+    """
+    own = scores[np.arange(len(right)), right]
+    return float(((scores >= own[:, None]).sum(1) <= TOP).mean())
+
+
+def bm25(questions: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    """Return the scores of texts by their words, [questions, texts].
+
+    Source: Robertson and Zaragoza 2009, equation 3.15; the weight of rare words is Lucene's, which is never negative.
+    """
+    counts = [Counter(words(text)) for text in texts]
+    lengths = np.array([count.total() for count in counts], float)
+    postings: dict[str, list[tuple[int, int]]] = {}
+    for number, count in enumerate(counts):
+        for word, times in count.items():
+            postings.setdefault(word, []).append((number, times))
+    weights: dict[str, np.ndarray] = {}
+    for word, found in postings.items():
+        numbers, times = np.array(found).T
+        rarity = math.log(1 + (len(texts) - len(found) + 0.5) / (len(found) + 0.5))
+        norm = _K1 * (1 - _B + _B * lengths[numbers] / lengths.mean())
+        weights[word] = np.stack([numbers, rarity * times * (_K1 + 1) / (times + norm)])
+    scores = np.zeros((len(questions), len(texts)), np.float32)
+    for row, question in enumerate(questions):
+        for word in words(question):
+            if word in weights:
+                numbers, values = weights[word]
+                scores[row, numbers.astype(int)] += values
+    return scores
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def _different(examples: Sequence[SpanExample]) -> list[str]:
+    return list(dict.fromkeys(example.context for example in examples))

@@ -1,0 +1,86 @@
+"""Copy the served models, and the checkpoint bertline-mini, to models/.
+
+    python -m recipes.mini.publish --data DATA --out build/mini
+
+Writes `models/bertline-mini/`, the checkpoint, and `models/<name>/1/`, int8. Each model card gets the licences of its
+data. Models of the same checkpoint stay as they are, because `python -m export tune` may have made them faster.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from export.html_report import REPORT_FILE
+from recipes.mini.cards import PRETRAINED, notes
+from recipes.mini.paths import NAME, distilled
+from recipes.mini.pipeline import Arguments, Pipeline, kept_models
+from tasks.files import atomic_directory
+from tasks.model_directory import read_model_directory
+from training.command import command, parse
+from training.reports.model_card import with_notes
+from training.task_card import CARD_FILE
+from training.weights import checkpoint_digest
+
+MODELS = Path("models")
+MAX_BYTES = 60_000_000
+"""Largest size of all served models in the repository, in bytes."""
+
+
+@command
+def main() -> None:
+    """Command line."""
+    pipeline = Pipeline(parse(Arguments, "recipes.mini.publish", __doc__))
+    places = dict(shipped(pipeline))
+    size = sum(file.stat().st_size for place in _kept(places) for file in _files(place))
+    if size > MAX_BYTES:
+        raise ValueError(f"the served models have {size:,} bytes; the limit is {MAX_BYTES:,}")
+    for source, (place, about) in places.items():
+        _copy(source, place, about)
+        print(f"{source} -> {place}")
+    print(f"{size / 1e6:.1f} MB in all")
+
+
+def shipped(pipeline: Pipeline) -> Iterator[tuple[Path, tuple[Path, str]]]:
+    """Yield each model to copy: source, destination, and the name whose notes its card gets."""
+    if pipeline.pretrained.exists() and pipeline.pretrained.resolve() != (MODELS / NAME).resolve():
+        yield pipeline.pretrained, (MODELS / NAME, PRETRAINED)
+    for name in pipeline.scored():
+        place = MODELS / name / "1"
+        if distilled(name) and _origin(place) != checkpoint_digest(pipeline.checkpoint(name)):
+            yield pipeline.model(name, "int8"), (place, name)
+
+
+def _origin(place: Path) -> str | None:
+    """Return the digest of the checkpoint that a model comes from; None without a model."""
+    if not place.exists():
+        return None
+    return str(read_model_directory(place).manifest.provenance["checkpoint"]["sha256"])
+
+
+def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
+    """Return the folders of all served models after copying."""
+    new = {place for place, _ in places.values()}
+    served = [source for source, (_, about) in places.items() if about != PRETRAINED]
+    return [*served, *(MODELS / place for _, place in kept_models() if MODELS / place not in new)]
+
+
+def _files(source: Path) -> list[Path]:
+    return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != REPORT_FILE]
+
+
+def _copy(source: Path, place: Path, about: str) -> None:
+    """Copy one directory atomically."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_directory(place, replace=True) as temporary:
+        for file in _files(source):
+            copy = temporary / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
+        card = temporary / CARD_FILE
+        card.write_text(with_notes(card.read_text(encoding="utf-8"), notes(about)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Copy scores to docs/results/, and write docs/results.md and its pictures from them.
+
+    python -m recipes.mini.results --data DATA --out build/mini
+
+Tables come from docs/results/, speeds from the manifests in models/. The text, the published figures and the list of
+the data are in recipes/mini/results.md.j2. Results that have not been made under OUT stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+
+from recipes.ablations.results import files as ablation_files
+from recipes.mini import publish, tables
+from recipes.mini.commands import check_commands
+from recipes.mini.paths import NAME, distilled, task_names
+from recipes.mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Arguments, Pipeline
+from recipes.mini.tables import Record
+from tasks.files import atomic_write
+from tasks.json_files import read_json
+from training.command import command, parse
+from training.loop.run_directory import METRICS_FILE
+from training.reports.markdown import markdown_table
+from training.reports.plot import plot_runs
+from training.weights import checkpoint_digest
+
+PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
+CURVES = "pretraining.png"
+
+
+@command
+def main() -> None:
+    """Command line."""
+    pipeline = Pipeline(parse(Arguments, "recipes.mini.results", __doc__))
+    keep(pipeline)
+    runs = [FOLDER / stage.run.name for stage in pipeline.pretraining_stages()]
+    page = page_of(runs, read_records())
+    plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
+    atomic_write(PAGE, page.encode())
+    print(f"{PAGE}, {FOLDER / CURVES}")
+
+
+def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        runs: run directories of the stages of pretraining.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
+    )
+    rows = {
+        "shipped": tables.shipped_rows(records),
+        "pretraining": tables.pretraining_rows(runs),
+        "dev": tables.score_rows(records, "dev"),
+        "test": tables.score_rows(records, "test"),
+        "same": tables.same_rows(records),
+        "speed": tables.speed_rows(publish.MODELS),
+        "vectors": tables.vector_rows(records),
+        "cost": tables.cost_rows(runs, records),
+    }
+    pictures = {table: FOLDER / ABLATIONS / ablation_files(table)[-1] for table in TABLES}
+    page = environment.get_template("results.md.j2").render(
+        {name: markdown_table(found) for name, found in rows.items()},
+        student_pretraining=STUDENT_PRETRAINING,
+        commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
+        ablations=[ablation_files(table) for table, picture in pictures.items() if picture.exists()],
+    )
+    return f"{page.rstrip()}\n"
+
+
+def keep(pipeline: Pipeline) -> None:
+    """Copy the metrics of finished pretraining, scores and finished ablations to `FOLDER`."""
+    copies: dict[Path, Path] = {}
+    for stage in pipeline.pretraining_stages():
+        if not pipeline.given and (stage.run / "checkpoint").exists():
+            copies[stage.run / METRICS_FILE] = FOLDER / stage.run.name / METRICS_FILE
+    copies |= {pipeline.scores(name): FOLDER / f"{name}.json" for name in pipeline.scored()}
+    for names in map(ablation_files, TABLES):
+        if (pipeline.ablations / names[-1]).exists():  # written last
+            copies |= {pipeline.ablations / name: FOLDER / ABLATIONS / name for name in names}
+    for source, place in copies.items():
+        atomic_write(place, source.read_bytes())
+
+
+def read_records() -> Mapping[str, Record]:
+    """Read the scores in `FOLDER`, by task.
+
+    Raises:
+        ValueError: if some come from another checkpoint than the shipped one, or from other commands than today's.
+    """
+    files = {name: FOLDER / f"{name}.json" for name in task_names()}
+    records = {name: read_json(file) for name, file in files.items() if file.is_file()}
+    kept = checkpoint_digest(publish.MODELS / NAME)
+    for name, record in records.items():
+        if not distilled(name) and record["pretrained"] != kept:
+            raise ValueError(
+                f"remove `{files[name]}`, which comes from another checkpoint than `{publish.MODELS / NAME}`"
+            )
+        check_commands(files[name], name, record)
+    return records
+
+
+if __name__ == "__main__":
+    main()

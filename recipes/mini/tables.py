@@ -1,0 +1,216 @@
+"""Tables of the page of results: rows of cells, from the records of `recipes.mini.scores`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from export.html_report import describe_speed
+from recipes.mini.distilled import DISTILLED, EMBED, DistilledTask
+from recipes.mini.heldout_eval import TOP
+from recipes.mini.paths import task_names
+from recipes.mini.pipeline import kept_models, title_of
+from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
+from recipes.mini.tasks import CLOZE, TASKS, MiniTask, ScoredTask
+from tasks.machine import summarize_machine
+from tasks.model_directory import read_model_directory
+from training.loop.run_directory import METRICS_FILE, read_metrics
+from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
+
+Row = Sequence[str]
+Record = Mapping[str, Any]
+_NONE = "-"
+
+
+def score_name(task: ScoredTask) -> str:
+    """Return the name of a task's score."""
+    return {"f1_1": "F1", "f1": "F1", "matthews": "Matthews", "spearman": "Spearman"}.get(task.metric, task.metric)
+
+
+def percent(score: float) -> str:
+    """Return a score in percent, with one digit."""
+    return f"{100 * score:.1f}"
+
+
+# Shipped models
+
+
+def shipped_rows(records: Mapping[str, Record]) -> Iterator[Row]:
+    """Yield a row for each score of the shipped models: baseline, fine-tuned only, teacher, and two runtimes."""
+    yield "model, score", "baseline", "fine-tuned only", "teacher", RUNTIMES[0], RUNTIMES[-1]
+    for task in DISTILLED:
+        if task.name in records:
+            yield from _shipped_rows(task, records[task.name])
+
+
+def _shipped_rows(task: DistilledTask, record: Record) -> Iterator[Row]:
+    training = record["training"]
+    teacher = next(scores for row, scores in training.items() if row.startswith(TEACHER_ROW))
+    alone = training.get(CONTRAST_ROW)
+    if task.scored_on:
+        without, score = training["always no answer"], training["dev"]
+        rest = [percent(scores[task.metric]) if scores else _NONE for scores in (without, alone, teacher, score)]
+        yield f'{task.name}: SQuAD v2.0 dev, F1, with "no answer"', *rest, "not served"
+    for split, found in _splits(task, record).items():
+        on_dev = split == "dev" and not task.scored_on
+        yield (
+            f"{task.name}: {task.data_name} {split}, {score_name(task)}",
+            percent(found["baseline"]["scores"][task.metric]),
+            percent(alone[task.metric]) if alone and on_dev else _NONE,
+            percent(teacher[task.metric]) if on_dev else _NONE,
+            *(percent(found[runtime]["scores"][task.metric]) for runtime in (RUNTIMES[0], RUNTIMES[-1])),
+        )
+    for name, found in record["beyond"].items():
+        title, without, score = _heldout(name, found)
+        yield f"{task.name}: {title}", without, _NONE, _NONE, _NONE, score
+
+
+def _splits(task: DistilledTask, record: Record) -> Mapping[str, Record]:
+    if task.name != EMBED:
+        found: Mapping[str, Record] = record["ways"]
+        return found
+    baseline = {"scores": record["word overlap"]}
+    return {"dev": {"baseline": baseline} | {runtime: {"scores": record[runtime]} for runtime in RUNTIMES}}
+
+
+def _heldout(name: str, found: Record) -> tuple[str, str, str]:
+    """Return title, baseline and score of a result of `recipes.mini.heldout_eval`."""
+    if name == "search":
+        title = f"SQuAD v1.1 dev, paragraph among {TOP} of {found['num_paragraphs']:,}"
+        return title, f"{percent(found['bm25'])} (BM25)", percent(found["recall"])
+    if name == "ranking":
+        title = f"paragraph that answers, of {TOP} of an article, mean reciprocal rank"
+        return title, f"{percent(found['bm25'])} (BM25)", percent(found["mrr"])
+    if "correct" in found:
+        return "own everyday sentences", _NONE, f"{found['correct']} of {found['of']}"
+    return "names in own running text, F1", _NONE, percent(found["f1"])
+
+
+def speed_rows(models: Path) -> Iterator[Row]:
+    """Yield a row per shipped model, with the speed measured by the autotuner."""
+    yield "model", "precision", "MB, all files", "speed", "measured on"
+    for name, place in sorted(kept_models()):
+        if (models / place).exists():
+            manifest = read_model_directory(models / place).manifest
+            made = manifest.provenance
+            size = sum(item.stat().st_size for item in (models / place).rglob("*") if item.is_file()) / 1e6
+            machine = summarize_machine(made["machine"])
+            yield name, made["graph"]["name"], f"{size:.1f}", describe_speed(manifest), machine
+
+
+def vector_rows(records: Mapping[str, Record]) -> Iterator[Row]:
+    """Yield Spearman's correlation of cosines with STS-B's scores, in each runtime."""
+    columns = [*BEFORE, *RUNTIMES]
+    yield "", "pairs", *columns
+    if record := records.get(EMBED):
+        scores = (percent(record[column]["spearman"]) for column in columns)
+        yield "Spearman", f"{record['num_examples']:,}", *scores
+
+
+def same_rows(records: Mapping[str, Record]) -> Iterator[Row]:
+    """Yield the number of dev predictions that equal PyTorch's, or the largest difference of scores."""
+    yield "task", "examples", *RUNTIMES[1:]
+    shipped = [(f"`{task.name}`", records[task.name]) for task in DISTILLED if task.name in records]
+    for title, record in [*shipped, *((task.title, record) for task, record in _scored(records))]:
+        if found := record.get("ways", {}).get("dev"):
+            yield title, f"{found['num_examples']:,}", *(_same(found[runtime]) for runtime in RUNTIMES[1:])
+
+
+def _same(found: Record) -> str:
+    return f"{found['same']:,}" if "same" in found else f"within {found['largest_difference']:.2g}"
+
+
+# bertline-mini
+
+
+def pretraining_rows(runs: Iterable[Path]) -> Iterator[Row]:
+    """Yield a row per stage: tokens, time, speed, and the final masked LM scores on dev."""
+    yield "", "tokens", "hours", "tokens/s", "loss on dev", "accuracy"
+    for run in runs:
+        last, dev = _progress(run), next((x for x in reversed(read_metrics(run)) if "eval_mlm_loss" in x), None)
+        if dev is None:
+            raise ValueError(f"no scores on dev in `{run / METRICS_FILE}`")
+        yield (
+            run.name,
+            f"{last['num_tokens'] / 1e6:.1f}M",
+            f"{last['elapsed_s'] / 3600:.2f}",
+            f"{last['num_tokens'] / last['elapsed_s']:,.0f}",
+            f"{dev['eval_mlm_loss']:.3f}",
+            percent(dev["eval_mlm_accuracy"]),
+        )
+
+
+def _progress(run: Path) -> Record:
+    """Return the last progress in a run's metrics."""
+    if found := last_progress(run):
+        return found
+    raise ValueError(f"no progress in `{run / METRICS_FILE}`")
+
+
+def _scored(records: Mapping[str, Record]) -> Iterator[tuple[MiniTask, Record]]:
+    """Yield the tasks with scores."""
+    return ((task, records[task.name]) for task in TASKS if task.name in records)
+
+
+def score_rows(records: Mapping[str, Record], split: str) -> Iterator[Row]:
+    """Yield a row per task: baseline, mean over seeds, and the best run's model in each runtime."""
+    seeds = ("not pretrained", "fine-tuned, seeds") if split == "dev" else ()
+    yield "task, score", "examples", "baseline", *seeds, *RUNTIMES
+    for task, record in _scored(records):
+        if found := record["ways"].get(split):
+            yield (
+                f"{task.title}: {score_name(task)}",
+                f"{found['num_examples']:,}",
+                f"{percent(found['baseline']['scores'][task.metric])} ({found['baseline']['name']})",
+                *(seed_cells(record["grid"]) if seeds else ()),
+                *(percent(found[runtime]["scores"][task.metric]) for runtime in RUNTIMES),
+            )
+
+
+def seed_cells(grid: Mapping[str, Any]) -> list[str]:
+    """Return mean and deviation without pretraining, and of the best run's setting."""
+    best = next(row for row in grid["settings"] if any(run["name"] == grid["best"]["name"] for run in row["runs"]))
+    return [_mean(grid["unpretrained"]), _mean(best)]
+
+
+def _mean(row: Mapping[str, Any]) -> str:
+    if row["mean"] is None:
+        return f"none of {row['num_seeds']} ended"
+    deviation = "" if row["standard_deviation"] is None else f" ± {100 * row['standard_deviation']:.1f}"
+    return f"{percent(row['mean'])}{deviation} ({sum(run['score'] is not None for run in row['runs'])})"
+
+
+# Cost
+
+
+def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterator[Row]:
+    """Yield runs, hours and tokens of each stage."""
+    yield "stage", "runs", "hours", "tokens", "tokens/s", "on"
+    ends = [_progress(run) for run in runs]
+    hours, tokens = sum(end["elapsed_s"] for end in ends) / 3600, sum(end["num_tokens"] for end in ends)
+    yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
+    made = [(f"{title_of(CLOZE)}: {', '.join(tasks)}", record) for record, tasks in _cloze_records(records) if tasks]
+    made += [(title_of(name), records[name]) for name in task_names() if name in records]
+    for title, record in made:
+        machine = summarize_machine(record["machine"]) if record["machine"] else "not recorded"
+        yield _cost_row(title, record["cost"], machine)
+
+
+def _cloze_records(records: Mapping[str, Record]) -> list[tuple[Record, list[str]]]:
+    """Return each training on synthetic cloze questions, with the short titles of the tasks that start from it."""
+    made: list[tuple[Record, list[str]]] = []
+    for task, record in _scored(records):
+        if cloze := record.get("cloze"):
+            titles = next((titles for other, titles in made if other == cloze), None)
+            if titles is None:
+                made.append((cloze, titles := []))
+            titles += [re.split(r",| \(", task.title)[0]] if task.after == CLOZE else []
+    return made
+
+
+def _cost_row(stage: str, cost: Record, machine: str) -> Row:
+    speed = cost["num_tokens"] / cost["hours"] / 3600 if cost["hours"] else 0
+    tokens = f"{cost['num_tokens'] / 1e6:.1f}M"
+    return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", tokens, f"{speed:,.0f}", machine

@@ -1,0 +1,41 @@
+"""The benchmarks of servers, on a tiny model for a moment."""
+
+import shlex
+
+import pytest
+
+import benchmarks.fairness
+import benchmarks.peers
+from benchmarks.comparison import alternate, print_rates
+from tests.commands import call
+from tests.serving.models import WORDS, write_model
+
+
+def test_ratios_are_those_of_a_round(capsys):
+    """Alternatives are measured alternately, and compared within each round."""
+    order, rates = [], iter([10.0, 30.0, 20.0, 20.0])
+
+    def measure(name):
+        return lambda: order.append(name) or next(rates)
+
+    print_rates(alternate({"first": measure("first"), "second": measure("second")}, 2), "texts")
+
+    assert order == ["first", "second"] * 2
+    assert "25 texts/s  2.00 of first (1.00-3.00)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_servers_are_measured(tmp_path, monkeypatch, capfd):
+    """Both benchmarks of servers come to their end, and name their loads."""
+    write_model(tmp_path / "models")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(" ".join(WORDS[:3]) for _ in range(256)), "utf-8")
+    words = f"{tmp_path / 'models'} --seconds 0.5 "
+
+    peers = call(benchmarks.peers.main, shlex.split(f"{words} --rounds 1 --texts {texts}"), monkeypatch, capfd)
+    fairness = call(benchmarks.fairness.main, shlex.split(f"{words} --callers 2 --deadlines-s 1"), monkeypatch, capfd)
+
+    assert (peers.returncode, fairness.returncode) == (0, 0), peers.stderr + fairness.stderr
+    for name in ("engine", "gRPC, 32 texts", "HTTP, single texts"):
+        assert name in peers.stdout
+    assert "2 connections with a request of 16 long texts, interactive" in fairness.stdout

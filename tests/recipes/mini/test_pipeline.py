@@ -1,0 +1,382 @@
+"""Pipeline of bertline-mini: every stage is an existing command with valid flags."""
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+import export.__main__
+import recipes.ablations.__main__
+import recipes.mini.__main__
+import recipes.mini.data
+import recipes.mini.publish
+import recipes.mini.scores
+import recipes.mini.teachers
+import recipes.mini.to_fp16
+import training.corpus
+import training.finetuning.recipe
+import training.grid
+import training.pretrain
+import training.vocab
+from recipes.mini.cards import notes
+from recipes.mini.commands import commands_of
+from recipes.mini.distilled import DISTILLED
+from recipes.mini.pipeline import Arguments, Pipeline, kept_models, title_of
+from recipes.mini.results import FOLDER, PAGE, page_of, read_records
+from recipes.mini.tasks import CLOZE, TASKS
+from tasks.files import atomic_write, sha256
+from tasks.model_directory import read_model_directory
+from tests.commands import call
+from tests.serving.models import write_model
+from training.command import parse
+from training.distillation.tasks import TaskDistillRecipe
+from training.distillation.vectors import VectorDistillRecipe
+from training.weights import checkpoint_digest
+
+STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
+
+
+def test_results_have_different_paths():
+    """No two stages write the same result, and no two models are shipped under one name."""
+    results = [stage.result for stage in STAGES if stage.result]
+    assert len(set(results)) == len(results)
+    names = [task.name for task in (*TASKS, *DISTILLED)]
+    assert len(set(names)) == len(names)
+
+
+COMMANDS = {
+    "training.vocab": (training.vocab.VocabRecipe, "out"),
+    "training.corpus": (training.corpus.CorpusRecipe, "out"),
+    "training.finetune": (training.finetuning.recipe.FinetuneRecipe, "run_dir"),
+    "training.grid": (training.grid.GridRecipe, "run_dir"),
+    "recipes.ablations": (recipes.ablations.__main__.AblationsRecipe, "run_dir"),
+    "export": (export.__main__.ExportArguments, "model_dir"),
+    "recipes.mini.data": (recipes.mini.data.DataArguments, "out"),
+    "recipes.mini.teachers": (recipes.mini.teachers.TeacherArguments, "out"),
+    "recipes.mini.to_fp16": (recipes.mini.to_fp16.HalfArguments, "out"),
+    "recipes.mini.scores": (recipes.mini.scores.ScoresArguments, "out"),
+    "recipes.mini.publish": (Arguments, "out"),
+    "recipes.mini.results": (Arguments, "out"),
+}
+"""Recipe of each command, and its field with the output path; pretraining has recipes by name."""
+
+
+def recipe_of(arguments):
+    """Return the recipe of a distillation."""
+    return VectorDistillRecipe if arguments[0] == "embedding" else TaskDistillRecipe
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.title)
+def test_stages_are_commands(stage):
+    """All flags exist, paths may contain spaces, and results are written where the pipeline looks for them."""
+    module, *arguments = shlex.split(stage.arguments)
+    if module == "training.pretrain":
+        place = training.pretrain.recipe_from_arguments(arguments).run_dir
+    else:
+        recipe_type, name = (recipe_of(arguments), "run_dir") if module == "training.distill" else COMMANDS[module]
+        place = getattr(parse(recipe_type, module, "", arguments), name)
+    assert place.parts[0] == "an out"
+    assert stage.result is None or stage.result.is_relative_to(place)
+
+
+def test_only_some_tasks():
+    """Selected tasks come with the stages that they need; cloze questions only if a task starts from them."""
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("sst-2",))).stages()]
+    assert titles[titles.index("The checkpoint in 16 bits") + 1 :] == [
+        "Fine-tuning: SST-2, sentiment",
+        "Export: sst-2, fp32",
+        "Export: sst-2, int8",
+        "Scores: sst-2",
+        "Keep the models",
+        "The page of results",
+    ]
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
+    assert "Synthetic cloze questions" in titles
+
+
+def test_task_that_starts_from_another():
+    """The task that it starts from is trained before it, and once if both are selected."""
+    one = Pipeline(Arguments(data=Path("data"), only=("squad-v2",)))
+    both = Pipeline(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
+    before, first, second = map(title_of, (CLOZE, "squad-v1", "squad-v2"))
+
+    for pipeline in (one, both):
+        titles = [stage.title for stage in pipeline.stages()]
+        places = [titles.index(title) for title in (before, first, second)]
+        assert places == sorted(places)
+        assert all(titles.count(title) == 1 for title in (before, first, second))
+    assert one.start("squad-v2") == one.checkpoint("squad-v1")
+
+
+@pytest.mark.parametrize(
+    ("only", "is_given"),
+    [(["sst-2"], False), (["ablations"], False), (["sst-2"], True), (["ablations"], True), ([], True)],
+)
+def test_part_of_the_models_needs_the_shipped_checkpoint(tmp_path, checkpoint, only, is_given, monkeypatch, capfd):
+    """A part of the models is not made from another checkpoint than the shipped one."""
+    monkeypatch.setattr("recipes.mini.__main__.MODELS", tmp_path)
+    other = shutil.copytree(checkpoint, tmp_path / "bertline-mini")
+    with open(other / "model.safetensors", "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\1")
+    arguments = ["--data", str(tmp_path), *(["--only", *only] if only else [])]
+    arguments += ["--pretrained", str(checkpoint)] if is_given else []
+    result = call(recipes.mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert (
+        f"the other fine-tuned models come from `{tmp_path}/bertline-mini`; start from the same checkpoint: --pre"
+        in result.stderr
+    )
+
+
+def test_ablations_alone(tmp_path, monkeypatch, capfd):
+    """Ablations and the stages after them need no other result."""
+    stages = list(Pipeline(Arguments(data=Path("data"), only=("ablations",))).stages())
+    assert [stage.title for stage in stages] == [
+        "Ablations",
+        "Keep the models",
+        "The page of results",
+    ]
+    monkeypatch.setattr("recipes.mini.publish.MODELS", tmp_path / "models")
+    result = call(recipes.mini.publish.main, ["--data", str(tmp_path), "--out", str(tmp_path)], monkeypatch, capfd)
+    assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
+
+
+def test_given_checkpoint_replaces_pretraining(checkpoint):
+    """With `pretrained`, there is no pretraining, and every command of this package gets the flag."""
+    given = Arguments(data=Path("data"), pretrained=checkpoint, only=("sst-2",))
+    stages = list(Pipeline(given).stages())
+    assert [stage.title for stage in stages][:2] == ["Data", "Fine-tuning: SST-2, sentiment"]
+    assert f"--checkpoint {checkpoint} " in stages[1].arguments
+    for stage in stages[-3:]:
+        assert f"--pretrained {checkpoint}" in stage.arguments
+
+
+def test_foreign_checkpoint_is_refused(tmp_path):
+    """A checkpoint that Bertline did not train cannot be given."""
+    with pytest.raises(ValueError, match="not a checkpoint that Bertline trained"):
+        Arguments(data=Path("data"), pretrained=tmp_path)
+
+
+def test_scores_of_another_checkpoint_are_refused(checkpoint, tmp_path, monkeypatch, capfd):
+    """Scores of another checkpoint, other settings or other data are refused; the error names what to remove."""
+    monkeypatch.setattr("recipes.mini.publish.MODELS", tmp_path / "models")
+    flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
+    own, commands = checkpoint_digest(checkpoint), commands_of("rte")
+    (tmp_path / "glue/RTE").mkdir(parents=True)
+    train = tmp_path / "glue/RTE/train.tsv.xz"
+    train.write_bytes(b"rows")
+    now = {"pretrained": own, "commands": commands, "data": {"DATA/glue/RTE/train.tsv.xz": sha256(train)}}
+    results = []
+    for record in (now, {"pretrained": "another"}, {"pretrained": own}, now | {"data": {}}):
+        atomic_write(tmp_path / "rte/scores.json", json.dumps(record).encode())
+        results.append(call(recipes.mini.publish.main, flags, monkeypatch, capfd))
+
+    assert [result.returncode for result in results] == [0, 1, 1, 1]
+    assert f"`{tmp_path}/rte` does not come from `{checkpoint}`; remove it to make it again" in results[1].stderr
+    assert f"`{tmp_path}/rte` was made with other settings; remove it" in results[2].stderr
+    message = f"`{tmp_path}/rte` was made from another `DATA/glue/RTE/train.tsv.xz`; remove it to make it again"
+    assert message in results[3].stderr
+
+
+def test_page_matches_the_records(monkeypatch):
+    """docs/results.md is what the records in docs/results give."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    runs = [FOLDER / stage.run.name for stage in Pipeline(Arguments(data=Path("data"))).pretraining_stages()]
+
+    assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
+
+
+def test_students_and_teachers():
+    """A distilled model comes with its teacher; what is there is not made again."""
+    stages = list(Pipeline(Arguments(data=Path("data"), out=Path("out"), only=("topic",))).stages())
+    titles = [stage.title for stage in stages]
+    assert titles[titles.index("The students' network in 16 bits") + 1 :] == [
+        "The sentence model that teaches",
+        "Teacher: Topic, AG News (13,462 of 120,000)",
+        "Distillation: Topic, AG News (13,462 of 120,000)",
+        "topic in 16 bits",
+        "Export: topic, fp32",
+        "Export: topic, int8",
+        "Scores: topic",
+        "Keep the models",
+        "The page of results",
+    ]
+    teacher, student, exported = commands_of("topic")
+    assert teacher.startswith(
+        "python -m training.finetune classification --checkpoint OUT/teachers/mpnet --train DATA/"
+    )
+    assert exported.startswith(
+        "python -m export OUT/fp16/topic OUT/topic/int8/topic/1 --precision int8 --mixed --metric acc"
+    )
+    assert "--teacher OUT/topic-teacher/checkpoint --checkpoint OUT/fp16/bertline-small --train DATA/topic" in student
+
+
+def test_finished_student_is_not_trained_again(checkpoint, tmp_path):
+    """The 16-bit checkpoint of a student is enough; its teacher and the corpora are not needed."""
+    for name in ("topic", "bertline-small"):
+        shutil.copytree(checkpoint, tmp_path / "fp16" / name)
+    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), out=tmp_path, only=("topic",))).stages()]
+    assert titles[:2] == ["Data", "Export: topic, fp32"]
+
+
+def test_commands_of_a_task():
+    """Commands of a task begin with the task that it starts from, and do not depend on local paths."""
+    (alone,), (before, after) = commands_of("sst-2"), commands_of("rte")
+
+    assert alone.startswith(
+        "python -m training.grid classification --checkpoint OUT/fp16/bertline-mini --train OUT/data/"
+    )
+    assert before.startswith("python -m training.finetune spans --checkpoint OUT/fp16/bertline-mini")
+    assert "--checkpoint OUT/cloze/checkpoint --train DATA/glue/RTE/train.tsv.xz" in after
+
+
+@pytest.mark.parametrize("name", ["pretrained", *(task.name for task in DISTILLED)])
+def test_cards_list_licences(name):
+    """The notes of every shipped model list its sources and licences."""
+    assert "## Sources and their licences" in notes(name)
+    assert "Wikipedia" in notes(name)
+
+
+def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
+    """Scores whose checkpoint is missing are an error that names both."""
+    pipeline = Pipeline(Arguments(data=tmp_path, out=tmp_path / "out"))
+    assert pipeline.scored() == []
+
+    for name, network in (
+        ("embed", "bertline-small"),
+        ("rte", "bertline-mini"),
+    ):  # as the pipeline lists them, last first
+        atomic_write(tmp_path / f"out/{name}/scores.json", b"{}")
+        place = f"{tmp_path}/out/{name}"
+        with pytest.raises(
+            ValueError, match=f"missing checkpoint: .*fp16/{network}`; restore it, or remove its result `{place}`"
+        ):
+            pipeline.scored()
+
+
+def test_failed_task_does_not_stop_other_tasks(checkpoint, tmp_path, monkeypatch, capfd):
+    """Tasks that start from a failed task are skipped; the command fails at the end and names all of them."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == title_of("squad-v1"):
+            raise ValueError("`python -m training.finetune` failed; its error is printed above")
+
+    monkeypatch.setattr("recipes.mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("recipes.mini.__main__._check_same", lambda *_: None)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--pretrained", str(checkpoint)]
+    arguments += ["--only", "squad-v1", "squad-v2", "sst-2"]
+    result = call(recipes.mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "failed; its error is printed above; continuing without squad-v1" in result.stdout
+    assert "failed (see above): squad-v1, squad-v2" in result.stderr
+    assert "Scores: sst-2" in done
+    assert done[-2:] == ["Keep the models", "The page of results"]
+    assert not {"Export: squad-v1, fp32", "Scores: squad-v1", title_of("squad-v2"), "Scores: squad-v2"} & {*done}
+
+
+@pytest.mark.parametrize("failing", ["Data", "Keep the models"])
+def test_failure_of_a_common_stage_stops_the_pipeline(checkpoint, failing, tmp_path, monkeypatch, capfd):
+    """No stage runs after a failure of a stage that all tasks need."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == failing:
+            raise ValueError("it failed")
+
+    monkeypatch.setattr("recipes.mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("recipes.mini.__main__.MODELS", tmp_path)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--pretrained", str(checkpoint)]
+    result = call(recipes.mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "it failed" in result.stderr
+    assert done[-1] == failing
+
+
+def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
+    """Models of the same checkpoint stay, others are replaced, and too large models are refused."""
+    out, kept = tmp_path / "out", tmp_path / "models"
+    for name in ("embed", "bertline-small"):
+        shutil.copytree(checkpoint, out / "fp16" / name)
+    record = {"pretrained": checkpoint_digest(checkpoint), "commands": commands_of("embed")}
+    atomic_write(out / "embed/scores.json", json.dumps(record).encode())
+    for models, digest in ((out / "embed/int8", checkpoint_digest(checkpoint)), (kept, "another")):
+        write_model(models, "embed", provenance={"checkpoint": {"sha256": digest}})
+        (models / "embed/1/README.md").write_text("# embed\n")
+    monkeypatch.setattr("recipes.mini.publish.MODELS", kept)
+    flags = ["--data", str(tmp_path), "--out", str(out), "--pretrained", str(checkpoint)]
+    monkeypatch.setattr("recipes.mini.publish.MAX_BYTES", 1000)
+    refused = call(recipes.mini.publish.main, flags, monkeypatch, capfd)
+    assert read_model_directory(kept / "embed/1").manifest.provenance["checkpoint"]["sha256"] == "another"
+    monkeypatch.undo()
+    monkeypatch.setattr("recipes.mini.publish.MODELS", kept)
+    replaced, same = (call(recipes.mini.publish.main, flags, monkeypatch, capfd) for _ in range(2))
+
+    assert (refused.returncode, replaced.returncode, same.returncode) == (1, 0, 0), (replaced.stderr, same.stderr)
+    assert "the limit is 1,000" in refused.stderr
+    assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
+    assert "all-mpnet-base-v2" in (kept / "embed/1/README.md").read_text()
+    assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
+
+
+def test_other_models_are_ignored(checkpoint, tmp_path, monkeypatch, capfd):
+    """Models of the user do not count as shipped models."""
+    monkeypatch.setattr("recipes.mini.publish.MODELS", tmp_path / "models")
+    for name in ("embed", "mine"):
+        write_model(tmp_path / "models", name)
+    (tmp_path / "models/mine/1/large").write_bytes(bytes(2_000_000))
+
+    flags = ["--data", str(tmp_path), "--out", str(tmp_path), "--pretrained", str(checkpoint)]
+    monkeypatch.setattr("recipes.mini.publish.shipped", lambda pipeline: [])
+    result = call(recipes.mini.publish.main, flags, monkeypatch, capfd)
+
+    assert (result.returncode, result.stdout) == (0, "0.0 MB in all\n")
+    assert [place.parts[0] for _, place in kept_models()].count("mine") == 0
+
+
+def test_unknown_tasks_are_named():
+    """The error for an unknown task lists the known ones."""
+    with pytest.raises(ValueError, match=r"unknown task `sst2` \(one of: sst-2, cola"):
+        Arguments(data=Path("data"), only=("sst2",))
+
+
+def test_students_do_not_need_the_shipped_checkpoint(checkpoint, tmp_path, monkeypatch, capfd):
+    """A distilled model starts from another network than `models/bertline-mini`, so that flag is not needed."""
+    done = []
+    monkeypatch.setattr("recipes.mini.__main__.run_stage", lambda number, total, title, arguments: done.append(title))
+    monkeypatch.setattr("recipes.mini.__main__.MODELS", tmp_path)
+    shutil.copytree(checkpoint, tmp_path / "bertline-mini")
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "topic"]
+    result = call(recipes.mini.__main__.main, arguments, monkeypatch, capfd)
+
+    assert result.returncode == 0, result.stderr
+    assert "The students' network in 16 bits" in done
+    assert not any("Pretraining, 1" in title for title in done)
+
+
+def test_failing_installation_stops_only_students(checkpoint, tmp_path, monkeypatch, capfd):
+    """Without the sentence model, the other tasks are made and shipped nevertheless."""
+    done = []
+
+    def run_stage(number, total, title, arguments):
+        done.append(title)
+        if title == "The sentence model that teaches" or title.startswith("Teacher"):
+            raise ValueError("no network")
+
+    monkeypatch.setattr("recipes.mini.__main__.run_stage", run_stage)
+    monkeypatch.setattr("recipes.mini.__main__.MODELS", tmp_path)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "topic", "sentiment", "sst-2"]
+    result = call(recipes.mini.__main__.main, [*arguments, "--pretrained", str(checkpoint)], monkeypatch, capfd)
+
+    assert result.returncode == 1
+    assert "failed (see above): sentiment, topic" in result.stderr
+    assert done[-2:] == ["Keep the models", "The page of results"]

@@ -1,1 +1,0 @@
-"""Ablations of the paper, at small scale. See `python -m training.ablations --help`."""
