@@ -22,8 +22,8 @@ from typing import Annotated
 
 from benchmarks.comparison import alternate, print_rates
 from tasks.machine import available_cpus
-from training.bounds import COUNT, NOT_NEGATIVE, check_numbers
-from training.command import command, parse
+from training.command_line.bounds import COUNT, NOT_NEGATIVE, check_numbers
+from training.command_line.command import command, parse
 from training.text.documents import find_files
 
 

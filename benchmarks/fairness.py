@@ -23,8 +23,8 @@ import tyro
 
 from benchmarks.embed_load import EmbedLoad, LoadClient, percentile
 from benchmarks.server_process import running_server
-from training.bounds import COUNT, POSITIVE, check_numbers
-from training.command import command, parse
+from training.command_line.bounds import COUNT, POSITIVE, check_numbers
+from training.command_line.command import command, parse
 
 WORDS = "a server that no request can stall answers short queries while it computes long ones for somebody else".split()
 

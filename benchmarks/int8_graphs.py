@@ -43,9 +43,9 @@ from tasks.batching import RunModel
 from tasks.embedding import Pooling
 from tasks.machine import available_cpus
 from tasks.manifest import Execution
-from training.bounds import COUNT, check_numbers
-from training.checkpoint import load_model
-from training.command import command, parse
+from training.checkpoint.reader import load_model
+from training.command_line.bounds import COUNT, check_numbers
+from training.command_line.command import command, parse
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertModel, task_of
 

@@ -31,8 +31,8 @@ from benchmarks.http_load import HttpClient, HttpLoad
 from benchmarks.server_process import embedding_model, running_server
 from bertline import Client
 from recipes.server import one_line_errors
-from training.bounds import COUNT, POSITIVE, check_numbers
-from training.command import command, parse
+from training.command_line.bounds import COUNT, POSITIVE, check_numbers
+from training.command_line.command import command, parse
 
 NUM_COMPARED = 64
 """Texts whose vectors are compared."""

@@ -12,11 +12,11 @@ from export.pipeline import ExportConfig, export_checkpoint
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
-from training.checkpoint import create_model
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import BertModel
-from training.task_card import TaskCard
 
 TINY, TINY_VOCAB_SIZE = (2, 32, 2), 1000
 """Shape (layers, hidden size, heads) and vocabulary of a network that takes nearly no time."""

@@ -39,8 +39,8 @@ from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.machine import available_cpus, describe_machine, summarize_machine
 from tasks.manifest import MANIFEST_FILE
 from tasks.model_directory import read_model_directory, version_directories
-from training.bounds import COUNT, POSITIVE, check_numbers
-from training.command import command, parse
+from training.command_line.bounds import COUNT, POSITIVE, check_numbers
+from training.command_line.command import command, parse
 
 PartName = Literal["models", "texts", "connections", "process", "processes"]
 Counts = tuple[Annotated[int, COUNT], ...]

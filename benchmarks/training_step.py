@@ -23,9 +23,9 @@ import torch
 from benchmarks.comparison import alternate
 from benchmarks.worker import Worker
 from tasks.schema import Bounds
-from training.bounds import COUNT, check_numbers
-from training.checkpoint import create_model
-from training.command import command, parse
+from training.checkpoint.reader import create_model
+from training.command_line.bounds import COUNT, check_numbers
+from training.command_line.command import command, parse
 from training.loop.optimizer import create_optimizer
 from training.loop.types import Batch
 from training.model import cpu

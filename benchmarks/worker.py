@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from training.parent import die_with_parent
+from training.command_line.parent import die_with_parent
 
 
 class Worker:

@@ -29,11 +29,11 @@ from export.source import SettingsChanges
 from export.targets import EngineName
 from tasks.model_directory import read_model_directory
 from tasks.registry import TaskName
-from training.command import command, parse
+from training.checkpoint.hub import parse_hub_name, resolve_checkpoint
+from training.checkpoint.sentence_transformers import checkpoint_directory
+from training.checkpoint.task_card import read_task_card
+from training.command_line.command import command, parse
 from training.data.columns import Columns, dev_columns, existing_columns
-from training.hub import parse_hub_name, resolve_checkpoint
-from training.sentence_transformers import checkpoint_directory
-from training.task_card import read_task_card
 
 
 @dataclass(frozen=True, kw_only=True)

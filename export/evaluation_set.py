@@ -16,17 +16,17 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.features import Features
 from tasks.metrics import is_loss
 from tasks.regression import Regression
-from training.bounds import COUNT, check_numbers
+from training.checkpoint.task_card import TaskCard
+from training.command_line.bounds import COUNT, check_numbers
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples, sample_indices
 from training.data.input_warnings import is_truncated
-from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
-from training.evaluate import check_kind, check_labels
-from training.similarity import compares_pairs, evaluate_pairs
-from training.task_card import TaskCard
+from training.objectives.labelled import read_examples, read_similarities
+from training.objectives.registry import check_kind, check_labels
+from training.objectives.similarity import compares_pairs, evaluate_pairs
 
 Score = Callable[[Sequence[Any]], dict[str, float]]
 """Function of predictions that returns scores by name, official metrics first."""

@@ -14,8 +14,8 @@ from export.optimum_export.model import TransformersModel
 from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
 from tasks.manifest import Precision
-from training.checkpoint import is_known_family, load_model
-from training.checkpoint_task import KnownFamily, read_known_family
+from training.checkpoint.reader import is_known_family, load_model
+from training.checkpoint.task_inference import KnownFamily, read_known_family
 from training.model.heads import BertModel
 
 ExportableModel = BertModel | TransformersModel

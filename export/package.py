@@ -32,14 +32,14 @@ from tasks.small_vectors import SmallVectors
 from tasks.token_embedding import TokenEmbedding
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
+from training.checkpoint.hub import hub_origin
+from training.checkpoint.sentence_transformers import folder_digest
+from training.checkpoint.task_card import CARD_FILE
 from training.data.hub import is_hub
 from training.data.sources import source_names
-from training.hub import hub_origin
 from training.model.config import EncoderConfig
 from training.reports.model_card import with_notes
 from training.reports.usages import MASK
-from training.sentence_transformers import folder_digest
-from training.task_card import CARD_FILE
 
 _LIBRARIES = ("torch", "onnx", "tokenizers")
 _NUM_NAMED = 3

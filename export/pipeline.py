@@ -48,12 +48,12 @@ from tasks.machine import available_cpus
 from tasks.manifest import Precision, check_precision
 from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.small_vectors import SmallVectors
-from training.bounds import check_numbers
+from training.checkpoint.hub import resolve_checkpoint
+from training.command_line.bounds import check_numbers
 from training.data.hub import is_hub
 from training.data.input_warnings import length_limit
-from training.evaluate import torch_run
-from training.hub import resolve_checkpoint
 from training.model.heads import BertModel
+from training.model.run import torch_run
 from training.reports.model_card import read_notes
 
 EARLY_TOKENS = 1024

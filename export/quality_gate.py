@@ -28,7 +28,7 @@ from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding
-from training.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
+from training.command_line.bounds import FRACTION, NOT_NEGATIVE, POSITIVE
 
 MAX_TIME = 1.05
 """Longest time of a graph that is taken for its closeness, relative to the fastest one within the limits."""

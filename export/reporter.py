@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from training.progress_bar import ProgressBar
+from training.command_line.progress_bar import ProgressBar
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from tasks import AnyTask
 from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.sparse_embedding import SparsePooling
 from tasks.token_embedding import TokenEmbeddingSettings
-from training.checkpoint import CONFIG_FILE, LabelCountError, labels_of, read_config
-from training.checkpoint_task import read_checkpoint_task
-from training.provenance import checkpoint_record
-from training.sentence_transformers import checkpoint_directory, read_dense
-from training.task_card import TASK_FILE, TaskCard
+from training.checkpoint.hub import checkpoint_record
+from training.checkpoint.reader import CONFIG_FILE, LabelCountError, labels_of, read_config
+from training.checkpoint.sentence_transformers import checkpoint_directory, read_dense
+from training.checkpoint.task_card import TASK_FILE, TaskCard
+from training.checkpoint.task_inference import read_checkpoint_task
 
 
 class SettingsChanges(TypedDict, total=False):

@@ -8,9 +8,10 @@ import torch
 from hypothesis import settings
 
 from tests.toy import TINY, make_text
-from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.distributed import CPU, World
 from training.pretrain import PretrainRecipe, pretrain
+from training.text.corpus import Corpus
 from training.vocab import VocabRecipe, train_vocab
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # keep gRPC's notes out of the standard error of tested commands

@@ -15,7 +15,7 @@ PACKAGES = ("tasks", "training", "export", "serving", "clients/bertline")
 MOST_FILES = 10
 
 ONE_TASK = (
-    *("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py"),
+    *("tasks/", "serving/endpoints/", "training/objectives/", "training/data/"),
     "training/model/architectures/",  # names of the task's head in a family
 )
 """Paths of code for one task, such as readers of one format and baselines."""
@@ -37,25 +37,24 @@ SPECIAL = {
         "export/source.py",
         "serving/core/finite.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
-        "training/checkpoint.py",  # needs no head
-        "training/checkpoint_task.py",  # pooling of foreign checkpoints
+        "training/checkpoint/reader.py",  # needs no head
+        "training/checkpoint/task_inference.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
         "training/distill.py",  # a recipe of its own
         "training/distillation/teachers.py",
         "training/distillation/vectors.py",
         "serving/http_api/openai.py",  # OpenAI's route for embeddings
-        "training/embedding_run.py",
-        "training/evaluate.py",
+        "training/finetuning/embedding_run.py",
+        "training/checkpoint/evaluation.py",
         "training/report.py",
-        "training/checkpoint_writer.py",  # the modules of sentence-transformers
+        "training/checkpoint/writer.py",  # the modules of sentence-transformers
         "training/reports/samples.py",
-        "training/sentence_transformers.py",
-        "training/sentence_transformers_writer.py",
-        "training/similarity.py",
+        "training/checkpoint/sentence_transformers.py",
+        "training/checkpoint/sentence_transformers_writer.py",
     },
     "spans": {
         "clients/bertline/_models.py",  # ranks documents
-        "training/checkpoint_task.py",  # lengths of foreign checkpoints
+        "training/checkpoint/task_inference.py",  # lengths of foreign checkpoints
         "training/distillation/tasks.py",  # teachers without "no answer"
         "training/finetuning/data.py",
         "training/finetuning/scores.py",  # the null threshold
@@ -66,9 +65,9 @@ SPECIAL = {
         "export/interop.py",  # labels and kind for other libraries
         "export/thresholds.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
-        "training/checkpoint_task.py",  # Hugging Face has one class for classification and regression
+        "training/checkpoint/task_inference.py",  # Hugging Face has one class for classification and regression
         "training/distillation/tasks.py",  # thresholds
-        "training/checkpoint_writer.py",  # the problem type
+        "training/checkpoint/writer.py",  # the problem type
         "training/reports/samples.py",
     },
     "regression": {
@@ -77,24 +76,24 @@ SPECIAL = {
         "export/interop.py",  # the function for other libraries
         "serving/core/finite.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
-        "training/activation.py",  # cross-encoders
-        "training/checkpoint_task.py",
-        "training/checkpoint_writer.py",
+        "training/checkpoint/activation.py",  # cross-encoders
+        "training/checkpoint/task_inference.py",
+        "training/checkpoint/writer.py",
         "training/contrastive.py",  # pairs with a similarity
         "training/distillation/tasks.py",  # the unit of a teacher's numbers
         "training/distillation/vectors.py",  # pairs with a similarity
-        "training/embedding_run.py",
+        "training/finetuning/embedding_run.py",
         "training/reports/samples.py",
-        "training/similarity.py",
     },
     "tagging": {"training/distillation/tasks.py"},  # windows
     "multiple-choice": {"serving/core/finite.py"},  # a score for each choice
     "masked-lm": {
+        "training/model/run.py",  # smaller chunks
         "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
         "serving/core/finite.py",
-        "training/checkpoint.py",
+        "training/checkpoint/reader.py",
         "training/evaluate.py",
         "training/pretrain.py",
         "training/report.py",
@@ -109,18 +108,16 @@ SPECIAL = {
         "export/source.py",  # layers
         "serving/core/finite.py",
         "serving/http_api/tei.py",  # descriptions of models
-        "training/checkpoint_task.py",  # modules of PyLate, and query expansion
-        "training/sentence_transformers.py",
-        "training/similarity.py",  # MaxSim of pairs
+        "training/checkpoint/task_inference.py",  # modules of PyLate, and query expansion
+        "training/checkpoint/sentence_transformers.py",
     },
     "sparse-embedding": {
         "export/agreement.py",  # no predictions
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
         "serving/http_api/tei.py",  # descriptions of models
-        "training/checkpoint_task.py",  # modules of sentence-transformers
-        "training/sentence_transformers.py",
-        "training/similarity.py",  # dot products of pairs
+        "training/checkpoint/task_inference.py",  # modules of sentence-transformers
+        "training/checkpoint/sentence_transformers.py",
     },
 }
 """Files that treat one task differently from all others. A new task needs no entry."""

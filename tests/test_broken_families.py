@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from export.source import read_source
 from tests.families import create
 from tests.toy import write_classification
-from training.checkpoint import load_model
-from training.finetune import finetune
+from training.checkpoint.reader import load_model
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 
 FAMILIES = ("bert", "roberta", "modernbert")
 WEIGHTS = "model.safetensors"

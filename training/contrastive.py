@@ -22,13 +22,13 @@ import tyro
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.regression import RegressionExample
 from tasks.schema import Bounds
-from training.bounds import COUNT
-from training.checkpoint import load_tokenizer, read_shape
-from training.command import command
+from training.checkpoint.reader import load_tokenizer, read_shape
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
+from training.command_line.bounds import COUNT
+from training.command_line.command import command
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_positives, read_texts
-from training.embedding_run import (
+from training.finetuning.embedding_run import (
     EmbeddingRecipe,
     describe_vectors,
     different_texts,
@@ -41,16 +41,15 @@ from training.embedding_run import (
     train_embedder,
     write_embedder,
 )
-from training.hub import resolve_on_all
-from training.loop.distributed import World, world
+from training.loop.distributed import World, resolve_on_all, world
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
-from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
-from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
+from training.objectives.finetuning import FinetuningData
+from training.reports.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]

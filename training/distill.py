@@ -16,12 +16,11 @@ import sys
 from dataclasses import replace
 
 from tasks.embedding import Embedding
-from training.command import check_choice, command, parse
+from training.command_line.command import check_choice, command, parse
 from training.distillation.tasks import TaskDistillRecipe, distil_task, with_directories
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
-from training.embedding_run import parse_embedding_recipe
-from training.hub import resolve_on_all
-from training.loop.distributed import world
+from training.finetuning.embedding_run import parse_embedding_recipe
+from training.loop.distributed import resolve_on_all, world
 from training.objectives.distillation import MATCHINGS
 
 MODULE = "training.distill"

@@ -11,38 +11,30 @@ sparse embeddings, dot products replace cosines; for token embeddings, MaxSim of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import tyro
-from torch import nn
 
-from tasks import AnyTask, create_task
-from tasks.batching import RunModel, predict
-from tasks.embedding import Embedding
+from tasks import AnyTask
+from tasks.batching import RunModel
 from tasks.files import atomic_write
-from tasks.metrics import is_loss
-from training.checkpoint import load_model, load_tokenizer, read_config
-from training.checkpoint_task import read_checkpoint_task
-from training.command import command, parse
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.hub import recorded_name, resolve_checkpoint
+from training.checkpoint.task_card import read_task_card
+from training.command_line.command import command, parse
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.data.labelled import read_examples, read_similarities
-from training.hub import recorded_name, resolve_checkpoint
-from training.model.vectors import with_task_outputs
-from training.objectives.base import find_unknown_label
-from training.objectives.registry import OBJECTIVES, best_baseline
-from training.progress_bar import ProgressBar
-from training.sentence_transformers import MODULES_FILE, checkpoint_directory, load_embedder
-from training.similarity import compares_pairs, evaluate_pairs, word_overlap
-from training.task_card import read_task_card
+from training.model.run import predict_with_progress
+from training.objectives.labelled import read_examples, read_similarities
+from training.objectives.registry import best_baseline, check_kind, check_labels
+from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap
+from training.reports.scores import format_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,101 +53,6 @@ class EvaluateRecipe:
     """Columns of all data. By default, those of the training data that the data have."""
     predictions: Path | None = None
     """Write predictions here, one JSON object a line."""
-
-
-def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
-    """Return a function from padded arrays to the outputs of a network, with the names of its ONNX graph."""
-    network = with_task_outputs(model, task.settings)
-    network.eval().to(device)
-
-    @torch.inference_mode()
-    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        inputs: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        return {name: output.float().cpu().numpy() for name, output in network(**inputs).items()}
-
-    return run
-
-
-def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
-    """Load the task of a checkpoint and its network, ready to run.
-
-    Raises:
-        ValueError: if the checkpoint states no task, or its network does not fit the task.
-    """
-    task = _read_task(checkpoint)
-    if task.network_task == Embedding.name:
-        model = load_embedder(checkpoint, task.settings)
-    else:
-        model = load_model(checkpoint_directory(checkpoint), task.network_task)
-    if task.settings.max_seq_length > (num_positions := model.config.num_positions):
-        raise ValueError(
-            f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
-            f"`{task.settings.max_seq_length}` of its task.json"
-        )
-    return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _read_task(checkpoint: Path) -> AnyTask:
-    """Return the task of a checkpoint: that of its task card, or of its modules."""
-    if card := read_task_card(checkpoint):
-        return create_task(card.task, load_tokenizer(checkpoint), card.settings)
-    if not (checkpoint / MODULES_FILE).is_file():
-        read_config(checkpoint)  # raises if it is no checkpoint
-        raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
-    return read_checkpoint_task(checkpoint).task
-
-
-def check_labels(task: AnyTask, examples: Examples) -> None:
-    """Check that the task has all labels of the data; if not, this is another data set or column.
-
-    Raises:
-        ValueError: naming the first unknown label and its location.
-    """
-    labels = getattr(task.settings, "labels", ())
-    if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
-        location, label = unknown
-        raise ValueError(f"{location}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
-
-
-def check_kind(task: AnyTask, examples: Examples) -> None:
-    """Check that the task can be scored on the data.
-
-    Raises:
-        ValueError: naming the first example that does not fit, and its location.
-    """
-    if task.name in OBJECTIVES and (problem := OBJECTIVES[task.name].mismatch(task.settings, examples)):
-        raise ValueError(problem)
-
-
-def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
-    """Predict as `tasks.batching.predict`, with a progress bar."""
-    with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
-        chunk_size = 32 if task.name == "masked-lm" else 256
-        return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
-
-
-def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Format scores as a table, in percent except for losses and errors.
-
-    Args:
-        rows: scores by row.
-    """
-    names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
-    width = max(map(len, rows))
-    widths = {name: max(14, len(name) + 2) for name in names}
-    lines = [" " * width + "".join(f"{name:>{widths[name]}}" for name in names)]
-    for row, scores in rows.items():
-        cells = (f"{_cell(name, scores):>{widths[name]}}" for name in names)
-        lines.append(f"{row:<{width}}" + "".join(cells))
-    return "\n".join(lines)
-
-
-def _cell(name: str, scores: Mapping[str, float]) -> str:
-    if name not in scores:
-        return "-"
-    if name.endswith("error"):
-        return f"{scores[name]:.4g}"
-    return f"{scores[name]:.3f}" if is_loss(name) else f"{100 * scores[name]:.2f}"
 
 
 def evaluate_predictions(

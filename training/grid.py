@@ -29,10 +29,11 @@ import tyro
 
 from tasks.files import atomic_directory, atomic_write
 from tasks.json_files import read_json
-from training.bounds import refuse_unused
-from training.checkpoint import load_tokenizer, read_shape
-from training.command import command, parse
-from training.data.labelled import read_examples
+from training.checkpoint.reader import load_tokenizer, read_shape
+from training.checkpoint.task_card import TASK_FILE, read_task_card
+from training.checkpoint.weights import WEIGHTS_FILE
+from training.command_line.bounds import refuse_unused
+from training.command_line.command import command, parse
 from training.distillation.tasks import (
     TaskDistillRecipe,
     distil_task,
@@ -41,13 +42,13 @@ from training.distillation.tasks import (
     read_teachers,
     with_directories,
 )
-from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
+from training.finetuning.run import finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
+from training.objectives.labelled import read_examples
 from training.objectives.registry import best_baseline
-from training.provenance import PATH_FIELDS, Digests, input_digests
 from training.reports.grid_report import (
     GridReport,
     Outcome,
@@ -58,8 +59,7 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
-from training.task_card import TASK_FILE, read_task_card
-from training.weights import WEIGHTS_FILE
+from training.reports.provenance import PATH_FIELDS, Digests, input_digests
 
 REPORT_FILE = "grid.json"
 PLOT_FILE = "grid.png"

@@ -23,21 +23,20 @@ from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
 from tasks.tokenizer import Tokenizer
-from training.baselines import masked_unigram
-from training.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
-from training.checkpoint import create_model, load_model, load_tokenizer, read_config, read_shape
-from training.command import command, parse
-from training.corpus import Corpus
+from training.checkpoint.hub import checkpoint_record
+from training.checkpoint.licence import read_licence
+from training.checkpoint.reader import create_model, load_model, load_tokenizer, read_config, read_shape
+from training.checkpoint.sentence_transformers import checkpoint_directory
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.weights import checkpoint_digest, network_digest
+from training.command_line.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
+from training.command_line.command import command, parse
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.data.pretraining_warnings import LENGTH_FLAGS, report_pairs, warn_about_dev_pairs, whole_words_note
-from training.evaluate import format_scores
-from training.hub import resolve_on_all
-from training.licence import read_licence
-from training.loop.distributed import World, world
+from training.loop.distributed import World, resolve_on_all, world
 from training.loop.loss_monitor import LossMonitor, Plateau
 from training.loop.recipe import RecipeRecord, recipe_fields
-from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase
@@ -45,14 +44,15 @@ from training.model.config import EncoderConfig
 from training.model.heads import BertForPreTraining, BertModel
 from training.model.initialization import initialize_local
 from training.model.modernbert_encoder import ModernBertConfig
+from training.objectives.baselines import masked_unigram
 from training.objectives.encoder_distillation import EncoderDistillation
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
-from training.provenance import checkpoint_record, training_machine
 from training.reports.model_card import score_rows
-from training.sentence_transformers import checkpoint_directory
-from training.task_card import TaskCard, read_task_card
-from training.weights import checkpoint_digest, network_digest
+from training.reports.provenance import training_machine
+from training.reports.result import write_result
+from training.reports.scores import format_scores
+from training.text.corpus import Corpus
 
 _TEACHER_FIELDS = ("token_weight", "relation_weight", "relation_heads", "teacher_layer")
 

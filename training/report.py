@@ -21,28 +21,27 @@ from safetensors import SafetensorError, safe_open
 from tasks.embedding import Embedding
 from tasks.files import atomic_write, sha256
 from tasks.json_files import read_json
-from training.baselines import masked_unigram
-from training.checkpoint import CONFIG_FILE
-from training.command import command, parse
+from training.checkpoint.hub import cached_checkpoint, checkpoint_name
+from training.checkpoint.reader import CONFIG_FILE
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.weights import WEIGHTS_FILE, has_weights
+from training.command_line.command import command, parse
 from training.contrastive import ContrastiveRecipe
-from training.corpus import CORPUS_FILE, Corpus
 from training.data.pretraining import Masking
 from training.data.sources import source_names
 from training.distillation.tasks import TaskDistillRecipe
 from training.distillation.vectors import VectorDistillRecipe
 from training.finetuning.recipe import FinetuneRecipe
-from training.hub import cached_checkpoint
 from training.loop.recipe import RECIPE_FILE, check_types, default_fields, flatten, stage_of
 from training.loop.run_directory import read_metrics
+from training.objectives.baselines import masked_unigram
 from training.pretrain import UNIGRAM, PretrainRecipe
-from training.provenance import checkpoint_name
 from training.reports.model_card import base_model, format_number, score_rows
 from training.reports.page import render_page
 from training.reports.plot import curve_name, legend, panels, shows_loss, svg
 from training.reports.sample_views import format_percent
 from training.reports.samples import sample_predictions
-from training.task_card import TaskCard, read_task_card
-from training.weights import WEIGHTS_FILE, has_weights
+from training.text.corpus import CORPUS_FILE, Corpus
 
 REPORT_FILE = "report.html"
 TEMPLATE = "report.html.j2"

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import tyro
 
-from training.command import command, parse
-from training.corpus import Corpus
+from training.command_line.command import command, parse
+from training.text.corpus import Corpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ import tokenizers
 from tasks.files import atomic_directory, check_output_path
 from tasks.schema import Bounds
 from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
-from training.bounds import NOT_NEGATIVE, check_numbers
-from training.command import command, parse
-from training.progress_bar import ProgressBar
+from training.command_line.bounds import NOT_NEGATIVE, check_numbers
+from training.command_line.command import command, parse
+from training.command_line.progress_bar import ProgressBar
 from training.text.documents import find_files, read_blocks
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

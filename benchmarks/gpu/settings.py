@@ -10,7 +10,7 @@ import torch
 import tyro
 
 from benchmarks.samples import TINY, TINY_VOCAB_SIZE
-from training.bounds import COUNT, POSITIVE, check_numbers
+from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 
 PartName = Literal["memory", "server", "pretraining", "resume"]
 SHAPES = {"MiniLM (L6 H384)": (6, 384, 12), "BERT-base (L12 H768)": (12, 768, 12)}

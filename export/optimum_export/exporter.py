@@ -21,7 +21,7 @@ from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
 from tasks.first_line import first_line
-from training.evaluate import torch_run
+from training.model.run import torch_run
 from training.model.vectors import with_task_outputs
 
 _MAX_CHANGE = 1e-4

@@ -1,6 +1,6 @@
 """Read a checkpoint of a family that Bertline does not compute, but transformers does.
 
-Weights are read by `training.weights`, so that pickles run no code, and code in a checkpoint is never run.
+Weights are read by `training.checkpoint.weights`, so that pickles run no code, and code in a checkpoint is never run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tasks import AnyTask
 from tasks.json_files import read_optional_json
 from tasks.manifest import Precision
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
-from training.checkpoint import CONFIG_FILE, LabelCountError, unsupported_encoder
-from training.weights import read_weights
+from training.checkpoint.reader import CONFIG_FILE, LabelCountError, unsupported_encoder
+from training.checkpoint.weights import read_weights
 
 _MAPPINGS = {
     "embedding": "MODEL_MAPPING_NAMES",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from recipes.ablations.model import Combination, register, with_changes
-from training.bounds import NOT_NEGATIVE
-from training.command import command, parse
-from training.finetune import finetune
+from training.command_line.bounds import NOT_NEGATIVE
+from training.command_line.command import command, parse
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.loop.distributed import world
 from training.model.config import EncoderConfig
 

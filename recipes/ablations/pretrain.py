@@ -13,14 +13,14 @@ import numpy as np
 
 from recipes.ablations.model import Direction, register, with_changes
 from tasks.tokenizer import Tokenizer
-from training.bounds import refuse_unused
-from training.command import command, parse
-from training.corpus import Corpus
+from training.checkpoint.task_card import CARD_FILE
+from training.command_line.bounds import refuse_unused
+from training.command_line.command import command, parse
 from training.data.pretraining import Masking, PretrainingExamples
 from training.loop.distributed import World, world
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
-from training.task_card import CARD_FILE
+from training.text.corpus import Corpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,15 @@ from recipes.ablations.pretrain import AblationPretrainRecipe, pretrain_ablation
 from recipes.ablations.scales import Scale
 from recipes.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
 from tasks.json_files import read_json
+from training.checkpoint.task_card import TASK_FILE, read_task_card
+from training.checkpoint.weights import WEIGHTS_FILE, has_weights
 from training.grid import Digests, look_up, run_or_look_up
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
 from training.pretrain import corpora, recipe_record
-from training.provenance import input_digests
 from training.reports.grid_report import Outcome, Setting
-from training.task_card import TASK_FILE, read_task_card
-from training.weights import WEIGHTS_FILE, has_weights
+from training.reports.provenance import input_digests
 
 Recipe = AblationPretrainRecipe | AblationFinetuneRecipe
 NUM_FEATURE_LAYERS = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from recipes.demo.modules import SPLITS, Module, Source, normalize, rank, read_module, split_of
 from tasks.machine import available_cpus
-from training.progress_bar import ProgressBar
+from training.command_line.progress_bar import ProgressBar
 
 MAX_REPEATS = 3
 """Largest number of copies of a sentence in the corpus."""

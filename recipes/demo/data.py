@@ -25,8 +25,8 @@ from recipes.demo.modules import SPLITS, find_sources, installed_libraries
 from recipes.demo.questions import question_paragraphs
 from recipes.demo.texts import labelled_texts
 from tasks.files import atomic_write
-from training.bounds import COUNT, check_numbers
-from training.command import command, parse
+from training.command_line.bounds import COUNT, check_numbers
+from training.command_line.command import command, parse
 
 NUMBERS_FILE = "data.json"
 MAX_WORDS = 1_500_000

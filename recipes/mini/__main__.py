@@ -17,8 +17,8 @@ from recipes.mini.paths import NAME, distilled
 from recipes.mini.pipeline import DATA, Arguments, Pipeline, Stage
 from recipes.mini.publish import MODELS
 from recipes.stage import run_stage
-from training.command import command, parse
-from training.weights import checkpoint_digest
+from training.checkpoint.weights import checkpoint_digest
+from training.command_line.command import command, parse
 
 
 @command

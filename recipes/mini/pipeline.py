@@ -13,9 +13,9 @@ from recipes.mini.distilled import DISTILLED, STUDENT, DistilledTask
 from recipes.mini.paths import NAME, Paths, distilled, task_names
 from recipes.mini.tasks import CLOZE, TASKS
 from tasks.json_files import read_json
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.weights import checkpoint_digest
 from training.data.columns import Columns
-from training.task_card import read_task_card
-from training.weights import checkpoint_digest
 
 VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"

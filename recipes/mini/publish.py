@@ -18,10 +18,10 @@ from recipes.mini.paths import NAME, distilled
 from recipes.mini.pipeline import Arguments, Pipeline, kept_models
 from tasks.files import atomic_directory
 from tasks.model_directory import read_model_directory
-from training.command import command, parse
+from training.checkpoint.task_card import CARD_FILE
+from training.checkpoint.weights import checkpoint_digest
+from training.command_line.command import command, parse
 from training.reports.model_card import with_notes
-from training.task_card import CARD_FILE
-from training.weights import checkpoint_digest
 
 MODELS = Path("models")
 MAX_BYTES = 60_000_000

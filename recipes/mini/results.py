@@ -21,11 +21,11 @@ from recipes.mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Argume
 from recipes.mini.tables import Record
 from tasks.files import atomic_write
 from tasks.json_files import read_json
-from training.command import command, parse
+from training.checkpoint.weights import checkpoint_digest
+from training.command_line.command import command, parse
 from training.loop.run_directory import METRICS_FILE
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
-from training.weights import checkpoint_digest
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"

@@ -32,20 +32,20 @@ from recipes.server import one_line_errors, serve
 from tasks.files import atomic_write
 from tasks.json_files import read_json
 from tasks.model_directory import read_model_directory
-from training.checkpoint import load_tokenizer
-from training.command import command, parse
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import load_tokenizer
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.weights import checkpoint_digest
+from training.command_line.command import command, parse
+from training.command_line.progress_bar import ProgressBar
 from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples
-from training.data.labelled import read_examples, read_similarities
-from training.evaluate import load_for_evaluation
 from training.grid import REPORT_FILE
 from training.loop.run_directory import METRICS_FILE, read_metrics
+from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline
-from training.progress_bar import ProgressBar
+from training.objectives.similarity import vector_scores
 from training.reports.grid_report import CONTRAST_ROW
-from training.similarity import vector_scores
-from training.task_card import TaskCard, read_task_card
-from training.weights import checkpoint_digest
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 """Function from examples to plain values (`recipes.predictions`)."""

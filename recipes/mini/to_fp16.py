@@ -15,11 +15,12 @@ from typing import Annotated
 import tyro
 
 from tasks.embedding import EmbeddingSettings
-from training.checkpoint import load_model
-from training.checkpoint_writer import save_checkpoint
-from training.command import command, parse
-from training.sentence_transformers import load_embedder
-from training.task_card import read_task_card
+from training.checkpoint.reader import load_model
+from training.checkpoint.sentence_transformers import load_embedder
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.writer import save_checkpoint
+from training.command_line.command import command, parse
+from training.reports.result import describe_checkpoint
 
 
 def halve(checkpoint: Path, out: Path) -> None:
@@ -39,7 +40,9 @@ def halve(checkpoint: Path, out: Path) -> None:
         model = load_embedder(checkpoint, card.settings)
     else:
         model = load_model(checkpoint, card.task)
-    save_checkpoint(out, model.half(), tokenizer_from=checkpoint, card=card)
+    model = model.half()
+    readme = describe_checkpoint(model, tokenizer_from=checkpoint, card=card)
+    save_checkpoint(out, model, tokenizer_from=checkpoint, card=card, readme=readme)
 
 
 @dataclass(frozen=True, kw_only=True)

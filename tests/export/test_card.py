@@ -32,10 +32,10 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tests.export.conftest import SETTINGS, UNTUNED
 from tests.serving.conftest import serve
-from training.checkpoint import load_model
-from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
+from training.checkpoint.reader import load_model
+from training.checkpoint.task_card import CARD_FILE, TaskCard
+from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
 from training.reports.model_card import with_notes
-from training.task_card import CARD_FILE, TaskCard
 
 CHOICES = ("One answer.", "Another answer.")
 EXAMPLES = {

@@ -28,11 +28,11 @@ from tasks.files import sha256
 from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.export.conftest import SETTINGS
-from training.checkpoint import load_model
-from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
+from training.checkpoint.reader import load_model
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.weights import checkpoint_digest
+from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
 from training.data.columns import Columns
-from training.task_card import TaskCard
-from training.weights import checkpoint_digest
 
 UNTUNED = ExportConfig(tune=False)
 IMPOSSIBLE = ExportConfig(tune=False, limits=QualityLimits(atol=1e-12))

@@ -25,7 +25,7 @@ from tasks.tokenizer_files import TOKENIZER_FILE
 from tests.families import ROBERTA, SETTINGS, SMALL
 from tests.serving.processes import listening
 from tests.toy_tokenizers import TEXT, byte_bpe, wordpiece
-from training.checkpoint import load_tokenizer
+from training.checkpoint.reader import load_tokenizer
 
 POSITIONS = {**SMALL, "max_position_embeddings": 40}
 CONFIGS = {

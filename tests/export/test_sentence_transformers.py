@@ -21,8 +21,8 @@ from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
 from tasks.manifest import Manifest
 from tests.export.conftest import UNTUNED
-from training.command import parse
-from training.evaluate import torch_run
+from training.command_line.command import parse
+from training.model.run import torch_run
 
 FLAGS = {
     "cls": "pooling_mode_cls_token",

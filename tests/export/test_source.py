@@ -10,9 +10,9 @@ from export.source import read_source
 from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
-from training.checkpoint import load_model
-from training.checkpoint_writer import save_checkpoint as save_our_checkpoint
-from training.task_card import TaskCard
+from training.checkpoint.reader import load_model
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ print("ready", flush=True)
 time.sleep(60)
 """
 RUN = """
-from training.command import command
+from training.command_line.command import command
 from recipes.stage import run_stage
 command(lambda: run_stage(1, 1, "a stage", "slow_to_end"))()
 """

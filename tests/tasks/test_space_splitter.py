@@ -16,7 +16,7 @@ from tasks.tokenizer import Tokenizer
 from tests.hard_texts import CHARS
 from tests.toy_sentencepiece import TRAINING, write
 from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, modernbert, unigram
-from training.tokenizer import read_tokenizer
+from training.checkpoint.tokenizer import read_tokenizer
 
 SPACES = [AddedToken(" " * count, normalized=True) for count in (2, 3, 8)]
 """Added tokens of ModernBERT."""

@@ -14,7 +14,7 @@ from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE2, Entities
 from tasks.metrics import tagging_scores
 from tasks.tagging import TaggingExample
 from tasks.tags import best_tags, chunks, find_malformed_tag, is_strict, is_strict_at_ends, to_iob2
-from training.baselines import majority_tag
+from training.objectives.baselines import majority_tag
 
 SCHEMES = {
     "IOB2": ("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),

@@ -9,8 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.toy import TINY
-from training.checkpoint import create_model
-from training.corpus import Corpus
+from training.checkpoint.reader import create_model
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import world
@@ -19,6 +18,7 @@ from training.loop.prefetcher import Prefetcher
 from training.loop.types import DataPosition, LoopSettings, Phase
 from training.model.config import EncoderConfig
 from training.objectives.masked_lm import MaskedLM
+from training.text.corpus import Corpus
 
 
 def write_gradients(corpus_dir, micro_batch_size, out):

@@ -21,7 +21,9 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.json_files import read_json
 from tests.toy import WORDS
 from tests.training.interruption import interrupted_at
-from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import load_model, load_tokenizer
+from training.checkpoint.task_card import read_task_card
 from training.contrastive import (
     ContrastiveRecipe,
     encode_views,
@@ -29,17 +31,15 @@ from training.contrastive import (
 )
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData
-from training.data.labelled import read_examples
-from training.embedding_run import parse_embedding_recipe
-from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
+from training.finetuning.embedding_run import parse_embedding_recipe
 from training.loop.distributed import CPU, World
 from training.loop.run_directory import read_metrics
 from training.objectives.contrastive import ContrastiveObjective, info_nce
+from training.objectives.finetuning import FinetuningData
+from training.objectives.labelled import read_examples
+from training.objectives.similarity import similarity_scores
 from training.reports.samples import sample_predictions
-from training.similarity import similarity_scores
-from training.task_card import read_task_card
 
 TOPICS = [WORDS[2:5], WORDS[5:8], WORDS[14:18], WORDS[8:11]]
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "dtype": "fp32", "log_every": 1, "eval_every": 0}

@@ -18,8 +18,9 @@ from transformers import BertTokenizerFast
 from tasks.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text
-from training.corpus import EXAMPLE_TOKENS, Corpus, CorpusRecipe, _estimate_pairs, main, prepare_corpus
+from training.corpus import EXAMPLE_TOKENS, CorpusRecipe, _estimate_pairs, main, prepare_corpus
 from training.pretrain import PretrainRecipe
+from training.text.corpus import Corpus
 from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
 

@@ -20,21 +20,22 @@ from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import load_model, load_tokenizer
+from training.checkpoint.task_card import read_task_card
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import read_examples
 from training.data.sources import source_names
-from training.evaluate import load_for_evaluation
 from training.evaluate import main as evaluate
-from training.finetune import finetune, main
+from training.finetune import main
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
+from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
 from training.objectives.base import LabelledFeatures
+from training.objectives.finetuning import FinetuningData, label_examples
+from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES
 from training.objectives.spans import answer_positions
-from training.task_card import read_task_card
 
 SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

@@ -11,15 +11,15 @@ import torch
 
 from tests.commands import call
 from tests.toy import write_classification, write_spans
-from training.checkpoint import load_model, read_shape
+from training.checkpoint.reader import load_model, read_shape
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.weights import WEIGHTS_FILE
 from training.distillation import tasks
-from training.finetune import finetune
+from training.finetuning.run import finetune
 from training.grid import GridRecipe, grid, look_up, main, with_learning_rates
 from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
-from training.task_card import read_task_card
-from training.weights import WEIGHTS_FILE
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
 

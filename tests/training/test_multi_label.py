@@ -11,19 +11,19 @@ from tasks.classification import MULTI_LABEL, ClassificationExample, Classificat
 from tasks.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_multi_label
-from training.checkpoint import create_model, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model, read_shape
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.writer import save_checkpoint
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData, label_examples
-from training.data.labelled import read_examples
 from training.data.table_examples import read_classification
 from training.evaluate import main as evaluate
-from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
+from training.objectives.finetuning import FinetuningData, label_examples
+from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES
-from training.task_card import TaskCard, read_task_card
 
 LEARN = {"learning_rate": 2e-3, "global_batch_size": 8, "micro_batch_size": 8, "dtype": "fp32", "dropout": 0.0}
 LABELS = ("a big", "a cat", "a river")

@@ -5,9 +5,9 @@ import torch
 
 from tests.toy import TINY, write_spans
 from tests.training.interruption import interrupted_at
-from training.checkpoint import load_model
-from training.finetune import finetune
+from training.checkpoint.reader import load_model
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
 from training.model import encoder
 from training.pretrain import PretrainRecipe, pretrain

@@ -20,7 +20,9 @@ import transformers
 from tests.commands import call
 from tests.toy import TINY, make_text
 from tests.training.gradients import write_gradients
-from training.checkpoint import load_model, load_tokenizer
+from training.checkpoint.reader import load_model, load_tokenizer
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.weights import checkpoint_digest
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import IGNORED, pretraining_batch
@@ -29,8 +31,6 @@ from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import read_metrics
 from training.model.heads import BertForPreTraining
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
-from training.task_card import read_task_card
-from training.weights import checkpoint_digest
 
 
 def losses(run):

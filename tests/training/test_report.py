@@ -17,8 +17,8 @@ from tasks.spans import Span, SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
 from tests.commands import call
 from tests.toy import make_text, write_classification, write_spans
-from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table
 from training.reports.samples import corpus_passages, sample_predictions

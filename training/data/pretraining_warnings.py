@@ -9,8 +9,8 @@ import numpy as np
 
 from tasks.languages import HAN
 from tasks.tokenizer import Tokenizer
-from training.corpus import Corpus
 from training.data.pretraining import PretrainingExamples
+from training.text.corpus import Corpus
 from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairStatistics
 
 LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")

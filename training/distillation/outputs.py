@@ -22,8 +22,8 @@ import numpy as np
 
 from tasks.files import atomic_write, name_in_errors, resumable_directory
 from tasks.json_files import read_json
+from training.command_line.progress_bar import ProgressBar
 from training.loop.distributed import World
-from training.progress_bar import ProgressBar
 
 VALUES_FILE, ENDS_FILE, RECORD_FILE = "values.f32", "ends.i64", "outputs.json"
 CHUNK = 2048

@@ -18,8 +18,9 @@ from tasks.classification import ClassificationSettings, sigmoid
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
-from training.bounds import FRACTION, POSITIVE
-from training.data.descriptions import are_all_pairs, pair_flags
+from training.checkpoint.sentence_transformers import checkpoint_directory
+from training.checkpoint.task_card import read_task_card
+from training.command_line.bounds import FRACTION, POSITIVE
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.distillation.outputs import TeacherOutputs, record_on_main
@@ -34,8 +35,6 @@ from training.distillation.teachers import (
     read_task_teacher,
     scores_of_teachers,
 )
-from training.evaluate import predict_with_progress
-from training.finetune import finetune
 from training.finetuning.data import (
     FinetuningExamples,
     encode_data,
@@ -44,21 +43,28 @@ from training.finetuning.data import (
     report_data,
     sequence_length,
 )
+from training.finetuning.descriptions import are_all_pairs, pair_flags
 from training.finetuning.network import create_network
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
+from training.finetuning.run import finetune
 from training.finetuning.scores import score_and_write, train_network
-from training.hub import resolve_on_all
-from training.loop.distributed import World
+from training.loop.distributed import World, resolve_on_all
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.loop.types import Stage
+from training.model.run import predict_with_progress
 from training.objectives.base import LabelledFeatures
 from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
-from training.provenance import PATH_FIELDS, Digests, input_digests, provenance, training_extent, training_machine
 from training.reports.grid_report import CONTRAST_ROW
-from training.sentence_transformers import checkpoint_directory
-from training.task_card import read_task_card
+from training.reports.provenance import (
+    PATH_FIELDS,
+    Digests,
+    input_digests,
+    provenance,
+    training_extent,
+    training_machine,
+)
 
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
@@ -176,7 +182,7 @@ def distillation_digests(
     """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
 
     Args:
-        of_inputs: `training.provenance.input_digests`, or a cached version of it.
+        of_inputs: `training.reports.provenance.input_digests`, or a cached version of it.
     """
     data = (*recipe.train, *recipe.unlabelled)
     digests = of_inputs(recipe.checkpoint, data, recipe.dev)

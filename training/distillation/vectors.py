@@ -16,10 +16,10 @@ from torch import nn
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import Features
 from tasks.regression import RegressionExample
-from training.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
-from training.checkpoint import create_model, load_tokenizer, read_shape
+from training.checkpoint.reader import create_model, load_tokenizer, read_shape
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
+from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData
 from training.data.table_examples import read_text_pairs
 from training.distillation.outputs import TeacherOutputs, record_on_main
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
@@ -34,7 +34,7 @@ from training.distillation.teachers import (
     read_embedder,
     scores_of_teachers,
 )
-from training.embedding_run import (
+from training.finetuning.embedding_run import (
     EmbeddingRecipe,
     describe_vectors,
     different_texts,
@@ -53,10 +53,10 @@ from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
+from training.objectives.finetuning import FinetuningData
+from training.objectives.similarity import similarity_scores
 from training.objectives.vector_distillation import VectorDistillation
-from training.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
-from training.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
-from training.similarity import similarity_scores
+from training.reports.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
 from training.text.sentences import split_sentences
 
 SAMPLE = 50_000

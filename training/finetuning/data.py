@@ -10,13 +10,17 @@ from typing import Any
 from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
 from tasks.features import Features
-from training.checkpoint import load_tokenizer, read_config, read_shape
-from training.data.descriptions import describe_examples, describe_sequences, note_overlap, pair_flags, warn_of_labels
+from training.checkpoint.reader import load_tokenizer, read_config, read_shape
+from training.checkpoint.task_card import read_task_card
 from training.data.examples import Examples, encode_examples
-from training.data.finetuning import FinetuningData, label_examples
 from training.data.input_warnings import report_inputs
-from training.data.labelled import read_examples
-from training.evaluate import check_labels
+from training.finetuning.descriptions import (
+    describe_examples,
+    describe_sequences,
+    note_overlap,
+    pair_flags,
+    warn_of_labels,
+)
 from training.finetuning.network import knows_labels
 from training.finetuning.recipe import FinetuneRecipe
 from training.objectives.base import (
@@ -26,8 +30,9 @@ from training.objectives.base import (
     all_label_names,
     find_unknown_label,
 )
-from training.objectives.registry import OBJECTIVES
-from training.task_card import read_task_card
+from training.objectives.finetuning import FinetuningData, label_examples
+from training.objectives.labelled import read_examples
+from training.objectives.registry import OBJECTIVES, check_labels
 
 
 @dataclass(frozen=True, kw_only=True)

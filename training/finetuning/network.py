@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from tasks import AnyTask
-from training.checkpoint import create_model, labels_of, load_model, read_config
+from training.checkpoint.reader import create_model, labels_of, load_model, read_config
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.weights import read_weights
 from training.finetuning.recipe import FinetuneRecipe
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.regression import standardise_head
-from training.task_card import read_task_card
-from training.weights import read_weights
 
 
 def create_network(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:

@@ -12,8 +12,8 @@ import tyro
 from tasks import TASKS
 from tasks.json_files import read_json
 from tasks.registry import LabelledTask
-from training.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
-from training.checkpoint import read_shape
+from training.checkpoint.reader import read_shape
+from training.command_line.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.data.columns import Columns
 from training.loop.recipe import RECIPE_FILE, stage_of
 from training.loop.run_directory import RunDirectory

@@ -11,20 +11,21 @@ from typing import Any
 from tasks import AnyTask
 from tasks.batching import predict
 from tasks.spans import Spans, best_null_threshold
+from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData
-from training.evaluate import format_scores, predict_with_progress, torch_run
 from training.finetuning.data import FinetuningExamples
 from training.finetuning.recipe import FinetuneRecipe
 from training.loop.distributed import World
-from training.loop.result import write_result
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, Phase, Progress
 from training.model.heads import BertModel
+from training.model.run import predict_with_progress, torch_run
+from training.objectives.finetuning import FinetuningData
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.reports.grid_report import Outcome, Setting, metric_of
-from training.task_card import TaskCard
+from training.reports.result import write_result
+from training.reports.scores import format_scores
 
 
 def train_network(

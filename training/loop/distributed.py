@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from training.parent import die_with_parent
+from training.checkpoint.hub import hub_origin, resolve_checkpoint
+from training.command_line.parent import die_with_parent
 
 T = TypeVar("T")
 
@@ -142,3 +144,10 @@ def _store() -> dist.Store:
 
 
 CPU = torch.device("cpu")
+
+
+def resolve_on_all(checkpoint: Path, peers: World) -> Path:
+    """Resolve a checkpoint in each process; the main one downloads first, and the others take the same commit."""
+    found = peers.on_main(lambda: resolve_checkpoint(checkpoint))
+    origin = hub_origin(found)
+    return found if peers.is_main or found == checkpoint or not origin else resolve_checkpoint(str(origin))

@@ -15,9 +15,9 @@ from multiprocessing import get_context
 import torch
 
 from tasks.machine import available_cpus
+from training.command_line.parent import blocked_interrupts, die_with_parent
 from training.loop.distributed import World
 from training.loop.types import Batch, DataPosition, LoopSettings, Phase
-from training.parent import blocked_interrupts, die_with_parent
 
 GPU_DATA_WORKERS = 8
 """Processes that make the batches of a GPU's pretraining; each makes about 1.2 million tokens/s."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.json_files import read_json
 from tasks.schema import check_known_fields
-from training.hub import recorded_name
+from training.checkpoint.hub import recorded_name
 
 RECIPE_FILE = "recipe.json"
 FREE_FIELDS = (

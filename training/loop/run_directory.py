@@ -24,11 +24,11 @@ import torch
 from torch import nn
 
 from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
+from training.checkpoint.weights import has_weights
 from training.loop.distributed import World
 from training.loop.loss_monitor import LossMonitor
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, RunMismatchError
 from training.loop.types import Progress
-from training.weights import has_weights
 
 if TYPE_CHECKING:
     from training.loop.events import Events

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from training.command_line.progress_bar import ProgressBar
 from training.loop.distributed import World
 from training.loop.schedule import LearningRateSchedule
 from training.loop.types import Batch, Progress
 from training.model.flops import flops_per_token, peak_flops
 from training.model.heads import BertModel
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
-from training.progress_bar import ProgressBar
 
 
 class ThroughputMeter:

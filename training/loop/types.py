@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from tasks.schema import Bounds
-from training.bounds import BELOW_ONE, COUNT, FRACTION, LEARNING_RATE, NOT_NEGATIVE, POSITIVE, check_numbers
+from training.command_line.bounds import (
+    BELOW_ONE,
+    COUNT,
+    FRACTION,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    check_numbers,
+)
 
 Dtype = Literal["auto", "fp32", "bf16"]
 Stage = Literal["pretraining", "fine-tuning", "contrastive training", "distillation"]

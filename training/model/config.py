@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from tasks.schema import Bounds, FieldError, check_bounds, check_choice, check_known_fields
-from training.bounds import BELOW_ONE, NOT_NEGATIVE
+from training.command_line.bounds import BELOW_ONE, NOT_NEGATIVE
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 
 SIZE = Bounds(least=1, most=10_000_000)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.schema import Bounds, check_choice
-from training.bounds import BELOW_ONE
+from training.command_line.bounds import BELOW_ONE
 from training.model.activations import POOLER_ACTIVATIONS
 from training.model.config import SIZE, EncoderConfig
 from training.model.encoder import (

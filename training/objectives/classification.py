@@ -23,7 +23,6 @@ from tasks.classification import (
     best_thresholds,
 )
 from tasks.features import Features
-from training.baselines import majority_label
 from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
@@ -38,6 +37,7 @@ from training.objectives.base import (
     all_label_names,
     is_labelled,
 )
+from training.objectives.baselines import majority_label
 
 MANY_LABELS = 50
 """Number of different labels above which numbers look like a regression."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.checkpoint import load_model
+from training.checkpoint.reader import load_model
 from training.data.pretraining import PretrainingExample
 from training.data.pretraining_batches import IGNORED
 from training.loop.types import Batch

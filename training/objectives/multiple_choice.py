@@ -14,12 +14,12 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.features import Features
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
-from training.baselines import majority_choice
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.table_examples import read_multiple_choice
 from training.loop.types import Batch
 from training.objectives.base import IGNORED, Baseline, LabelledFeatures, Targets, TaskObjective, TaskOptions
+from training.objectives.baselines import majority_choice
 
 
 class MultipleChoiceObjective(TaskObjective):

@@ -18,13 +18,13 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.features import Features
 from tasks.regression import RegressionExample, RegressionSettings
-from training.baselines import mean_label
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.table_examples import read_regression, read_text_pairs
 from training.loop.types import Batch
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.objectives.base import Baseline, LabelledFeatures, TaskObjective, TaskOptions, is_labelled
+from training.objectives.baselines import mean_label
 
 
 class RegressionObjective(TaskObjective):

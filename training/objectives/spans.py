@@ -16,12 +16,12 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.joined_words import word_around
 from tasks.spans import SpanExample, SpanSettings, Window
-from training.baselines import first_words, no_answer
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.squad import read_questions, read_spans
 from training.loop.types import Batch
 from training.objectives.base import IGNORED, Baseline, LabelledFeatures, TaskObjective, TaskOptions
+from training.objectives.baselines import first_words, no_answer
 
 
 class SpanObjective(TaskObjective):

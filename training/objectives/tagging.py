@@ -18,7 +18,6 @@ from tasks.base import TaskSettings
 from tasks.joined_words import is_mark, learn_joined_words
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
-from training.baselines import majority_tag
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.tagging import read_tagging, read_untagged
@@ -32,6 +31,7 @@ from training.objectives.base import (
     TaskOptions,
     all_label_names,
 )
+from training.objectives.baselines import majority_tag
 
 MAX_SPLIT_WORDS = 0.02
 """Fraction of words that running text splits differently, above which a warning is printed."""

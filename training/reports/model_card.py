@@ -1,7 +1,6 @@
 """Model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
-`training.checkpoint_writer.write_checkpoint` writes it beside the weights. It states the
-recorded facts about the model, and says which ones are unknown.
+It states the recorded facts about the model, and says which ones are unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import jinja2
 
 from tasks.machine import summarize_machine
 from tasks.metrics import CHARACTERS_SUFFIX
+from training.checkpoint.hub import checkpoint_name
+from training.checkpoint.task_card import CARD_FILE, TaskCard
 from training.data.hub import hub_source, is_hub
 from training.data.sources import source_names
-from training.provenance import checkpoint_name
 from training.reports.usages import MASK, USAGES, usage_of
-from training.task_card import CARD_FILE, TaskCard
 
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
 TEMPLATE = "model_card.md.j2"

@@ -30,7 +30,7 @@ from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
 from tasks.metrics import CHARACTERS_SUFFIX, is_loss
-from training.command import command
+from training.command_line.command import command
 from training.loop.run_directory import read_metrics
 
 CURVES_FILE = "curves.png"

@@ -13,18 +13,19 @@ import numpy as np
 from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.masked_lm import ClozeExample
-from training.corpus import Corpus
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.task_card import read_task_card
+from training.checkpoint.weights import has_weights
 from training.data.cloze import cloze_examples
 from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.hub import is_hub
-from training.data.labelled import read_examples, read_similarities
 from training.data.sources import source_digest, source_names
-from training.evaluate import load_for_evaluation, predict_with_progress
+from training.model.run import predict_with_progress
+from training.objectives.labelled import read_examples, read_similarities
+from training.objectives.similarity import cosines
 from training.reports.sample_views import SHOWN, show_table
-from training.similarity import cosines
-from training.task_card import read_task_card
-from training.weights import has_weights
+from training.text.corpus import Corpus
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "regression": 500, "spans": 40}
 """Number of random examples to predict; 20 for other tasks."""

@@ -20,9 +20,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-import tasks
-import training
-
 ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 4
@@ -153,7 +150,7 @@ def _connected(address: str) -> Iterator[Any]:
 def _connect(ray: Any, address: str) -> None:
     if address not in ("auto", "local"):
         _check_reachable(address)
-    packages = [str(Path(str(package.__file__)).parent) for package in (tasks, training)]
+    packages = [str(Path(__file__).parents[2] / name) for name in ("tasks", "training")]
     on_signal = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from training.progress_bar import ProgressBar
+from training.command_line.progress_bar import ProgressBar
 from training.text.documents import Block
 from training.text.file_ranges import FileRange, file_ranges
 from training.text.ray_pool import map_on_ray

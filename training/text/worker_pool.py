@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from tasks.machine import available_cpus
-from training.parent import blocked_interrupts, die_with_parent
+from training.command_line.parent import blocked_interrupts, die_with_parent
 
 ResultT = TypeVar("ResultT")
 

@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> None:
     """Export in this process. A mistake ends it with one line and an exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process quietly during the imports, which are slow
     from export.__main__ import run_command  # after use_sources; loads PyTorch
-    from training.command import command
+    from training.command_line.command import command
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments

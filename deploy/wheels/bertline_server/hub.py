@@ -30,7 +30,7 @@ def export_first(arguments: list[str]) -> list[str]:
         ValueError: if a flag is wrong, or for a repository that was not exported before, the extra is missing or the
             cache cannot be written.
     """
-    from training.hub import parse_hub_name  # after use_sources
+    from training.checkpoint.hub import parse_hub_name  # after use_sources
 
     if not arguments or not parse_hub_name(arguments[0]):
         return arguments

@@ -20,9 +20,9 @@ from recipes.ablations.runs import Runs
 from recipes.ablations.scales import SCALES
 from recipes.ablations.tables import LABELLED_DATA, make_table
 from tests.toy import WORDS, make_text
-from training.checkpoint import read_config
+from training.checkpoint.reader import read_config
+from training.checkpoint.task_card import read_task_card
 from training.grid import run_or_look_up
-from training.task_card import read_task_card
 
 
 def write_pairs(path, seed):

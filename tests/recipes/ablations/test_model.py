@@ -19,24 +19,24 @@ from recipes.ablations.pretrain import AblationPretrainRecipe, NextTokenExamples
 from tasks.batching import predict
 from tasks.masked_lm import MaskedLMSettings
 from tests.toy import TINY, write_classification, write_spans
-from training.baselines import masked_unigram
-from training.checkpoint import create_model, load_model, read_config, read_shape
-from training.checkpoint_writer import save_checkpoint
-from training.corpus import Corpus
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import create_model, load_model, read_config, read_shape
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.weights import read_weights
+from training.checkpoint.writer import save_checkpoint
 from training.data.columns import Columns
-from training.data.labelled import read_examples
 from training.data.pretraining import Masking
 from training.data.pretraining_batches import pretraining_batch
-from training.evaluate import load_for_evaluation
-from training.finetune import finetune
+from training.finetuning.run import finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
 from training.model.architectures import ARCHITECTURES
 from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token
 from training.model.modernbert_encoder import ModernBertConfig
-from training.task_card import TaskCard, read_task_card
-from training.weights import read_weights
+from training.objectives.baselines import masked_unigram
+from training.objectives.labelled import read_examples
+from training.text.corpus import Corpus
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 FAST = {"learning_rate": 1e-2, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}

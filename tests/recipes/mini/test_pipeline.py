@@ -31,10 +31,10 @@ from tasks.files import atomic_write, sha256
 from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
-from training.command import parse
+from training.checkpoint.weights import checkpoint_digest
+from training.command_line.command import parse
 from training.distillation.tasks import TaskDistillRecipe
 from training.distillation.vectors import VectorDistillRecipe
-from training.weights import checkpoint_digest
 
 STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from recipes.mini.to_fp16 import halve
-from training.task_card import read_task_card
+from training.checkpoint.task_card import read_task_card
 
 
 def test_weights_are_halved_once(checkpoint, tmp_path):

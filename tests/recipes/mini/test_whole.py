@@ -17,7 +17,7 @@ from recipes.mini.tasks import CLOZE, MiniTask
 from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
-from training.checkpoint import load_model
+from training.checkpoint.reader import load_model
 
 TASKS = (
     MiniTask(

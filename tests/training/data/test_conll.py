@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tasks.tagging import TaggingExample
 from training.data.columns import Columns, existing_columns
 from training.data.conll import read_conll
-from training.data.labelled import read_examples
 from training.data.tagging import read_tagging
+from training.objectives.labelled import read_examples
 
 SENTENCES = [
     TaggingExample(("#", "York", "is", "#1"), ("O", "B-LOC", "O", "O")),

@@ -18,20 +18,10 @@ from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
-from training.baselines import (
-    first_words,
-    majority_choice,
-    majority_label,
-    majority_tag,
-    mean_label,
-    no_answer,
-    unigram,
-)
-from training.checkpoint import create_model
+from training.checkpoint.reader import create_model
 from training.data.cloze import cloze_examples, read_cloze
 from training.data.columns import Columns, existing_columns
 from training.data.examples import encode_examples
-from training.data.labelled import READERS, read_examples
 from training.data.squad import read_questions, read_spans
 from training.data.table_examples import (
     read_classification,
@@ -44,6 +34,16 @@ from training.data.table_examples import (
 from training.data.tagging import read_tagging
 from training.loop.optimizer import create_optimizer
 from training.model.config import EncoderConfig
+from training.objectives.baselines import (
+    first_words,
+    majority_choice,
+    majority_label,
+    majority_tag,
+    mean_label,
+    no_answer,
+    unigram,
+)
+from training.objectives.labelled import READERS, read_examples
 from training.objectives.registry import best_baseline
 from training.text.documents import read_documents
 

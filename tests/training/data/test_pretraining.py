@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.families import BACKENDS, vocabulary
 from tests.toy import WORDS
-from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
 from training.data.pretraining_batches import pretraining_batch
+from training.text.corpus import Corpus
 from training.text.pairs import PairRules, estimate_pair_statistics, truncated_lengths
 from training.vocab import VocabRecipe, train_vocab
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from tests.toy import TINY
-from training.corpus import Corpus, CorpusRecipe, prepare_corpus
+from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_warnings import whole_words_note
 from training.pretrain import PretrainRecipe, pretrain
+from training.text.corpus import Corpus
 from training.vocab import VocabRecipe, train_vocab
 
 CHINESE = "我们 在 图书馆 读书 。\n研究 生命 的 起源 ， 今天 天气 很 好 。\n他 说 tokenizer 好用 ！\n" * 3

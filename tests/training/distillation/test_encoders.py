@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tasks.masked_lm import MaskedLMSettings
 from tests.toy import TINY
 from tests.training.interruption import interrupted_at
-from training.checkpoint import create_model, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model, read_shape
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.writer import save_checkpoint
 from training.loop.run_directory import read_metrics
 from training.objectives.encoder_distillation import relation_loss
 from training.pretrain import PretrainRecipe, pretrain
-from training.task_card import TaskCard, read_task_card
 
 
 @given(

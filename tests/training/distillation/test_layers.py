@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.families import CONFIGS, create
-from training.checkpoint import load_model
+from training.checkpoint.reader import load_model
 from training.model.heads import MODELS
 from training.model.layer_subset import take_layers
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.toy import write_classification, write_multi_label, write_spans
 from tests.training.interruption import interrupted_at
-from training.checkpoint import read_shape
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import read_shape
+from training.checkpoint.task_card import read_task_card
 from training.data.columns import Columns
 from training.distillation.tasks import TaskDistillRecipe, distil_task
-from training.evaluate import load_for_evaluation
-from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.grid import GridRecipe, grid
 from training.loop.run_directory import read_metrics
-from training.task_card import read_task_card
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

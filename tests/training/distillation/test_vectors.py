@@ -20,12 +20,12 @@ from tests.families import create
 from tests.toy_tokenizers import modernbert
 from tests.training.interruption import interrupted_at
 from tests.training.test_contrastive import TOPICS, topic_text, write_pairs
-from training.checkpoint import create_model, load_tokenizer, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.reader import create_model, load_tokenizer, read_shape
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.writer import save_checkpoint
 from training.distillation.vectors import VectorDistillRecipe, _read_data, distil_vectors, principal_axes
-from training.evaluate import load_for_evaluation
 from training.loop.run_directory import read_metrics
-from training.task_card import TaskCard, read_task_card
 
 
 def write_embedder(path, checkpoint, *, hidden_size, seed=0, pooling="mean"):

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from training.command import command
+from training.command_line.command import command
 from training.loop.distributed import world
 
 

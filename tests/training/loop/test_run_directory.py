@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.checkpoint import create_model
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint
 from training.data.columns import Columns
 from training.finetuning.recipe import FinetuneRecipe
 from training.loop.loss_monitor import LossMonitor
@@ -19,9 +20,8 @@ from training.loop.recipe import RecipeRecord, RunMismatchError, check_types, re
 from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.types import LoopSettings, Progress
 from training.model.config import EncoderConfig
-from training.provenance import PATH_FIELDS
 from training.reports.plot import plot_run
-from training.task_card import TaskCard
+from training.reports.provenance import PATH_FIELDS
 
 ASKED = RecipeRecord(LoopSettings(), {}, paths=())
 

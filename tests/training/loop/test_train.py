@@ -20,8 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.toy import TINY
 from tests.training.loop.numbered_data import NumberedData
-from training.checkpoint import create_model, load_model
-from training.corpus import Corpus
+from training.checkpoint.reader import create_model, load_model
 from training.loop import run_directory as run_module
 from training.loop import throughput_meter as meter_module
 from training.loop.gradients import accumulate_gradients
@@ -34,6 +33,7 @@ from training.loop.train import train
 from training.loop.types import Batch, Evaluation, LoopSettings, Phase, Progress
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
+from training.text.corpus import Corpus
 
 SHAPE = EncoderConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
 

@@ -11,12 +11,12 @@ import transformers
 
 from tasks.registry import settings_from_dict
 from tests.families import CONFIGS, SETTINGS, assert_equal, batch, create, family, reference_outputs
-from training.checkpoint import load_model, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import load_model, read_shape
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint
 from training.model.architectures import ARCHITECTURES
 from training.model.encoder import distance_buckets
 from training.model.heads import MODELS
-from training.task_card import TaskCard
 
 
 @pytest.mark.parametrize("task", sorted(MODELS))

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from tests.families import CONFIGS, create, family
-from training.checkpoint import read_shape
+from training.checkpoint.reader import read_shape
 
 IMPOSSIBLE = ("impossible", -3, {"a": 1})
 """Values that no field allows."""

@@ -10,14 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from tasks.registry import settings_from_dict
 from tests.families import CONFIGS, batch, create
 from tests.training.model.test_architectures import change_weights
-from training.checkpoint import create_model, load_model, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model, load_model, read_shape
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint
 from training.model.architectures import ARCHITECTURES, create_config
 from training.model.disentangled_encoder import DisentangledConfig, log_buckets, relative_rows
 from training.model.encoder import create_encoder
 from training.model.flops import flops_per_token
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
-from training.task_card import TaskCard
 
 KINDS = ["deberta-v2", "deberta-v2, all options"]
 SHAPE = DisentangledConfig(

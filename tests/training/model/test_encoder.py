@@ -11,14 +11,14 @@ from transformers import BertConfig as HuggingFaceConfig
 
 from tasks import TASKS
 from tasks.spans import SpanSettings
-from training.checkpoint import load_model
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import load_model
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.weights import checkpoint_digest, read_weights
+from training.checkpoint.writer import save_checkpoint
 from training.loop.types import Batch
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 from training.objectives.masked_lm import MaskedLM
-from training.task_card import TaskCard
-from training.weights import checkpoint_digest, read_weights
 
 NETWORKS = {
     "embedding": transformers.BertModel,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from training.checkpoint import create_model
+from training.checkpoint.reader import create_model
 from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak, peak_flops
 from training.model.modernbert_encoder import ModernBertConfig

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.toy import TINY
-from training.checkpoint import create_model
+from training.checkpoint.reader import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
 from training.model.config import EncoderConfig

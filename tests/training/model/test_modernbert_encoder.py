@@ -8,13 +8,13 @@ import transformers
 
 from tasks.registry import settings_from_dict
 from tests.families import batch, create
-from training.checkpoint import create_model, load_model, read_shape
-from training.checkpoint_writer import save_checkpoint
+from training.checkpoint.reader import create_model, load_model, read_shape
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.writer import save_checkpoint
 from training.model.architectures import create_config
 from training.model.modernbert_encoder import ModernBertConfig, window_mask
 from training.model.replaced_token_detection import BertForReplacedTokenDetection
 from training.model.rotary import rotary_frequencies, rotary_table
-from training.task_card import TaskCard
 
 KIND = "modernbert, all options"
 SHAPE = ModernBertConfig(

@@ -8,7 +8,7 @@ import torch
 
 from tests.families import CONFIGS, batch, change_config_file, create
 from tests.training.model.test_architectures import change_weights
-from training.checkpoint import create_model, load_model, read_shape
+from training.checkpoint.reader import create_model, load_model, read_shape
 from training.model.architectures import ARCHITECTURES, create_config
 from training.model.nomic_encoder import NomicBertConfig
 from training.model.replaced_token_detection import BertForReplacedTokenDetection

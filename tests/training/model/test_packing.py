@@ -16,10 +16,9 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from tests.families import CONFIGS, batch, create
-from tests.training.test_objectives import EXAMPLES, SETTINGS
-from training.checkpoint import create_model, load_model, read_shape
+from tests.training.objectives.test_objectives import EXAMPLES, SETTINGS
+from training.checkpoint.reader import create_model, load_model, read_shape
 from training.data.examples import Examples
-from training.data.finetuning import FinetuningData, label_examples
 from training.data.pretraining import PretrainingExamples
 from training.data.pretraining_batches import PretrainingData
 from training.loop.distributed import CPU, World
@@ -28,6 +27,7 @@ from training.model import encoder
 from training.model.config import EncoderConfig
 from training.model.packing import find_packing, first_fit
 from training.objectives.contrastive import ContrastiveObjective
+from training.objectives.finetuning import FinetuningData, label_examples
 from training.objectives.masked_lm import MaskedLM
 from training.objectives.registry import OBJECTIVES
 from training.objectives.replaced_tokens import ReplacedTokenDetection

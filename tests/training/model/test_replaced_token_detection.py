@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from training.checkpoint import create_model
+from training.checkpoint.reader import create_model
 from training.model.architectures import ARCHITECTURES
 from training.model.config import EncoderConfig
 from training.model.replaced_token_detection import BertForReplacedTokenDetection, sample

@@ -22,18 +22,19 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
 from tasks.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
-from training.checkpoint import create_model, read_config
-from training.checkpoint_writer import save_checkpoint
-from training.evaluate import torch_run
-from training.finetune import finetune
+from training.checkpoint.hub import checkpoint_name
+from training.checkpoint.reader import create_model, read_config
+from training.checkpoint.task_card import CARD_FILE, TaskCard, read_task_card
+from training.checkpoint.weights import checkpoint_digest
+from training.checkpoint.writer import save_checkpoint
 from training.finetuning.recipe import FinetuneRecipe
+from training.finetuning.run import finetune
 from training.model.config import EncoderConfig
+from training.model.run import torch_run
 from training.pretrain import PretrainRecipe, pretrain
-from training.provenance import checkpoint_name
 from training.reports.model_card import base_model, code, model_card
+from training.reports.result import describe_checkpoint
 from training.reports.usages import USAGES
-from training.task_card import CARD_FILE, TaskCard, read_task_card
-from training.weights import checkpoint_digest
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -210,7 +211,8 @@ def run_snippet(directory, tokenizer_dir, name, *, text_pairs=False, **settings)
     model = create_model(name, config, num_labels=len(settings.get("labels", ())))
     card = TaskCard(task=name, settings=task.settings, provenance={"text_pairs": text_pairs})
     save_checkpoint(directory, model, tokenizer_from=tokenizer_dir, card=card)
-    (code,) = re.findall("```python\n(.*?)```", (directory / CARD_FILE).read_text(), re.DOTALL)
+    readme = describe_checkpoint(model, tokenizer_from=tokenizer_dir, card=card)
+    (code,) = re.findall("```python\n(.*?)```", readme, re.DOTALL)
     printed = []
     exec(code.replace("path/to/this/folder", str(directory)), {"print": printed.append})
     (found,) = printed

@@ -1,0 +1,546 @@
+"""Tests of checkpoints of the Hugging Face hub: a local server speaks its API, the client is the real one."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import transformers
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.utils import get_session, reset_sessions
+
+from export.__main__ import main as export
+from tests.commands import call
+from tests.families import create
+from tests.hub import TOKEN, HubServer, Repository
+from tests.toy import write_classification
+from training.checkpoint.hub import cached_checkpoint, hub_origin, recorded_name, resolve_checkpoint
+from training.checkpoint.hub_download import needed_files
+from training.checkpoint.reader import load_model, load_tokenizer
+from training.checkpoint.task_card import read_task_card
+from training.contrastive import main as contrastive
+from training.evaluate import main as evaluate
+from training.finetune import main as finetune
+from training.loop.distributed import CPU, World, resolve_on_all
+from training.pretrain import main as pretrain
+
+NAME = "org/tiny-encoder"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """Return a small BERT by transformers, with files that nobody needs."""
+    directory = tmp_path_factory.mktemp("hub") / "tiny"
+    create("bert", "embedding", directory)
+    for name in ("tf_model.h5", "onnx/model.onnx", "pytorch_model.bin", "README.md", "training_args.bin"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(b"not needed")
+    return directory
+
+
+@pytest.fixture
+def hub(tiny, tmp_path, monkeypatch):
+    """Return a hub with the repository NAME; the client has an empty cache and no token."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with HubServer() as server:
+        server.repositories[NAME] = Repository.of(tiny)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        for module in ("constants", "file_download"):
+            monkeypatch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield server
+        get_session().close()
+        reset_sessions()  # this one may be offline
+
+
+def refusal(name=NAME, revision=None):
+    """Return the line that says why a checkpoint is refused."""
+    with pytest.raises((ValueError, OSError)) as error:
+        resolve_checkpoint(name, revision)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def leftovers(tmp_path):
+    """Return the files that a checkpoint in the cache would be read from."""
+    return sorted(path.name for path in tmp_path.glob("cache/models--*/snapshots/*/**/*") if not path.is_dir())
+
+
+def test_a_name_is_downloaded_once(hub, tiny, capfd):
+    """Only needed files are downloaded, and a commit that is there is not asked for again."""
+    path = resolve_checkpoint(NAME)
+
+    commit = hub.repositories[NAME].commit
+    assert sorted(hub.downloads()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert hub.downloads()[-1] == "model.safetensors"
+    assert (path / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+    assert hub_origin(path).name == NAME
+    assert recorded_name(path) == f"{NAME}@{commit}"
+    assert f"downloading `{NAME}`, commit {commit[:12]}" in capfd.readouterr().err
+    load_model(path, "embedding")
+    load_tokenizer(path)
+    hub.requests.clear()
+    assert resolve_checkpoint(f"{NAME}@{commit}") == resolve_checkpoint(NAME, commit) == path
+    assert hub.requests == []
+    assert resolve_checkpoint(NAME) == path
+    assert hub.downloads() == []
+
+
+def test_a_branch_moves(hub):
+    """A branch is looked up each time; only new contents are downloaded."""
+    before = resolve_checkpoint(NAME)
+    hub.repositories[NAME].files["config.json"] += b"\n"
+    hub.requests.clear()
+
+    after = resolve_checkpoint(f"{NAME}@main")
+
+    assert after != before
+    assert hub.downloads() == ["config.json"]
+
+
+def test_a_path_wins(hub, tmp_path):
+    """An existing path is never looked up on the hub; a path with another form than a repository's neither."""
+    (tmp_path / NAME).mkdir(parents=True)
+
+    assert resolve_checkpoint(NAME) == Path(NAME)
+    assert resolve_checkpoint("a/b/c") == Path("a/b/c")
+    assert resolve_checkpoint("bert-base") == Path("bert-base")
+    assert resolve_checkpoint("../other") == Path("../other")
+    assert hub.requests == []
+    assert "--revision `main` is for repositories" in refusal(NAME, "main")
+
+
+def test_revisions(hub):
+    """An unknown revision, an empty one and two different ones are refused."""
+    assert refusal(f"{NAME}@v9") == f"`{NAME}` has no revision `v9`; give a branch, a tag or a whole commit"
+    assert "empty revision" in refusal(f"{NAME}@")
+    assert "contradict" in refusal(f"{NAME}@a", "b")
+
+
+@pytest.mark.parametrize("revision", ["../../other", "a/../b", "/etc/x", "a//b", ".", "a b", "a\n", "a..b"])
+def test_revisions_that_git_does_not_allow(hub, revision):
+    """A name that cannot be a revision is refused before it becomes a path in the cache."""
+    assert "is no revision of" in refusal(f"{NAME}@{revision}")
+    assert "is no revision of" in refusal(NAME, revision)
+    assert hub.requests == []
+
+
+def test_missing(hub):
+    """A name that is neither a path nor a repository says both, with a token too."""
+    line = refusal("org/absent")
+
+    assert line == (
+        f"no checkpoint at `org/absent`: there is no such directory here and no such repository on {hub.url}; "
+        "check the name, set HF_TOKEN if it is private"
+    )
+
+
+def test_private_and_gated(hub, monkeypatch):
+    """Private and gated repositories need a token; it is never sent to the storage of large files."""
+    hub.repositories["org/private"] = Repository(hub.repositories[NAME].files, is_private=True)
+    hub.repositories["org/gated"] = Repository(hub.repositories[NAME].files, is_gated=True)
+
+    assert "no such repository" in refusal("org/private")
+    assert refusal("org/gated") == (
+        f"`org/gated` is gated: accept its terms at {hub.url}/org/gated, and set HF_TOKEN to a token of your account"
+    )
+    monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
+    assert "rejects the token" in refusal("org/private")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert "check the name, and whether HF_TOKEN may read it" in refusal("org/absent")
+    for name in ("org/private", "org/gated"):
+        load_model(resolve_checkpoint(name), "embedding")
+    storage = [headers for _, path, headers in hub.requests if path.startswith("/storage/")]
+    assert storage
+    assert not any("authorization" in headers for headers in storage)
+
+
+def test_renamed(hub, capfd):
+    """A renamed repository is found under its old name, and recorded under the new one."""
+    hub.moved["old/name"] = NAME
+
+    path = resolve_checkpoint("old/name")
+
+    assert f"note: `old/name` is now `{NAME}` on the hub" in capfd.readouterr().err
+    assert hub_origin(path).name == NAME
+
+
+def test_downloads_that_break_off_go_on(hub, tiny, monkeypatch):
+    """A connection that breaks in the middle of a file goes on where it stopped."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100)
+    hub.cuts = [1000, 500]
+
+    path = resolve_checkpoint(NAME)
+
+    assert (path / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+    ranges = [headers.get("range") for _, path, headers in hub.requests if path.startswith("/storage/")]
+    assert ranges == [None, "bytes=1000-", "bytes=1500-"]
+
+
+def test_truncated_downloads_are_noticed(hub, tmp_path, tiny):
+    """After several broken connections, one line; nothing looks whole, and the next command goes on."""
+    hub.cuts = [100] * 3
+
+    assert f"the download of `{NAME}` broke off (IncompleteRead(" in refusal()
+    assert "model.safetensors" not in leftovers(tmp_path)
+    path = resolve_checkpoint(NAME)
+    assert (path / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+
+
+def test_damaged_downloads_are_removed(hub, tmp_path):
+    """A file with another digest than the hub states is removed, also if it came in two parts."""
+    hub.damage = hub.repositories[NAME].files["model.safetensors"][-8:]
+
+    line = f"`model.safetensors` of `{NAME}` arrived damaged and was removed; run the command again"
+    assert refusal() == line
+    assert "model.safetensors" not in leftovers(tmp_path)
+    assert not list(tmp_path.glob("cache/models--*/blobs/*.incomplete"))
+    hub.damage = b""
+    load_model(resolve_checkpoint(NAME), "embedding")
+
+
+@pytest.mark.parametrize("extra", [0, 100])
+def test_a_wrong_rest_is_removed(hub, tmp_path, extra):
+    """The rest of another program's download, as long as the file or longer, is noticed and removed."""
+    data = hub.repositories[NAME].files["model.safetensors"]
+    blobs = tmp_path / "cache" / f"models--{NAME.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{hashlib.sha256(data).hexdigest()}.incomplete").write_bytes(bytes(len(data) + extra))
+
+    assert "arrived damaged" in refusal()
+    load_model(resolve_checkpoint(NAME), "embedding")
+
+
+def test_offline(hub, monkeypatch, capfd):
+    """With HF_HUB_OFFLINE, the cache is read without a request; what is not there is refused in one line."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "unset HF_HUB_OFFLINE to download it" in refusal()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    path = resolve_checkpoint(NAME)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.requests.clear()
+    capfd.readouterr()
+
+    assert resolve_checkpoint(NAME) == path
+    assert resolve_checkpoint(NAME, path.name) == path
+    assert hub.requests == []
+    assert capfd.readouterr().err == ""
+    assert cached_checkpoint(recorded_name(path)) == path
+    assert cached_checkpoint("org/absent") == Path("org/absent")
+    assert "`v9`" in refusal(NAME, "v9")
+
+
+def test_caches_of_other_programs(hub, monkeypatch, capfd):
+    """Offline, a copy by another program is taken with a note; one without weights is refused."""
+    snapshot_download(NAME, allow_patterns=["*.json"])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "no whole copy" in refusal()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    snapshot_download(NAME)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    capfd.readouterr()
+
+    resolve_checkpoint(NAME)
+
+    assert "was cached by another program" in capfd.readouterr().err
+
+
+def test_no_network(hub, monkeypatch, capfd):
+    """Without a network, a whole copy in the cache is taken with a note; without one, a line names the server."""
+    resolve_checkpoint(NAME)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    capfd.readouterr()
+
+    path = resolve_checkpoint(NAME)
+
+    assert f"its copy in the cache is taken, commit {path.name[:12]}" in capfd.readouterr().err
+    line = refusal("org/absent")
+    assert line == "`org/absent` is no directory here, and http://127.0.0.1:9 cannot be reached (Connection refused)"
+
+
+def test_no_proxy(hub, monkeypatch):
+    """A proxy that cannot be reached is named as the reason."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    assert refusal().endswith("http://hub.invalid cannot be reached (proxy: Connection refused)")
+
+
+def test_the_hub_is_down(hub):
+    """A server error is one line."""
+    hub.status = 500
+
+    assert refusal().startswith(f"{hub.url} answers 500 for `{NAME}`")
+
+
+@pytest.mark.parametrize("body", [b"<html>Please log in", b"{}", b"[]", b"null"])
+def test_other_servers(hub, body):
+    """A server that is not the hub, such as the page of a network that wants a login, is one line."""
+    hub.status, hub.body = 200, body
+
+    assert refusal() == f"`{hub.url}` does not answer as the Hugging Face hub; check HF_ENDPOINT"
+
+
+@pytest.mark.parametrize("url", ["huggingface.co", "http://", "ftp://127.0.0.1"])
+def test_broken_endpoints(hub, monkeypatch, url):
+    """An HF_ENDPOINT that is no address of a server is one line."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+
+    assert refusal().startswith(f"cannot download `{NAME}` from {url}: ")
+
+
+def test_a_cache_that_is_a_file(hub, tmp_path):
+    """A cache that cannot be written is named."""
+    (tmp_path / "cache").write_text("")
+
+    with pytest.raises(OSError, match=r"Not a directory|File exists") as error:
+        resolve_checkpoint(NAME)
+    assert str(error.value.filename).startswith(str(tmp_path / "cache"))
+
+
+def test_removed_weights_are_downloaded_again(hub):
+    """A commit whose weights were removed from the cache is not taken as whole."""
+    path = resolve_checkpoint(NAME)
+    (path / "model.safetensors").resolve().unlink()
+
+    assert resolve_checkpoint(NAME, path.name) == path
+    load_model(path, "embedding")
+
+
+def test_processes_take_the_commit_of_the_main_one(hub):
+    """The other processes of a run resolve the commit that the main process downloaded, and local paths as they are."""
+    main = World(0, 1, CPU)
+    found = resolve_on_all(Path(NAME), main)
+    hub.repositories[NAME].files["config.json"] += b"\n"
+
+    class Peer(World):
+        def on_main(self, work):
+            return found
+
+    hub.requests.clear()
+    assert resolve_on_all(Path(NAME), Peer(1, 2, CPU)) == found
+    assert hub.requests == []
+    assert resolve_on_all(found, main) == found
+
+
+def test_repositories_without_a_checkpoint(hub):
+    """Repositories without weights or config, and adapters, say what is missing."""
+    files = hub.repositories[NAME].files
+    hub.repositories["org/tf"] = Repository({name: files[name] for name in ("config.json", "tf_model.h5")})
+    hub.repositories["org/data"] = Repository({"README.md": b"x"})
+    hub.repositories["org/lora"] = Repository({"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"})
+
+    assert refusal("org/tf") == (
+        "`org/tf` of the hub has no weights as `model.safetensors` or `pytorch_model.bin`; it has `tf_model.h5`, "
+        "which is not read"
+    )
+    assert "has no config.json" in refusal("org/data")
+    assert "holds an adapter alone" in refusal("org/lora")
+    assert hub.downloads() == []
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_a_full_disk(hub, tmp_path, monkeypatch):
+    """A full disk is noticed before the download, and while it fills up."""
+    line = f"no room for `{NAME}` on the disk of `{tmp_path / 'cache'}`"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(10, 10, 0))
+    assert refusal().startswith(line)
+    assert hub.downloads() == []
+
+
+def test_a_disk_that_fills_up(hub, tmp_path, monkeypatch):
+    """A disk that fills up during the download is one line."""
+
+    def write(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", write)
+
+    assert refusal().startswith(f"no room for `{NAME}` on the disk of `{tmp_path / 'cache'}` (No space left on device)")
+    assert leftovers(tmp_path) == []
+
+
+ST = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"]
+
+
+@pytest.mark.parametrize(
+    ("files", "folders", "needed"),
+    [
+        (["config.json", "model.safetensors", "pytorch_model.bin"], [""], ["config.json", "model.safetensors"]),
+        (["config.json", "vocab.txt", "pytorch_model.bin"], [""], ["config.json", "vocab.txt", "pytorch_model.bin"]),
+        (
+            ["config.json", "tokenizer.json", "sentencepiece.bpe.model", "model.safetensors.index.json"],
+            [""],
+            ["config.json", "tokenizer.json", "model.safetensors.index.json"],
+        ),
+        (["config.json", "spiece.model"], [""], ["config.json", "spiece.model"]),
+        (
+            [
+                *ST,
+                "config.json",
+                "model.safetensors",
+                "2_Dense/config.json",
+                "2_Dense/model.safetensors",
+                "x/config.json",
+            ],
+            ["", "1_Pooling", "2_Dense"],
+            [*ST[:2], "config.json", *ST[2:], "2_Dense/config.json", "model.safetensors", "2_Dense/model.safetensors"],
+        ),
+        (
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/sentence_xlm-roberta_config.json"],
+            ["0_Transformer"],
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/sentence_xlm-roberta_config.json"],
+        ),
+        (
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/pytorch_model.bin", "pytorch_model.bin"],
+            ["0_Transformer"],
+            ["modules.json", "0_Transformer/config.json", "0_Transformer/pytorch_model.bin"],
+        ),
+    ],
+)
+def test_needed_files(files, folders, needed):
+    """Safetensors come before .bin, modules of sentence-transformers with their folders, weights last."""
+    assert needed_files(files, folders) == needed
+
+
+def test_weights_in_parts(hub, tiny, tmp_path):
+    """An index is downloaded with the parts that it names."""
+    transformers.AutoModel.from_pretrained(tiny).save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    hub.repositories["org/parts"] = Repository.of(tmp_path / "parts")
+    hub.repositories["org/parts"].files["tokenizer.json"] = (tiny / "tokenizer.json").read_bytes()
+    assert "model.safetensors.index.json" in hub.repositories["org/parts"].files
+
+    load_model(resolve_checkpoint("org/parts"), "embedding")
+
+
+def test_sentence_transformers(hub):
+    """The folders of the modules are downloaded."""
+    modules = [{"type": f"x.{kind}", "path": path} for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"))]
+    hub.repositories[NAME].files |= {
+        "modules.json": json.dumps(modules).encode(),
+        "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}',
+    }
+
+    path = resolve_checkpoint(NAME)
+
+    assert (path / "1_Pooling/config.json").is_file()
+    assert (path / "modules.json").is_file()
+
+
+def test_fine_tuning_by_name(hub, tmp_path, monkeypatch, capfd):
+    """`--checkpoint org/name` fine-tunes; recipe, task card and model card have the name and the commit."""
+    train = write_classification(tmp_path / "train.jsonl", 16, 0)
+    flags = "--num-epochs 1 --global-batch-size 8 --micro-batch-size 8 --max-seq-length 16 --dtype fp32"
+    arguments = ["classification", "--checkpoint", NAME, "--train", str(train), "--run-dir", "run", *flags.split()]
+
+    ended = call(finetune, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    commit = hub.repositories[NAME].commit
+    assert json.loads(Path("run/recipe.json").read_text())["checkpoint"] == f"{NAME}@{commit}"
+    card = read_task_card("run/checkpoint")
+    assert card.provenance["checkpoint"].items() >= {"name": NAME, "revision": commit}.items()
+    assert f"base_model: {NAME}" in Path("run/checkpoint/README.md").read_text().replace('"', "")
+    again = call(finetune, [*arguments, "--checkpoint", f"{NAME}@{commit}"], monkeypatch, capfd)
+    assert again.returncode == 0, again.stderr
+
+
+def test_evaluating_by_name(hub, checkpoint, text_file, monkeypatch, capfd):
+    """`training.evaluate org/name` scores a checkpoint of ours from the hub; the table has the name and the commit."""
+    hub.repositories["org/ours"] = Repository.of(checkpoint)
+
+    ended = call(evaluate, ["org/ours", "--data", str(text_file)], monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    assert f"org/ours@{hub.repositories['org/ours'].commit}" in ended.stdout
+
+
+def test_contrastive_training_by_name(hub, text_file, monkeypatch, capfd):
+    """`training.contrastive` takes a name, too."""
+    flags = "--run-dir run --dropout 0.1 --global-batch-size 8 --train-seq-length 16 --max-minutes 0.01 --dtype fp32"
+    arguments = ["unsupervised", "--checkpoint", NAME, "--train", str(text_file), *flags.split()]
+
+    ended = call(contrastive, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    assert read_task_card("run/checkpoint").provenance["checkpoint"]["name"] == NAME
+
+
+def test_pretraining_goes_on_by_name(hub, checkpoint, corpus_dir, monkeypatch, capfd):
+    """`--init org/name` starts from a checkpoint of the hub."""
+    hub.repositories["org/ours"] = Repository.of(checkpoint)
+    flags = "--num-steps 2 --max-seq-length 32 --dtype fp32 --global-batch-size 8 --micro-batch-size 8"
+    arguments = ["--corpus", str(corpus_dir), "--run-dir", "run", "--init", "org/ours", *flags.split()]
+
+    ended = call(pretrain, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    init = read_task_card("run/checkpoint").provenance
+    assert "org/ours" in json.dumps(init)
+
+
+def test_serving_by_name():
+    """`make serve HUB=org/name` exports once, then serves; without HUB it serves MODELS."""
+    root = Path(__file__).parents[3]
+
+    def commands(*arguments):
+        command = ["make", "--no-print-directory", "-n", "serve", "READY=", "PY=python", *arguments]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+        return ran.stdout.split("\n")[:-1]
+
+    model = "build/hub/org/name@v1/int8/name/1"
+    assert commands("HUB=org/name@v1", "PRECISION=int8", "EXPORT_ARGS=--no-tune") == [
+        f"test -f {model}/manifest.json || python -m export org/name@v1 {model} --precision int8 --no-tune",
+        "python -m serving build/hub/org/name@v1/int8 --port 50051 --metrics-port 9090 --http-port 8080 ",
+    ]
+    assert commands() == ["python -m serving models --port 50051 --metrics-port 9090 --http-port 8080 "]
+    assert commands("HTTP_PORT=") == ["python -m serving models --port 50051 --metrics-port 9090  "]
+
+
+def test_mistakes_are_one_line(hub, monkeypatch, capfd):
+    """A command ends with one line, without a traceback."""
+    arguments = ["classification", "--checkpoint", "org/absent", "--train", "a.tsv", "--run-dir", "run"]
+
+    ended = call(finetune, arguments, monkeypatch, capfd)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: no checkpoint at `org/absent`")
+    assert ended.stderr.count("\n") == 1
+    assert not Path("run").exists()
+
+
+def test_export_by_name(hub, tmp_path, monkeypatch, capfd):
+    """`python -m export org/name` reads HF_ENDPOINT and HF_HOME, and the manifest names the commit; also offline."""
+    root = Path(__file__).parents[3]
+    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(root)}
+    environment.pop("HF_HUB_CACHE", None)
+    arguments = [NAME, "models/tiny/1", "--task", "embedding", "--no-tune", "--revision", "main"]
+    command = [sys.executable, "-m", "export", *arguments]
+
+    first = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home/hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    second = call(export, [NAME, "models/tiny/2", *arguments[2:]], monkeypatch, capfd)
+
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    for version in "12":
+        found = json.loads(Path("models/tiny", version, "manifest.json").read_text())["provenance"]["checkpoint"]
+        assert (found["name"], found["revision"]) == (NAME, hub.repositories[NAME].commit)
+        assert found["sha256"] == hashlib.sha256(hub.repositories[NAME].files["model.safetensors"]).hexdigest()
+    assert hub.requests == []
+    again = call(export, [NAME, *arguments[1:]], monkeypatch, capfd)
+    assert again.stderr.startswith("error: already exists: `models/tiny/1`")

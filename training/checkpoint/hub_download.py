@@ -1,0 +1,417 @@
+"""Download checkpoints of the Hugging Face hub into its cache.
+
+Only the files that are read here are downloaded, the weights last: safetensors if there are any, else .bin. Every new
+file is compared with the digest that the hub states. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are respected,
+as in every program with `huggingface_hub`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import huggingface_hub
+import requests
+from huggingface_hub import constants, errors
+
+from tasks.files import atomic_write, sha256
+from tasks.json_files import read_json, read_json_value
+from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
+from training.checkpoint.hub_limits import EndlessError, LimitError, Limits, limited
+from training.checkpoint.reader import ADAPTER_FILE, CONFIG_FILE
+from training.checkpoint.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
+from training.checkpoint.task_card import TASK_FILE
+from training.checkpoint.weights import WEIGHTS_FILES, has_weights
+
+ROOT_FILES = (MODULES_FILE, MODEL_CONFIG_FILE)
+"""Files of a sentence-transformers folder beside its modules."""
+FOLDER_FILES = (
+    *(CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE),
+    ADAPTER_FILE,
+)
+"""Files of each folder that describe its weights."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+ATTEMPTS = 3
+"""Attempts at a file whose connection breaks; each goes on where the last one stopped."""
+_ROOM_BYTES = 2**20
+"""Space on the disk beside the files themselves."""
+_UNSTATED_BYTES = 2**33
+"""Maximum size of a file whose size the hub does not state."""
+_ORIGIN = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", re.ASCII)
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}|")
+
+
+def download_checkpoint(name: str, revision: str | None = None) -> Path:
+    """Return the directory of a repository's checkpoint in the cache; download what is missing.
+
+    Args:
+        name: `org/name`.
+        revision: branch, tag or commit; None for `main`.
+
+    Raises:
+        ValueError: one line that says why the repository cannot be used.
+    """
+    revision = revision or constants.DEFAULT_REVISION
+    cached = find_cached(name, revision)
+    if cached and cached.name == revision and _is_complete(name, revision):
+        return cached  # a commit never changes
+    if constants.HF_HUB_OFFLINE:
+        return _cached_offline(name, revision, cached)
+    try:
+        with _clear_errors(name, revision), limited() as limits:
+            listing = _list(name, revision)
+            _download(listing, limits)
+            _record(listing, revision)
+    except _UnreachableError as error:
+        if not (cached and _is_complete(name, cached.name)):
+            raise
+        _note(f"{error}; its copy in the cache is taken, commit {cached.name[:12]}")
+        return cached
+    return _snapshot(listing)
+
+
+def find_cached(name: str, revision: str | None = None) -> Path | None:
+    """Return the directory of a repository in the cache, perhaps without some files; None if there is none."""
+    for file in (CONFIG_FILE, MODULES_FILE):
+        try:
+            found = huggingface_hub.try_to_load_from_cache(name, file, revision=revision)
+        except errors.HFValidationError:
+            return None
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
+
+
+def _cached_offline(name: str, revision: str, cached: Path | None) -> Path:
+    """Return the cached directory; print a note if another program may have left out files."""
+    if not cached or not any(has_weights(cached / folder) for folder in _module_folders(cached)):
+        raise ValueError(
+            f"no checkpoint at `{name}`: there is no such directory, and no whole copy of revision `{revision}` in "
+            f"`{constants.HF_HUB_CACHE}`; unset HF_HUB_OFFLINE to download it from the hub"
+        )
+    if not _is_complete(name, cached.name):
+        _note(f"`{name}` was cached by another program, perhaps not whole; download it again without HF_HUB_OFFLINE")
+    return cached
+
+
+def _is_complete(name: str, commit: str) -> bool:
+    """Return whether each file of a commit is in the cache or known not to exist, and there are weights."""
+    files = (*ROOT_FILES, *FOLDER_FILES)
+    known = [huggingface_hub.try_to_load_from_cache(name, file, revision=commit) for file in files]
+    cached = find_cached(name, commit)
+    return None not in known and cached is not None and has_weights(cached / _module_folders(cached)[0])
+
+
+# Listing
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """Files of a repository at a commit."""
+
+    name: str
+    commit: str
+    sizes: Mapping[str, int]
+    """Size of each file in bytes, by its path."""
+    digests: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Kind and value of each file's digest: `sha256` of large files, `git` of others. They name the cached files."""
+
+
+def _list(name: str, revision: str) -> _Listing:
+    api = huggingface_hub.HfApi(library_name="bertline")
+    try:
+        info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        files = [file for file in info.siblings or [] if _is_inside(file.rfilename)]
+        sizes = {file.rfilename: file.size or 0 for file in files}
+        digests = {
+            file.rfilename: ("sha256", file.lfs.sha256) if file.lfs else ("git", file.blob_id or "") for file in files
+        }
+        is_hub = _ORIGIN.fullmatch(f"{info.id}@{info.sha}") and all(
+            _DIGEST.fullmatch(value) for _, value in digests.values()
+        )
+        if not is_hub or min(sizes.values(), default=0) < 0:
+            raise TypeError("commit, digest or size")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, errors.HFValidationError | OSError) and not isinstance(error, requests.JSONDecodeError):
+            raise
+        raise ValueError(
+            f"`{constants.ENDPOINT}` does not answer as the Hugging Face hub; check HF_ENDPOINT"
+        ) from error
+    if info.id != name:
+        _note(f"`{name}` is now `{info.id}` on the hub")
+    return _Listing(info.id, str(info.sha), sizes, digests)
+
+
+def _is_inside(file: str) -> bool:
+    """Return whether a path leads to a file of the repository, which the name of a folder or a drive does not."""
+    return file.isprintable() and not {"", ".", ".."} & {*file.split("/")} and "\\" not in file
+
+
+def _snapshot(listing: _Listing) -> Path:
+    return _repository(listing) / "snapshots" / listing.commit
+
+
+def _repository(listing: _Listing) -> Path:
+    return Path(constants.HF_HUB_CACHE, f"models--{listing.name.replace('/', '--')}")
+
+
+# Files
+
+
+def needed_files(files: Iterable[str], folders: Sequence[str] = ("",)) -> list[str]:
+    """Return the paths of the files that make a checkpoint, weights last.
+
+    Args:
+        files: paths of all files of the repository.
+        folders: folders of the modules of sentence-transformers, the network's first; the root for other checkpoints.
+    """
+    there = set(files)
+    found = [file for file in ROOT_FILES if file in there]
+    weights = []
+    for folder in folders:
+        here = _join(folder, *FOLDER_FILES)
+        if not there & set(_join(folder, TOKENIZER_FILE)):
+            here += _join(folder, *SENTENCEPIECE_FILES)
+        found += [file for file in here if file in there]
+        weights += [file for file in _join(folder, *WEIGHTS_FILES) if file in there][:1]
+    return list(dict.fromkeys([*found, *weights]))
+
+
+def _join(folder: str, *names: str) -> list[str]:
+    return [f"{folder}/{name}" if folder else name for name in names]
+
+
+def _module_folders(directory: Path) -> list[str]:
+    """Return the folders of the modules of sentence-transformers; the root for other checkpoints, and broken files."""
+    path = directory / MODULES_FILE
+    try:
+        modules = read_json_value(path) if path.is_file() else []
+        folders = [str(item["path"]).strip("/") for item in modules]
+    except (ValueError, KeyError, TypeError):  # reading the checkpoint says what is wrong
+        folders = []
+    return folders or [""]
+
+
+def _download(listing: _Listing, limits: Limits) -> None:
+    """Download the files of a checkpoint that are not in the cache.
+
+    Raises:
+        ValueError: if the repository holds no checkpoint.
+    """
+    if MODULES_FILE in listing.sizes:
+        _fetch(listing, [MODULES_FILE], limits)
+    folders = _module_folders(_snapshot(listing))
+    files = needed_files(listing.sizes, folders)
+    _check_contents(listing, files, folders[0])
+    indices = [file for file in files if file.endswith(".index.json")]
+    _fetch(listing, indices, limits)
+    parts = [part for index in indices for part in _parts(listing, index)]
+    missing = [file for file in [*files, *parts] if not (_snapshot(listing) / file).is_file()]
+    num_bytes = sum(listing.sizes[file] for file in missing)
+    _check_room(listing, num_bytes)
+    if missing:
+        print(f"downloading `{listing.name}`, commit {listing.commit[:12]}: {num_bytes / 1e6:,.1f} MB", file=sys.stderr)
+    _fetch(listing, missing, limits)
+
+
+def _check_contents(listing: _Listing, files: Sequence[str], folder: str) -> None:
+    """Raise if the folder of the network has no config or no weights."""
+    needed = set(files)
+    if not needed & set(_join(folder, CONFIG_FILE)):
+        if needed & set(_join(folder, ADAPTER_FILE)):
+            raise ValueError(
+                f"`{listing.name}` holds an adapter alone; merge it into its model, and save that "
+                "(peft: merge_and_unload)"
+            )
+        raise ValueError(f"not a checkpoint: `{listing.name}` of the hub has no {_join(folder, CONFIG_FILE)[0]}")
+    if not needed & set(_join(folder, *WEIGHTS_FILES)):
+        others = [name for name in listing.sizes if name.endswith((".h5", ".msgpack", ".onnx", ".gguf", ".ot"))]
+        hint = f"; it has `{others[0]}`, which is not read" if others else ""
+        raise ValueError(
+            f"`{listing.name}` of the hub has no weights as `{WEIGHTS_FILES[0]}` or `pytorch_model.bin`{hint}"
+        )
+
+
+def _parts(listing: _Listing, index: str) -> list[str]:
+    """Return the files that an index of weights names and that exist; reading the weights reports the others."""
+    names = read_json(_snapshot(listing) / index).get("weight_map")
+    folder = index.rpartition("/")[0]
+    parts = _join(folder, *sorted({str(name) for name in names.values()})) if isinstance(names, dict) else []
+    return [part for part in parts if part in listing.sizes]
+
+
+def _check_room(listing: _Listing, num_bytes: int) -> None:
+    """Raise OSError, as writing would, if the disk of the cache has no room for some bytes."""
+    folder = Path(constants.HF_HUB_CACHE).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if num_bytes and shutil.disk_usage(folder).free < num_bytes + _ROOM_BYTES:
+        raise OSError(errno.ENOSPC, f"{num_bytes / 1e6:,.1f} MB are needed")
+
+
+def _fetch(listing: _Listing, files: Iterable[str], limits: Limits) -> None:
+    """Download files into the cache and check their digests."""
+    for file in files:
+        if (_snapshot(listing) / file).is_file():
+            continue
+        limits.start(listing.sizes[file] or _UNSTATED_BYTES)
+        try:
+            path = _fetch_file(listing, file)
+        except EndlessError:
+            _remove(listing, file)
+            raise
+        except OSError as error:
+            if not _is_wrong_size(error):
+                raise
+            _remove(listing, file)
+            raise _DamagedError(file) from error
+        if not _has_digest(path, *listing.digests[file]):
+            _remove(listing, file)
+            raise _DamagedError(file)
+
+
+def _fetch_file(listing: _Listing, file: str) -> Path:
+    """Download a file; go on if the connection breaks in the middle."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return Path(
+                huggingface_hub.hf_hub_download(listing.name, file, revision=listing.commit, library_name="bertline")
+            )
+        except requests.exceptions.ChunkedEncodingError:
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_wrong_size(error: OSError) -> bool:
+    """Return whether a file became shorter or longer than the hub states."""
+    if isinstance(error, errors.HfHubHTTPError):
+        return _status(error) == requests.codes.requested_range_not_satisfiable
+    return "Consistency check failed" in str(error)
+
+
+def _has_digest(path: Path, kind: str, expected: str) -> bool:
+    if kind == "sha256":
+        return sha256(path) == expected
+    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while data := file.read(2**20):
+            digest.update(data)
+    return not expected or digest.hexdigest() == expected
+
+
+def _remove(listing: _Listing, file: str) -> None:
+    """Remove a damaged file from the cache, also what was downloaded of it."""
+    path = _snapshot(listing) / file
+    blob = path.resolve() if path.exists() else _repository(listing) / "blobs" / listing.digests[file][1]
+    for item in (path, blob, blob.with_name(f"{blob.name}.incomplete")):
+        item.unlink(missing_ok=True)
+
+
+def _record(listing: _Listing, revision: str) -> None:
+    """Record in the cache that a commit is whole, and that a revision is this commit, as the library would."""
+    absent = _repository(listing) / ".no_exist" / listing.commit
+    absent.mkdir(parents=True, exist_ok=True)
+    for file in (*ROOT_FILES, *FOLDER_FILES):
+        if not (_snapshot(listing) / file).is_file():
+            (absent / file).touch()
+    if revision != listing.commit:
+        path = _repository(listing) / "refs" / revision
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, listing.commit.encode())
+
+
+# Errors
+
+
+class _UnreachableError(ValueError):
+    """The hub cannot be reached."""
+
+
+class _DamagedError(Exception):
+    """A file differs from its digest."""
+
+
+@contextmanager
+def _clear_errors(name: str, revision: str) -> Iterator[None]:
+    """Turn the errors of the library into one line each."""
+    try:
+        yield
+    except _DamagedError as error:
+        raise ValueError(f"`{error}` of `{name}` arrived damaged and was removed; run the command again") from error
+    except errors.HFValidationError as error:
+        raise ValueError(f"no checkpoint at `{name}`: no such directory, and no name of a repository") from error
+    except errors.LocalEntryNotFoundError as error:
+        cause = error.__cause__
+        raise _translate(cause if isinstance(cause, Exception) else error, name, revision) from error
+    except LimitError as error:
+        raise ValueError(f"{constants.ENDPOINT} {error} for `{name}`; check HF_ENDPOINT, or try again later") from error
+    except (OSError, RuntimeError, KeyError) as error:  # of redirects to each other, and to nowhere
+        raise _translate(error, name, revision) from error
+
+
+def _translate(error: Exception, name: str, revision: str) -> Exception:
+    hub = constants.ENDPOINT
+    if isinstance(error, errors.HfHubHTTPError):
+        return ValueError(_refusal(error, name, revision))
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
+        return ValueError(
+            f"no room for `{name}` on the disk of `{constants.HF_HUB_CACHE}` ({error.strerror}); free some, or set "
+            "HF_HOME to a folder on another disk"
+        )
+    if isinstance(error, requests.RequestException):
+        if isinstance(error, requests.ConnectionError | requests.Timeout):
+            return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({_reason(error)})")
+        if isinstance(error, requests.exceptions.ChunkedEncodingError):
+            return ValueError(f"the download of `{name}` broke off ({_reason(error)}); run the command again to go on")
+    if isinstance(error, OSError) and error.errno and error.filename:
+        return error
+    return ValueError(f"cannot download `{name}` from {hub}: {' '.join(str(error).split())[:300]}")
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Return the innermost reason of a broken connection, such as `Connection refused`."""
+    inner: BaseException = error
+    while reason := inner.__cause__ or inner.__context__:
+        inner = reason
+    text = (isinstance(inner, OSError) and inner.strerror) or str(inner) or type(inner).__name__
+    proxy = "proxy: " if isinstance(error, requests.exceptions.ProxyError) else ""
+    return f"{proxy}{' '.join(text.split())[:200]}"
+
+
+def _refusal(error: errors.HfHubHTTPError, name: str, revision: str) -> str:
+    """Return why the hub refuses, and what to do."""
+    hub, status = constants.ENDPOINT, _status(error)
+    has_token = bool(huggingface_hub.get_token())
+    if isinstance(error, errors.GatedRepoError):
+        token = "wait until its owners let your account in" if has_token else "set HF_TOKEN to a token of your account"
+        return f"`{name}` is gated: accept its terms at {hub}/{name}, and {token}"
+    if status == requests.codes.unauthorized and "credentials" in (error.server_message or ""):
+        return f"{hub} rejects the token; set HF_TOKEN to a valid one, or unset it, or run `hf auth login`"
+    if isinstance(error, errors.RepositoryNotFoundError) or status == requests.codes.unauthorized:
+        token = "whether HF_TOKEN may read it" if has_token else "set HF_TOKEN if it is private"
+        return (
+            f"no checkpoint at `{name}`: there is no such directory here and no such repository on {hub}; "
+            f"check the name, {'and ' * has_token}{token}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"`{name}` has no revision `{revision}`; give a branch, a tag or a whole commit"
+    if isinstance(error, errors.DisabledRepoError):
+        return f"`{name}` is disabled on {hub}; take another model"
+    return f"{hub} answers {status} for `{name}` ({error.server_message or 'no reason given'}); try again later"
+
+
+def _status(error: errors.HfHubHTTPError) -> int:
+    """Return the status code of the hub's reply; 0 without one."""
+    return error.response.status_code if error.response is not None else 0
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

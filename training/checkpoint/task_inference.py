@@ -1,0 +1,362 @@
+"""Task of a checkpoint: from its task card or, for checkpoints of others, from their files.
+
+Bertline's own checkpoints state task and settings in `task.json`. For others, the task follows from the architecture in
+`config.json`, the settings from `config.json`, `tokenizer_config.json` and the files of sentence-transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Protocol, get_args
+
+from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
+from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
+from tasks.embedding import EmbeddingSettings
+from tasks.json_files import as_json, read_optional_json
+from tasks.prompts import PromptSettings
+from tasks.registry import LabelledTask
+from tasks.regression import Activation
+from tasks.spans import SpanSettings
+from tasks.sparse_embedding import SparseEmbedding
+from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
+from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
+from training.checkpoint.activation import is_cross_encoder, read_activation
+from training.checkpoint.reader import CONFIG_FILE, architecture_of, labels_of, load_tokenizer, read_config, read_shape
+from training.checkpoint.sentence_transformers import (
+    checkpoint_directory,
+    cross_encoder_settings,
+    folder_settings,
+    folder_task,
+    sparse_settings,
+    token_settings,
+)
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.model.architectures.base import Architecture
+from training.model.config import EncoderConfig
+from training.model.disentangled_encoder import DisentangledConfig
+from training.model.heads import MODELS
+from training.model.modernbert_encoder import ModernBertConfig
+from training.model.nomic_encoder import NomicBertConfig
+
+_NO_ACTIVATION = (
+    "activation: identity, as the configuration names no function; for a cross-encoder, sentence-transformers would "
+    "apply a sigmoid: give --activation sigmoid for its scores"
+)
+
+
+class Family(Protocol):
+    """Family of encoders, as far as it decides the task of a checkpoint."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of rows of the word embeddings."""
+
+    @property
+    def num_positions(self) -> int:
+        """Longest sequence, in tokens."""
+
+    @property
+    def embedding_classes(self) -> Sequence[str]:
+        """Classes that give embeddings."""
+
+    def class_name(self, task: str) -> str:
+        """Return the family's class for a task."""
+
+
+@dataclass(frozen=True)
+class KnownFamily:
+    """Family that `training.model` computes."""
+
+    architecture: Architecture
+    shape: EncoderConfig
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of rows of the word embeddings."""
+        return self.shape.vocab_size
+
+    @property
+    def num_positions(self) -> int:
+        """Longest sequence, in tokens."""
+        return self.shape.num_positions
+
+    @property
+    def embedding_classes(self) -> Sequence[str]:
+        """Classes that give embeddings."""
+        names = [self.architecture.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
+        return [*names, f"{self.architecture.class_prefix}ForPreTraining"]
+
+    def class_name(self, task: str) -> str:
+        """Return the family's class for a task."""
+        return self.architecture.class_name(MODELS[task].architecture)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointTask:
+    """Checkpoint and its task."""
+
+    folder: Path
+    """The given directory."""
+    directory: Path
+    """Folder of the encoder's weights; a subfolder in some sentence-transformers layouts."""
+    task: AnyTask
+    card: TaskCard | None
+    """None for checkpoints that Bertline did not train."""
+    remark: str = ""
+    """Note on a setting that the checkpoint does not state; empty if there is none."""
+
+
+def read_known_family(directory: Path, config: Mapping[str, Any]) -> KnownFamily:
+    """Read the family of a checkpoint.
+
+    Raises:
+        ValueError: if `training.model` does not compute it.
+    """
+    return KnownFamily(architecture_of(config, directory / CONFIG_FILE), read_shape(directory))
+
+
+def read_checkpoint_task(
+    checkpoint: str | Path,
+    *,
+    family: Family | None = None,
+    task: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> CheckpointTask:
+    """Read the task and settings of a checkpoint.
+
+    Args:
+        checkpoint: directory in Hugging Face's layout, or sentence-transformers folder.
+        family: family of its network; None to read it.
+        task: task to read; None for the checkpoint's own task.
+        settings: settings that override the checkpoint's.
+
+    Raises:
+        ValueError: naming the file or setting that is missing, unknown or invalid.
+    """
+    checkpoint = Path(checkpoint)
+    directory = checkpoint_directory(checkpoint)
+    config, card = read_config(directory, any_family=True), read_task_card(directory)
+    family = family or read_known_family(directory, config)
+    task = task or (card.task if card else _infer_task(checkpoint, directory, config, family))
+    if task not in TASKS:
+        raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
+    _refuse_other_heads(directory, config, card, family, task)
+    tokenizer = load_tokenizer(directory, family.vocab_size)
+    remark = ""
+    if card and card.task == task:
+        values = settings_to_dict(card.settings)
+    else:
+        values = _foreign_settings(directory, config, card, family, task)
+        if task == "embedding":
+            values |= folder_settings(checkpoint, tokenizer)
+        elif task == SparseEmbedding.name:
+            values |= sparse_settings(checkpoint, tokenizer)
+        elif task == TokenEmbedding.name:
+            values |= token_settings(checkpoint, tokenizer)
+        elif task in ("classification", "regression"):
+            values |= cross_encoder_settings(checkpoint, tokenizer)
+        if task == "regression" and "activation" not in (settings or {}):
+            values["activation"], remark = _activation(checkpoint, directory, config)
+    knows_null = bool(values.get("unanswerable"))
+    values |= dict(settings or {})
+    if knows_null and not values["unanswerable"]:
+        values["null_is_trained"] = True
+    if task == "classification" and not card:
+        _check_activation(checkpoint, directory, config, values)
+    known_task = create_task(task, tokenizer, settings_from_dict(task, values))
+    _check_sizes(directory, family, known_task)
+    if isinstance(known_task.settings, TokenEmbeddingSettings):
+        _check_expansion(family, known_task.settings)
+    _check_prompts(checkpoint, known_task)
+    return CheckpointTask(
+        folder=checkpoint,
+        directory=directory,
+        task=known_task,
+        card=card,
+        remark=remark or ("" if "pooling" in values else _pooling_remark(known_task, config)),
+    )
+
+
+def _pooling_remark(task: AnyTask, config: Mapping[str, Any]) -> str:
+    """Return a note on the pooling of a checkpoint that states none; empty for other tasks."""
+    if not isinstance(task.settings, EmbeddingSettings):
+        return ""
+    return (
+        f"pooling: {task.settings.pooling}, by default, as the checkpoint has no modules.json; if it was trained with "
+        "another one, vectors are wrong: see its description, and give --pooling"
+        f"{'; to fill in masks, give --task masked-lm' * _architecture(config).endswith(('MaskedLM', 'PreTraining'))}"
+    )
+
+
+def _infer_task(checkpoint: Path, directory: Path, config: Mapping[str, Any], family: Family) -> str:
+    if task := folder_task(checkpoint):
+        return task
+    architecture, known = _architecture(config), _tasks_by_class(family)
+    if architecture not in known:
+        raise ValueError(
+            f"unknown architecture `{architecture}` in `{directory / CONFIG_FILE}`; "
+            f"give --task (one of: {', '.join(TASKS)})"
+        )
+    task = known[architecture]
+    return "regression" if task == "classification" and _is_regression(config) else task
+
+
+def _own_heads(family: Family) -> dict[str, str]:
+    """Return the tasks that need their own head, and the family's class with that head."""
+    return {task: family.class_name(task) for task in get_args(LabelledTask)}
+
+
+def _tasks_by_class(family: Family) -> dict[str, str]:
+    """Return the task of each class of a family; classification, not regression, for the class that they share."""
+    heads = {name: task for task, name in reversed(_own_heads(family).items())}
+    return {**dict.fromkeys(family.embedding_classes, "embedding"), **heads}
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "none"
+
+
+def _is_regression(config: Mapping[str, Any]) -> bool:
+    """Return whether a classifier is a regression: Hugging Face treats one label as such."""
+    return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
+
+
+def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> tuple[Activation, str]:
+    """Return the activation function of a network with one output, and a note if nothing in the files decides.
+
+    One output with problem type `multi_label_classification` is a sigmoid, as in transformers, and so is that of a
+    cross-encoder, as in sentence-transformers.
+    """
+    problem = config.get("problem_type")
+    if named := read_activation(checkpoint, directory, config):
+        return named, ""
+    if problem == MULTI_LABEL or is_cross_encoder(checkpoint, directory, config):
+        return "sigmoid", ""
+    return "identity", "" if problem == "regression" else _NO_ACTIVATION
+
+
+def _check_activation(
+    checkpoint: Path, directory: Path, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Raise if a classifier's files name a function that gives other scores than the settings do.
+
+    The identity and no function leave the scores to the problem type; a sigmoid belongs to multi-label models.
+    """
+    named = read_activation(checkpoint, directory, config, remedy="remove it")
+    if named == "sigmoid" and settings.get("problem_type") != MULTI_LABEL:
+        raise ValueError(
+            f"`{directory}` names a sigmoid as activation function, as multi-label models have; "
+            f"give --problem-type {MULTI_LABEL}"
+        )
+
+
+def _refuse_other_heads(
+    directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
+) -> None:
+    """Raise for heads of another task, even if their weights would fit."""
+    heads = _own_heads(family)
+    named = [_architecture(config), *([family.class_name(TASKS[card.task].network or card.task)] if card else [])]
+    others = [name for name in named if name in heads.values() and name != heads.get(task)]
+    if task in heads and others:
+        raise ValueError(
+            f"checkpoint `{directory}` cannot do `{task}`: it has the head of a `{others[0]}`; fine-tune it first"
+        )
+    problem, known = config.get("problem_type") or SINGLE_LABEL, get_args(ProblemType)
+    if task == "classification" and problem not in known:
+        raise ValueError(
+            f"unsupported problem_type `{problem}` in `{directory / CONFIG_FILE}` (one of: {', '.join(known)})"
+        )
+
+
+def _foreign_settings(
+    directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
+) -> dict[str, Any]:
+    """Return settings for a checkpoint without a task card, or trained for another task."""
+    if not TASKS[task].token_outputs:  # tasks with outputs for each token read long texts in windows
+        _check_truncation_side(directory)
+    limits = [family.num_positions, *_tokenizer_limit(directory)]
+    if card:
+        limits.append(card.settings.max_seq_length)
+    if task == "spans":
+        limits.append(SpanSettings.max_seq_length)
+    values: dict[str, Any] = {"max_seq_length": (longest := min(limits))}
+    if MODELS[TASKS[task].network or task].has_labels:
+        values["labels"] = labels_of(config)
+    if task == "classification" and config.get("problem_type"):
+        values["problem_type"] = config["problem_type"]
+    if task == "spans":  # as in BERT's code for SQuAD, proportional to its 384 tokens
+        values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
+        values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)
+    return values
+
+
+def _check_truncation_side(directory: Path) -> None:
+    """Raise for a tokenizer that cuts off the beginning of long texts, since all of ours cut off the end."""
+    config_path, path = directory / TOKENIZER_CONFIG_FILE, directory / TOKENIZER_FILE
+    config = read_optional_json(config_path)
+    side, found_in = config.get("truncation_side"), config_path
+    if side is None and path.is_file():
+        truncation = load_backend(directory)[0].truncation or {}
+        side, found_in = truncation.get("direction", "right"), path
+    if side not in (None, "right"):
+        raise ValueError(
+            f"unsupported truncation_side `{side}` in `{found_in}`; set it to `right`, or give short texts"
+        )
+
+
+def _tokenizer_limit(directory: Path) -> list[int]:
+    """Return `model_max_length`, or `max_len` of early files, if present; Hugging Face writes 10^30 for no limit."""
+    path = directory / TOKENIZER_CONFIG_FILE
+    values = read_optional_json(path)
+    limit = values.get("model_max_length", values.get("max_len"))
+    is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
+    if not is_number or not -math.inf < (limit or 0) < math.inf:
+        raise ValueError(f"`{path}`: model_max_length must be a number: `{as_json(limit)}`")
+    return [int(limit)] if limit else []
+
+
+def _check_prompts(directory: Path, task: AnyTask) -> None:
+    """Raise if a prompt leaves no room for a text."""
+    settings, limit, what = task.settings, task.settings.max_seq_length, "max_seq_length"
+    if isinstance(settings, TokenEmbeddingSettings):  # markers take a token
+        limit, what = min(settings.length(is_query=kind) for kind in (True, False)) - 1, "room of queries and documents"
+    names = list(settings.prompts) if isinstance(settings, PromptSettings) else []
+    for name, tokens in zip(names, task.tokenizer.tokenize([settings.prompts[name] for name in names]), strict=True):
+        if (length := task.tokenizer.single.length(tokens)) >= limit:
+            raise ValueError(
+                f"prompt `{name}` of `{directory}` has `{length}` tokens, and leaves no room for a text below the "
+                f"{what} `{limit}`; shorten it"
+            )
+
+
+def _check_sizes(directory: Path, family: Family, task: AnyTask) -> None:
+    """Raise if the network lacks embeddings for positions or token types that the task uses."""
+    if task.settings.max_seq_length > family.num_positions:
+        raise ValueError(
+            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {family.num_positions} positions of "
+            f"`{directory}`"
+        )
+
+
+def _check_expansion(family: Family, settings: TokenEmbeddingSettings) -> None:
+    """Raise for query expansion in a family whose network gives tokens that no token attends to other states.
+
+    Local attention of ModernBERT must reach words of the query from each of them.
+    """
+    if not settings.do_query_expansion or settings.attend_to_expansion_tokens:
+        return
+    shape = family.shape if isinstance(family, KnownFamily) else None
+    if isinstance(shape, ModernBertConfig):
+        is_supported = settings.length(is_query=True) <= shape.local_attention // 2
+    else:
+        is_supported = not isinstance(shape, DisentangledConfig | NomicBertConfig | None)
+    if not is_supported:
+        raise ValueError(
+            "unsupported do_query_expansion `true` with attend_to_expansion_tokens `false` for this encoder and "
+            f"query_length `{settings.length(is_query=True)}`; use a model that was trained otherwise"
+        )

@@ -1,0 +1,278 @@
+"""Command lines: parsing into recipes, one-line errors, exit codes, signals."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
+from types import FrameType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import tyro
+
+from training.command_line.column_flags import expand_column_flags
+
+RecipeT = TypeVar("RecipeT")
+
+PEER_DELAY_S = 2.0
+"""Seconds that a process other than the main one waits before it reports an error. The main process reports the same
+error first, and the launcher then ends the others."""
+
+MISTAKE = 2
+"""Exit code of a mistake in flags and, under `torchrun`, of any error that a restart does not fix."""
+
+
+def parse(
+    recipe_type: Callable[..., RecipeT],
+    module: str,
+    description: str | None,
+    args: Sequence[str] | None = None,
+    *,
+    default: RecipeT | None = None,
+) -> RecipeT:
+    """Parse the command line into a recipe; each field is a flag. Other mistakes end the process with exit code 2.
+
+    Args:
+        recipe_type: a dataclass, or a function that returns one.
+        module: name of the module for the usage line, as in `python -m module`.
+        description: docstring of the module.
+        args: arguments; None for the process's own.
+        default: recipe with the defaults of the fields; None for those of the type.
+
+    Raises:
+        ValueError: for a value that the recipe rejects, a flag without its values, an unknown flag, or an
+            unknown word (such as the task).
+    """
+    arguments = expand_column_flags(sys.argv[1:] if args is None else args)
+    if {"-h", "--help"} & set(arguments):
+        arguments = ["--help"]  # help of the whole command; words before it would be left out
+    _check_flags(arguments, recipe_type)
+    _check_first_word(arguments, recipe_type)
+    recipe: RecipeT = tyro.cli(
+        _parser_of(recipe_type, default),
+        prog=f"python -m {module}",
+        description=description,
+        args=arguments,
+        console_outputs=not _is_peer(),
+    )
+    _check_not_empty(recipe, arguments, recipe_type)
+    return recipe
+
+
+def _check_not_empty(recipe: Any, arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject a flag for one or more values that has none."""
+    given = {argument.replace("_", "-") for argument in arguments}
+    for field, value in _field_values(recipe):
+        flag = f"--{field.name.replace('_', '-')}"
+        if value == () and (field.default is MISSING or flag in given):
+            raise ValueError(f"{flag} stands without a value; it needs at least one{_hint_on_order(recipe_type)}")
+
+
+def _field_values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield each field with its value, also those of nested dataclasses."""
+    for field in fields(recipe):
+        yield field, (value := getattr(recipe, field.name))
+        if is_dataclass(value):
+            yield from _field_values(value)
+
+
+def _parser_of(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
+    """Return a function with the flags of a recipe, for tyro.
+
+    If it got the class itself, tyro would draw a box with the class's name around a ValueError.
+    """
+
+    def make(recipe: Any) -> Any:
+        return recipe
+
+    preset = tyro.MISSING_NONPROP if default is None else default
+    make.__annotations__ = {"recipe": Annotated[recipe_type, tyro.conf.arg(name="", default=preset)]}
+    return make
+
+
+def _recipe_hints(recipe_type: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...], Any]]:
+    """Yield name, type, tyro's annotations and type without annotations of each field of a recipe."""
+    is_class = is_dataclass(recipe_type) or is_typeddict(recipe_type)
+    result_type = recipe_type if is_class else get_type_hints(recipe_type)["return"]
+    for name, hint in get_type_hints(result_type, include_extras=True).items():
+        if get_origin(hint) is not ClassVar:
+            yield name, hint, getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
+
+
+def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject unknown flags. tyro would report only a missing word if there is one, too."""
+    known = {"help", *_flags(recipe_type)}
+    for name in (argument.partition("=")[0] for argument in arguments):
+        plain = name.removeprefix("--").replace("_", "-")
+        if not name.startswith("--") or name == "--" or plain in known:
+            continue
+        near = get_close_matches(plain, known, 1)
+        hint = f"did you mean `--{near[0]}`?" if near else "--help lists all"
+        raise ValueError(f"unknown flag `{name}`; {hint}")
+
+
+def _flags(recipe_type: Callable[..., Any], prefix: str = "", *, omit: bool = False) -> Iterator[str]:
+    """Yield the flags of a recipe without `--`, also those of nested dataclasses."""
+    for name, _, marks, bare in _recipe_hints(recipe_type):
+        flag = prefix + name.replace("_", "-")
+        if tyro.conf.Suppress in marks or tyro.conf.Positional in marks:
+            continue
+        if is_dataclass(bare) or is_typeddict(bare):
+            is_plain = omit or tyro.conf.OmitArgPrefixes in marks
+            yield from _flags(bare, "" if is_plain else f"{flag}.", omit=is_plain)
+        else:
+            yield flag
+        if bare is bool:
+            yield f"{prefix}no-{name.replace('_', '-')}"
+
+
+def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+    """Reject a first word that is none of its choices, such as a misspelt task."""
+    word = next(iter(arguments), "-")
+    for name, _, marks, bare in _recipe_hints(recipe_type):
+        if tyro.conf.Positional in marks and get_origin(bare) is Literal and not word.startswith("-"):
+            check_choice(name, word, get_args(bare))
+
+
+def check_choice(name: str, word: str, choices: Sequence[str]) -> None:
+    """Raise ValueError if a word is not one of the choices for `name`."""
+    if word not in choices:
+        near = get_close_matches(word, choices, 1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"unknown {name}: `{word}` (one of: {', '.join(choices)}){hint}")
+
+
+def _hint_on_order(recipe_type: Callable[..., Any]) -> str:
+    """Return a hint for recipes with words before the flags, as tyro reads a word behind a flag as its value."""
+    words = [name.upper() for name, _, marks, _ in _recipe_hints(recipe_type) if tyro.conf.Positional in marks]
+    return f" (give {' '.join(words)} before all flags)" if words else ""
+
+
+def command(main: Callable[[], None]) -> Callable[[], None]:
+    """Turn ValueError, OSError and a lack of memory into one line on standard error and a non-zero exit code.
+
+    An interrupt exits with 130, SIGTERM and SIGHUP with 128 + their number, after cleaning up.
+    """
+
+    @functools.wraps(main)
+    def wrapped() -> None:
+        if failure := _run(main):
+            _exit(*failure)
+
+    return wrapped
+
+
+def _run(main: Callable[[], None]) -> tuple[int, str] | None:
+    """Run a command; return exit code and last line, or None if it succeeded.
+
+    After the return, nothing refers to the frames of an error, so that their objects (also threads of libraries) are
+    freed before the interpreter ends.
+    """
+    try:
+        with _signals_as_interrupts():
+            main()
+    except BrokenPipeError:  # the reader of our output has ended
+        os._exit(128 + signal.SIGPIPE)
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise
+        is_lost = isinstance(error, ConnectionError)
+        if _is_peer() or is_lost:
+            time.sleep(PEER_DELAY_S)
+        new_line = "\n" if _is_peer() else ""  # below the progress bar of the main process
+        return 1 if is_lost else MISTAKE, new_line + "error: " + " ".join(_message(error).split())
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt) and not _is_peer():
+            print(interrupt, file=sys.stderr)
+        return 128 + (interrupt.number if isinstance(interrupt, _SignalInterrupt) else signal.SIGINT), ""
+    except SystemExit:  # mistakes in flags
+        if _is_peer():
+            time.sleep(PEER_DELAY_S)
+        raise
+    return None
+
+
+class _SignalInterrupt(KeyboardInterrupt):
+    """Signal other than SIGINT that ends the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise _SignalInterrupt(number)
+
+
+@contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C.
+
+    One of several processes ends immediately instead: it may wait for others in a call that no exception interrupts.
+    """
+    numbers = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
+    handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores SIGHUP
+    for number in handled:
+        signal.signal(number, _raise_interrupt)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _is_peer() -> bool:
+    """Return whether this is one of several processes, and another one reports errors."""
+    return os.environ.get("LOCAL_RANK", "0") != "0"
+
+
+def _exit(code: int, last_line: str = "") -> NoReturn:
+    """End this process.
+
+    One of several processes ends without clean-up, in which its process group would wait for dead peers, or abort.
+
+    Args:
+        code: exit code; a single process with a last line exits with 1.
+        last_line: line to print on standard error.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        sys.exit(last_line or code)
+    if last_line:
+        print(last_line, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory is lacking, as reported by Python, numpy, or torch on GPU or CPU."""
+    is_typed = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_typed or "can't allocate memory" in str(error)  # torch on CPU has no type for it
+
+
+def _message(error: Exception) -> str:
+    if _is_out_of_memory(error):
+        return f"not enough memory; smaller batches, shorter sequences and smaller networks need less ({error})"
+    if isinstance(error, UnicodeEncodeError):  # usually a path
+        context = error.object[max(0, error.start - 60) : error.end + 60]
+        return f"cannot be written as {error.encoding}: {context!a}"
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
+    return str(error)

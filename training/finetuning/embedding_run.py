@@ -1,0 +1,239 @@
+"""Runs that train sentence embeddings: common fields of their recipes, texts, dev pairs, scores and result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from tasks.features import Features
+from tasks.regression import RegressionExample
+from tasks.tokenizer import Tokenizer
+from training.checkpoint.reader import read_shape
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_settings
+from training.checkpoint.task_card import TaskCard, read_task_card
+from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
+from training.command_line.command import parse
+from training.data.columns import Columns, existing_columns
+from training.data.examples import Examples, encode_examples
+from training.data.input_warnings import report_inputs
+from training.loop.distributed import World
+from training.loop.run_directory import RunDirectory
+from training.loop.train import train
+from training.loop.types import Evaluation, LoopSettings, Phase, Progress
+from training.model.heads import BertModel
+from training.model.run import torch_run
+from training.objectives.finetuning import FinetuningData
+from training.objectives.labelled import read_similarities
+from training.objectives.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
+from training.reports.result import write_result
+from training.reports.scores import format_scores
+
+COMPARED_POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
+"""Poolings of the checkpoint that are scored before training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingRecipe(LoopSettings):
+    """Train sentence embeddings."""
+
+    checkpoint: Path
+    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
+    Hugging Face hub, as org/name or org/name@revision."""
+    dev: tuple[Path, ...] = ()
+    """Held-out tables with columns `text`, `text_pair` and `label`, the similarity of both texts on any scale."""
+    run_dir: Path
+    """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """torch.compile; auto: on for GPUs. It compiles each sequence length separately, so it pays only on long runs."""
+    columns: Columns = field(default_factory=Columns)
+    """Columns of the training data."""
+    dev_columns: Columns = field(default_factory=Columns)
+    """Columns of the dev data. By default, those of the training data that the dev data have."""
+    pooling: Pooling | tuple[Pooling, ...] | None = None
+    """Vector of a text. cls: the last hidden state of [CLS]; lasttoken: of the last token; mean, max, weightedmean (by
+    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one after the
+    other. None for that of the checkpoint, cls if it states none. Layers after pooling stay, and are trained."""
+    normalize: bool = True
+    """Scale vectors to length 1. Training is the same, as it compares cosines."""
+    micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
+    """Not a flag: a process runs its part of the batch as one micro-batch, as it compares each text with all others."""
+    num_epochs: Annotated[float, EPOCHS] = 1.0
+    """Passes through the training data."""
+    learning_rate: Annotated[float, LEARNING_RATE] = 3e-5
+    max_seq_length: Annotated[int, TOKENS] | None = None
+    """Longest text of the trained model in tokens; None for that of the checkpoint."""
+    train_seq_length: Annotated[int, TOKENS] = 32
+    """Longest training text in tokens; longer texts are cut."""
+    eval_every: Annotated[int, NOT_NEGATIVE] = 100
+    """Steps between evaluations on dev; 0 for one at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "micro_batch_size", self.global_batch_size)
+        if isinstance(self.pooling, tuple) and len(self.pooling) == 1:
+            object.__setattr__(self, "pooling", self.pooling[0])
+
+
+# Texts and dev pairs
+
+
+def embedding_settings(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> EmbeddingSettings:
+    """Return the settings of the trained model: those of the checkpoint, with the pooling and length of the recipe.
+
+    Raises:
+        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions, or another pooling than
+            the checkpoint's has another size than its first layer takes.
+    """
+    max_positions = read_shape(checkpoint_directory(recipe.checkpoint)).num_positions
+    changes: dict[str, Any] = {"max_seq_length": recipe.max_seq_length, "pooling": recipe.pooling}
+    given = {name: value for name, value in changes.items() if value is not None}
+    stated = stated_settings(recipe.checkpoint, tokenizer)
+    settings = EmbeddingSettings(**{**stated, **given, "normalize": recipe.normalize})
+    for name, value in (("max_seq_length", settings.max_seq_length), ("train_seq_length", recipe.train_seq_length)):
+        if value > max_positions:
+            raise ValueError(f"{name} `{value}` is above the checkpoint's {max_positions} positions")
+    return settings
+
+
+def stated_settings(checkpoint: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the fields of `EmbeddingSettings` that a checkpoint prescribes, and its longest sequence."""
+    network = checkpoint_directory(checkpoint)
+    card = read_task_card(network)
+    own = card.settings if card else None
+    stated = vars(own) if isinstance(own, EmbeddingSettings) else folder_settings(checkpoint, tokenizer)
+    return {"max_seq_length": own.max_seq_length if own else read_shape(network).num_positions, **stated}
+
+
+def encode_texts(task: Embedding, texts: Examples, max_seq_length: int) -> dict[str, Features]:
+    """Return the features of each different text, cut to `max_seq_length` tokens.
+
+    Raises:
+        ValueError: naming the location of a text without tokens.
+    """
+    task = task.with_settings(max_seq_length=max_seq_length)
+    return {text: windows[0] for text, windows in zip(texts, encode_examples(task, texts), strict=True)}
+
+
+def different_texts(located: Iterable[tuple[str, str]]) -> Examples:
+    """Return each text once, with its first location."""
+    locations: dict[str, str] = {}
+    for location, text in located:
+        locations.setdefault(text, location)
+    return Examples((location, text) for text, location in locations.items())
+
+
+def read_dev_pairs(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> Sequence[RegressionExample]:
+    """Read the dev pairs of a recipe; empty if it names none."""
+    if not recipe.dev:
+        return []
+    return read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer)
+
+
+def report_texts(
+    recipe: EmbeddingRecipe, task: Embedding, texts: Iterable[Sequence[Features]], dev: Sequence[RegressionExample]
+) -> dict[str, Any]:
+    """Warn of unknown words and truncated texts; return records of truncation, for the task card."""
+    report = partial(report_inputs, checkpoint=recipe.checkpoint, task=task)
+    name = "training texts"
+    cuts = {name: report(name, examples=texts, limit=f"--train-seq-length {recipe.train_seq_length}")}
+    if dev:
+        cuts["dev texts"] = report("dev texts", examples=task.encode(texts_of(dev)))
+    return cuts
+
+
+def describe_vectors(settings: EmbeddingSettings) -> str:
+    """Describe the vectors and the prompt of the texts."""
+    prompt = f", with the prompt `{settings.default_prompt_name}`" * bool(settings.default_prompt_name)
+    return f"vectors: {', '.join([*settings.poolings, *settings.layers])}{prompt}"
+
+
+# Training, scores and result
+
+
+def scores_before(
+    task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
+) -> dict[str, dict[str, float]]:
+    """Return scores by row: of the checkpoint before training, and of baselines without training.
+
+    The checkpoint is scored with cls and mean of its hidden states, and as it is if that is something else.
+    """
+    tasks = {f"before, {name}": task.with_settings(pooling=name, layers=()) for name in COMPARED_POOLINGS}
+    if task.settings.layers or task.settings.pooling not in COMPARED_POOLINGS:
+        tasks = {"before": task, **tasks}
+    rows = {row: similarity_scores(other, dev, torch_run(model, other, world.device)) for row, other in tasks.items()}
+    words = mean_of_words(model.bert.embeddings.word.weight.detach().cpu().numpy(), task.tokenizer)
+    return rows | {
+        "mean of word embeddings": vector_scores(dev, words),
+        "word overlap": word_overlap(dev, task.tokenizer),
+    }
+
+
+def train_embedder(
+    recipe: EmbeddingRecipe,
+    run: RunDirectory,
+    task: Embedding,
+    dev: Sequence[RegressionExample],
+    model: BertModel,
+    batches: FinetuningData,
+    *,
+    label: str,
+) -> Progress:
+    """Train a network on batches; the curve has its scores on all dev pairs."""
+
+    def correlations() -> dict[str, float]:
+        scores = similarity_scores(task, dev, torch_run(model, task, run.world.device))
+        return {name: scores[name] for name in ("spearman", "pearson")}
+
+    return train(
+        model,
+        [Phase(data=batches)],
+        batches.objective.losses,
+        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
+        settings=recipe,
+        run=run,
+        weights=batches.objective.weights,
+        evaluation=Evaluation(scores=correlations, every=recipe.eval_every) if dev else None,
+        label=label,
+    )
+
+
+def write_embedder(
+    recipe: EmbeddingRecipe,
+    run: RunDirectory,
+    task: Embedding,
+    dev: Sequence[RegressionExample],
+    model: BertModel,
+    *,
+    baselines: Mapping[str, Mapping[str, float]],
+    origin: Mapping[str, Any],
+) -> None:
+    """Score the dev pairs, write the checkpoint, and print the scores.
+
+    Args:
+        baselines: scores by row, to compare with.
+        origin: provenance of the checkpoint.
+    """
+    scores: dict[str, Any] = {}
+    if dev:
+        rows = {"dev": similarity_scores(task, dev, torch_run(model, task, run.world.device)), **baselines}
+        scores = {**rows, "num_dev_examples": len(dev)}
+    card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
+    write_result(run, model, tokenizer_from=checkpoint_directory(recipe.checkpoint), card=card)
+    if dev:
+        print(format_scores(rows))
+
+
+RecipeT = TypeVar("RecipeT", bound=EmbeddingRecipe)
+
+
+def parse_embedding_recipe(recipe_type: type[RecipeT], module: str, description: str | None) -> RecipeT:
+    """Parse a recipe; dev data have the columns of the training data unless flags name others."""
+    read = partial(parse, recipe_type, module, description)
+    recipe = read()
+    if not recipe.dev:
+        return recipe
+    return read(default=replace(recipe, dev_columns=existing_columns(recipe.dev, recipe.columns)))
