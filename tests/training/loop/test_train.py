@@ -263,15 +263,6 @@ def test_collapse_is_reported_once():
     assert "has risen from" in warning
 
 
-def test_a_single_loss_is_no_rise_after_a_state_that_did_not_count_losses():
-    """A state without counts of losses gives no warning about a single loss."""
-    monitor = LossMonitor()
-    monitor.start(10, torch.device("cpu"))
-    monitor.load_state_dict({"smoothed": {"mlm": 3.0, "": 3.0}, "lowest": 2.9})
-
-    assert monitor.warning(5, {"mlm": 4.0}, 4.0) == ""
-
-
 def test_the_rise_is_of_the_weighted_sum():
     """The warning has the numbers of `loss` in the metrics, not those of losses without weights."""
     monitor = LossMonitor()
