@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tasks.regular import read_regular
-from tasks.text_streams import refuse_utf16
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
@@ -18,7 +17,6 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
     """
     try:
         data = read_regular(path, max_bytes)
-        refuse_utf16(data, "it")
         value = json.loads(data.decode())
         if rb"\ud" in data.lower():
             _refuse_surrogates(value)

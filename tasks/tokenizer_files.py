@@ -10,7 +10,6 @@ import tokenizers
 
 from tasks.json_files import read_flag, read_json
 from tasks.sequence_template import bert_template
-from tasks.text_streams import refuse_utf16
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -228,7 +227,6 @@ def short_class_name(name: str) -> str:
 def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
     config = _read_config(path.with_name(TOKENIZER_CONFIG_FILE))
     try:
-        refuse_utf16(path.read_bytes(), "it")
         # Not `splitlines()`: a token may contain U+2028, U+0085 and similar characters.
         vocab = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         _check_added_tokens(vocab, path.with_name(ADDED_TOKENS_FILE))
