@@ -153,7 +153,7 @@ def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         import_module(module).main()
 
-    assert caught.value.code == "error: --learning-rate must be above 0 and at most 1: `-1.0`"
+    assert caught.value.code == "error: --learning-rate must be above 0: `-1.0`"
 
 
 def test_a_flag_without_values_is_named(monkeypatch):
