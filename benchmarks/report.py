@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +34,8 @@ class Part:
     """One line; empty if the part came to its end."""
 
 
-def run_parts(
-    parts: Mapping[Any, Callable[[], Iterator[Table]]], machine: Mapping[str, Any], out: Path
-) -> dict[str, Part]:
-    """Run parts one after the other, and write the report after each table.
+def run_parts(parts: Mapping[Any, Callable[[], Iterator[Table]]], machine: Mapping[str, Any], out: Path) -> None:
+    """Run parts one after the other, write the report after each table, and exit with 1 if a part failed.
 
     An error ends a part, not the others: whatever it is, they are still worth their time.
 
@@ -61,7 +60,9 @@ def run_parts(
         part.seconds = time.monotonic() - started
         write_report(out, machine, found)
         print(to_markdown({}, {name: part}), flush=True)
-    return found
+    if failed := [name for name, part in found.items() if part.error]:
+        sys.exit(f"error: failed: {', '.join(failed)}; `{out}.md` has the rest")
+    print(f"written: {out}.md, {out}.json")
 
 
 def write_report(out: Path, machine: Mapping[str, Any], parts: Mapping[str, Part]) -> None:

@@ -15,7 +15,6 @@ import re
 import shutil
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -237,9 +236,7 @@ def main() -> None:
     """Run the benchmark."""
     settings = parse(ScalingSettings, "benchmarks.scaling", __doc__)
     chosen: dict[Any, Any] = {name: partial(PARTS[name], settings) for name in settings.parts}
-    parts = run_parts(chosen, {"machine": summarize_machine(describe_machine())}, settings.out)
-    if failed := [name for name, part in parts.items() if part.error]:
-        sys.exit(f"error: failed: {', '.join(failed)}; `{settings.out}.md` has the rest")
+    run_parts(chosen, {"machine": summarize_machine(describe_machine())}, settings.out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A few channels of a trained BERT can be ten times larger than the others and use
 them and multiplying the matching rows of the weights keeps the product: x W = (x / s) (s W) (Xiao et al. 2022, arXiv
 2211.10438). Unlike the paper, only large channels are scaled, and the division is a separate multiplication in the
 graph, because x is also read elsewhere or comes from Gelu. This took 0% to 2% more time in
-docs/experiments/2026-11-25-gate-neighbours.md.
+docs/experiments/int8-graphs.md.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from tasks.regular import read_regular
-from tasks.text_streams import refuse_utf16
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
@@ -17,21 +18,9 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
         ValueError: naming the file, when it is not JSON or larger than `max_bytes`.
     """
     try:
-        data = read_regular(path, max_bytes)
-        refuse_utf16(data, "it")
-        value = json.loads(data.decode())
-        if rb"\ud" in data.lower():
-            _refuse_surrogates(value)
-        return value
-    except (ValueError, RecursionError) as error:
+        return from_json(read_regular(path, max_bytes))
+    except ValueError as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
-
-
-def _refuse_surrogates(value: Any) -> None:
-    """Raise ValueError for text with half of a surrogate pair, which is no text in UTF-8."""
-    found = json.dumps(value, ensure_ascii=False)
-    if half := next((letter for letter in found if "\ud800" <= letter <= "\udfff"), ""):
-        raise ValueError(f"half of a character, `\\u{ord(half):04x}`, in a text")
 
 
 def read_json(path: Path, max_bytes: int | None = None) -> dict[str, Any]:

@@ -7,7 +7,10 @@ import platform
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from pydantic import with_config
+from typing_extensions import TypedDict  # pydantic reads that of `typing` from Python 3.12 on
 
 CPUINFO = Path("/proc/cpuinfo")
 VNNI = frozenset({"avx512_vnni", "avx_vnni"})
@@ -29,6 +32,7 @@ MATMUL_FEATURES = (
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
+@with_config(strict=True)
 class MachineRecord(TypedDict):
     """Keys of `describe_machine` that every record has; records of GPUs have more."""
 

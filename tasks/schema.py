@@ -1,49 +1,63 @@
-"""Check JSON values and numbers against the types of dataclass fields, with one line per mistake.
+"""Check JSON values and numbers against the types of dataclass fields with pydantic, with one line per mistake.
 
     @dataclass(frozen=True)
     class Options:
         num_threads: Annotated[int, Bounds(least=1)] = 1
 
-    read_fields(Options, {"num_threads": "2"})  # ValueError: `num_threads` must be a whole number: `'2'`
+    read_fields(Options, {"num_threads": "2"})  # ValueError: `num_threads` must be a whole number: `"2"`
     check_bounds(Options(num_threads=0))        # ValueError: num_threads must be at least 1: `0`
 
-Manifest, task settings, task cards, recipes and `config.json` are checked here. Unlike pydantic, which `training` and
-`export` do not install, this module costs nothing to import and reports one mistake in one line.
+Manifest, task settings, task cards, recipes and `config.json` are checked here.
 """
 
 from __future__ import annotations
 
-import math
-import sys
+import functools
+import json
+import operator
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import GroupedMetadata, Interval
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import is_typeddict
 
 from tasks.json_files import as_json
 
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "path_type": "a string",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "missing": "present",
+    "greater_than": "above {gt:.15g}",
+    "greater_than_equal": "at least {ge:.15g}",
+    "less_than": "below {lt:.15g}",
+    "less_than_equal": "at most {le:.15g}",
+}
+"""Type of pydantic's error -> what is allowed, in words; pydantic's own words for other types."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(GroupedMetadata):
     """Limits of a number, as metadata of a field: `Annotated[int, Bounds(least=1)]`. The number must be finite."""
 
-    above: float = -math.inf
-    least: float = -math.inf
-    below: float = math.inf
-    most: float = math.inf
+    above: float | None = None
+    least: float | None = None
+    below: float | None = None
+    most: float | None = None
 
-    def allow(self, value: float) -> bool:
-        """Return whether a number is within the limits; NaN is not."""
-        return self.above < value < self.below and self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        parts = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
-        return " and ".join(f"{word} {bound}" for word, bound in parts.items() if math.isfinite(bound)) or "finite"
-
-
-FINITE = Bounds()
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Interval(gt=self.above, ge=self.least, lt=self.below, le=self.most))
 
 
 class FieldError(ValueError):
@@ -57,6 +71,21 @@ class FieldError(ValueError):
     def __init__(self, message: Callable[[Callable[[str], str]], str], named: Callable[[str], str] = str) -> None:
         super().__init__(message(named))
         self.message = message
+
+
+def _expected(error: ValidationError, value: Any) -> tuple[str, str, Any]:
+    """Return the path below a value, what is allowed there, and what was found, of the first mistake."""
+    first, *others = error.errors(include_url=False)
+    path, found = "", value
+    for key in first["loc"]:
+        if isinstance(found, Mapping) and (key in found or first["type"] == "missing"):
+            path, found = f"{path}.{key}", found.get(str(key), found)
+        elif isinstance(found, list | tuple) and isinstance(key, int):  # other keys name a type in a union
+            path, found = f"{path}[{key}]", found[key]
+    same = [first, *(item for item in others if item["input"] == first["input"])]  # one for each type of a union
+    words = [_EXPECTED.get(item["type"], item["msg"].removeprefix("Input should be ")) for item in same]
+    allowed = (word.format_map(item.get("ctx", {})) for word, item in zip(words, same, strict=True))
+    return path, " or ".join(dict.fromkeys(allowed)), found
 
 
 def check_choice(record: Any, name: str, allowed: Collection[str]) -> None:
@@ -74,37 +103,32 @@ def check_bounds(record: Any, *, named: Callable[[str], str] = str) -> None:
     Raises:
         FieldError: naming the first field out of bounds.
     """
-    for name, bounds in _number_fields(type(record)).items():  # type: ignore[arg-type]
-        value = getattr(record, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float) and not bounds.allow(number):
-                raise _bounds_error(name, bounds, number, named)
+    for name, adapter in _number_fields(type(record)).items():  # type: ignore[arg-type]
+        try:
+            adapter.validate_python(getattr(record, name), strict=False)
+        except ValidationError as error:
+            raise _bounds_error(record, name, error, named) from None
 
 
-def _bounds_error(name: str, bounds: Bounds, number: float, named: Callable[[str], str]) -> FieldError:
-    return FieldError(lambda called: f"{called(name)} must be {bounds}: `{number}`", named)
+def _bounds_error(record: Any, name: str, error: ValidationError, named: Callable[[str], str]) -> FieldError:
+    _, expected, found = _expected(error, getattr(record, name))
+    return FieldError(lambda called: f"{called(name)} must be {expected}: `{found}`", named)
 
 
-@cache
-def _number_fields(record_type: Any) -> dict[str, Bounds]:
-    return {name: _find_bounds(hint) for name, hint in _hints(record_type).items() if _holds_numbers(hint)}
-
-
-def _find_bounds(hint: Any) -> Bounds:
-    """Return the bounds in a type, or in a part of it (as in `... | None`)."""
-    for item in (*getattr(hint, "__metadata__", ()), *map(_find_bounds, get_args(hint))):
-        if isinstance(item, Bounds) and item != FINITE:
-            return item
-    return FINITE
+@functools.cache
+def _number_fields(record_type: Any) -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(record_type, include_extras=True)
+    return {name: TypeAdapter(hint, config=_CONFIG) for name, hint in hints.items() if _holds_numbers(hint)}
 
 
 def _holds_numbers(hint: Any) -> bool:
-    return hint in (int, float) or any(map(_holds_numbers, get_args(hint)))
+    is_field = get_origin(hint) is not ClassVar
+    return is_field and (hint in (int, float) or any(map(_holds_numbers, get_args(hint))))
 
 
-@cache
+@functools.cache
 def _hints(record_type: Any) -> dict[str, Any]:
-    hints = get_type_hints(record_type, include_extras=True)
+    hints = get_type_hints(record_type)
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
@@ -153,80 +177,27 @@ def read_value(value: Any, hint: Any, path: str) -> Any:
     Raises:
         FieldError: naming the path, the expected type and the value.
     """
-    if not fits(value, hint):
-        raise FieldError(lambda named: f"`{named(path)}` must be {describe(hint)}: `{as_json(value)}`")
+    try:
+        found = _adapter(hint).validate_json(json.dumps(value, default=str))
+    except ValidationError as error:
+        raise _value_error(path, error, value) from None
     if is_dataclass(hint):
         check_known_fields(hint, value, prefix=f"{path}.")
-    return _convert(value, hint)
+    return found
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Return whether a JSON value is of the type of a field."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin is Annotated:
-        return fits(value, arguments[0])
-    if origin in (Union, types.UnionType):
-        return any(fits(value, item) for item in arguments)
-    if origin is Literal:  # any string: which ones are allowed may differ between versions, and is checked later
-        return any(isinstance(value, type(item)) for item in arguments)
-    if origin in (tuple, list):
-        return isinstance(value, list | tuple) and all(fits(item, arguments[0]) for item in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(fits(item, arguments[1]) for item in value.values())
-    if is_typeddict(hint):
-        return isinstance(value, Mapping) and all(
-            key in value and fits(value[key], item) for key, item in _hints(hint).items()
-        )
-    if is_dataclass(hint):  # `read_value` checks its fields
-        return isinstance(value, Mapping)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, str if hint is Path else hint)
+def _value_error(path: str, error: ValidationError, value: Any) -> FieldError:
+    below, expected, found = _expected(error, value)
+    return FieldError(lambda named: f"`{named(path)}{below}` must be {expected}: `{as_json(found)}`")
 
 
-_NOUNS = {
-    bool: ("true or false", "booleans"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a finite number", "finite numbers"),
-    str: ("a string", "strings"),
-    Path: ("a string", "strings"),
-    type(None): ("null", "nulls"),
-}
-"""Type -> description of one value, and of several."""
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_json_type(hint), config=None if is_typeddict(hint) else _CONFIG)
 
 
-def describe(hint: Any) -> str:
-    """Return what JSON must hold for the type of a field, in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return describe(arguments[0])
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(describe, arguments))
-    if origin is Literal:
-        return describe(type(arguments[0]))
-    if origin in (tuple, list):
-        return f"a list of {_describe_several(arguments[0])}"
-    if origin in (dict, Mapping):
-        return "an object" if arguments[1] is Any else f"an object of {_describe_several(arguments[1])}"
-    if is_typeddict(hint):
-        return f"an object with {', '.join(f'`{key}`' for key in hint.__annotations__)}"
-    return _NOUNS.get(hint, ("an object", ""))[0]
-
-
-def _describe_several(hint: Any) -> str:
-    return _NOUNS.get(get_args(hint)[0] if get_origin(hint) is Annotated else hint, ("", "values"))[1]
-
-
-def _convert(value: Any, hint: Any) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _convert(value, arguments[0])
-    if origin is tuple:
-        return tuple(_convert(item, arguments[0]) for item in value)
-    if hint is float:
-        return float(value)
-    return value
+def _json_type(hint: Any) -> Any:
+    """Return a type with objects in place of dataclasses, whose fields are read by themselves."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_json_type, get_args(hint)))
+    return dict[str, Any] if is_dataclass(hint) else hint

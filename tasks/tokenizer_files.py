@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import tokenizers
 
 from tasks.json_files import read_flag, read_json
 from tasks.sequence_template import bert_template
-from tasks.text_streams import refuse_utf16
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -20,7 +19,7 @@ SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 CONFIG_FILE = "config.json"
 SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
-"""Names of SentencePiece models, which are read only without `tokenizer.json`: by `training`, which converts them."""
+"""Names of SentencePiece models."""
 TOKENIZER_FILES = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, VOCAB_FILE, *BPE_FILES, SPECIAL_TOKENS_MAP_FILE)
 """Files of a checkpoint that define its tokenizer; any may be missing."""
 MAX_FILE_BYTES, MAX_ADDED_TOKENS = 32 * 2**20, 100_000
@@ -36,15 +35,6 @@ _BERT_TOKENIZERS = {
     *("LayoutLM", "Lxmert", "DPRQuestionEncoder", "DPRContextEncoder", "DPRReader"),
 }
 """Tokenizer classes of transformers, without `Tokenizer` and `Fast`, that read `vocab.txt` as BERT does, or as any."""
-_BPE_TOKENIZERS = {"PreTrained", "Auto", "Roberta"}
-"""The same for `vocab.json` and `merges.txt`, which are read as RoBERTa does."""
-_ROBERTA_TOKENS = {
-    "cls_token": "<s>",
-    "pad_token": "<pad>",
-    "sep_token": "</s>",
-    "unk_token": "<unk>",
-    "mask_token": "<mask>",
-}
 _NORMALIZER_FIELDS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -56,7 +46,7 @@ SAVE_FAST = f"save the tokenizer as `{TOKENIZER_FILE}` (transformers: `save_pret
 
 
 def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
-    """Load `tokenizer.json`, or build the same from `vocab.txt`, or from `vocab.json` and `merges.txt`.
+    """Load `tokenizer.json`, or build the same from `vocab.txt`.
 
     Returns:
         The tokenizer, and the file it came from.
@@ -69,22 +59,26 @@ def load_backend(directory: str | Path) -> tuple[tokenizers.Tokenizer, Path]:
     if path.is_file():
         _check_size(path)
         backend = _read_tokenizer_file(path)
-        _check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
+        check_agreement(backend, path, directory / TOKENIZER_CONFIG_FILE)
         return backend, path
-    if vocab_path.is_file():
-        _check_classes(directory, _BERT_TOKENIZERS, "BERT")
+    if (found := find_unconverted(directory)) is None and vocab_path.is_file():
+        _check_classes(directory)
         _check_size(vocab_path)
         return _read_vocab_file(vocab_path), vocab_path
-    if all((directory / name).is_file() for name in BPE_FILES):
-        _check_classes(directory, _BPE_TOKENIZERS, "RoBERTa")
-        for name in BPE_FILES:
-            _check_size(directory / name)
-        return _read_bpe_files(directory), directory / BPE_FILES[0]
-    if found := next((name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None):
-        raise ValueError(f"`{directory / found}` is a SentencePiece model, which is not read; {SAVE_FAST}")
+    if found:
+        raise ValueError(f"`{found}` is read only by training and export, which convert it; {SAVE_FAST}")
     if not directory.is_dir():
         raise ValueError(f"no such directory: `{directory}`; it should have a `{TOKENIZER_FILE}` or `{VOCAB_FILE}`")
     raise ValueError(f"no `{TOKENIZER_FILE}` or `{VOCAB_FILE}` in `{directory}`; a checkpoint needs its tokenizer")
+
+
+def find_unconverted(directory: Path) -> Path | None:
+    """Return the file that must be converted first; None with `tokenizer.json`, or with `vocab.txt` alone."""
+    if (directory / TOKENIZER_FILE).is_file():
+        return None
+    found = next((directory / name for name in SENTENCEPIECE_FILES if (directory / name).is_file()), None)
+    is_bpe = not (directory / VOCAB_FILE).is_file() and all((directory / name).is_file() for name in BPE_FILES)
+    return directory / BPE_FILES[0] if found is None and is_bpe else found
 
 
 def build_tokenizer(
@@ -143,7 +137,7 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
         raise ValueError(f"not a tokenizer file: `{path}` ({error})") from error
 
 
-def _check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Path) -> None:
+def check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Path) -> None:
     """Refuse a `tokenizer.json` that divides text differently from the files beside it, which transformers obeys."""
     config = _read_config(config_path)
     _check_added_names(backend, path, config)
@@ -199,12 +193,12 @@ def _check_normalizer(normalizer: Any, path: Path, config: Mapping[str, Any], co
                 raise _contradiction(key, config[key], path, config_path)
 
 
-def _check_classes(directory: Path, known: Collection[str], family: str) -> None:
-    """Refuse a vocabulary of another tokenizer than the family's: text would silently become other tokens."""
+def _check_classes(directory: Path) -> None:
+    """Refuse a `vocab.txt` of another tokenizer than BERT's: text would silently become other tokens."""
     for file in (TOKENIZER_CONFIG_FILE, CONFIG_FILE):
         name = read_tokenizer_class(directory / file)
-        if name is not None and short_class_name(name) not in known:
-            raise ValueError(f"`{directory / file}` names `{name}`, which is not {family}'s tokenizer; {SAVE_FAST}")
+        if name is not None and name.removesuffix("Fast").removesuffix("Tokenizer") not in _BERT_TOKENIZERS:
+            raise ValueError(f"`{directory / file}` names `{name}`, which is not BERT's tokenizer; {SAVE_FAST}")
 
 
 def read_tokenizer_class(path: Path) -> str | None:
@@ -220,15 +214,9 @@ def read_tokenizer_class(path: Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def short_class_name(name: str) -> str:
-    """Return the name of a tokenizer class without `Tokenizer` and `Fast`."""
-    return name.removesuffix("Fast").removesuffix("Tokenizer")
-
-
 def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
     config = _read_config(path.with_name(TOKENIZER_CONFIG_FILE))
     try:
-        refuse_utf16(path.read_bytes(), "it")
         # Not `splitlines()`: a token may contain U+2028, U+0085 and similar characters.
         vocab = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         _check_added_tokens(vocab, path.with_name(ADDED_TOKENS_FILE))
@@ -240,32 +228,6 @@ def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
         )
     except ValueError as error:
         raise ValueError(f"broken vocabulary `{path}`: {error}") from error
-
-
-def _read_bpe_files(directory: Path) -> tokenizers.Tokenizer:
-    """Build RoBERTa's tokenizer: byte-level BPE, `<s> a </s></s> b </s>`."""
-    paths = [directory / name for name in BPE_FILES]
-    config = _read_config(directory / TOKENIZER_CONFIG_FILE)
-    names = _ROBERTA_TOKENS | read_special_names(directory, _ROBERTA_TOKENS)
-    try:
-        model = tokenizers.models.BPE.from_file(*map(str, paths))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise ValueError(f"broken vocabulary `{paths[0]}` or `{paths[1]}`: {error}") from error
-    backend = tokenizers.Tokenizer(model)
-    for role, token in names.items():
-        if backend.token_to_id(token) is None:
-            raise ValueError(f"the vocabulary of `{paths[0]}` lacks its {role}, `{token}`")
-    add_space = read_flag(config, "add_prefix_space", directory / TOKENIZER_CONFIG_FILE)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=add_space)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    first, last = names["cls_token"], names["sep_token"]
-    backend.post_processor = tokenizers.processors.RobertaProcessing(
-        (last, backend.token_to_id(last)), (first, backend.token_to_id(first)), add_prefix_space=add_space
-    )
-    backend.add_special_tokens(
-        [tokenizers.AddedToken(token, lstrip=role == "mask_token", special=True) for role, token in names.items()]
-    )
-    return backend
 
 
 def read_special_names(directory: Path, roles: Iterable[str]) -> dict[str, str]:

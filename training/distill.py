@@ -16,7 +16,7 @@ import sys
 from dataclasses import replace
 
 from tasks.embedding import Embedding
-from training.command_line.command import check_choice, command, parse
+from training.command_line.command import command, parse
 from training.distillation.tasks import TaskDistillRecipe, distil_task, with_directories
 from training.distillation.vectors import VectorDistillRecipe, distil_vectors
 from training.finetuning.embedding_run import parse_embedding_recipe
@@ -31,8 +31,8 @@ def recipe_from_arguments() -> VectorDistillRecipe | TaskDistillRecipe:
     word = next(iter(sys.argv[1:]), "-")
     if word == Embedding.name:
         return parse_embedding_recipe(VectorDistillRecipe, MODULE, __doc__)
-    if not word.startswith("-"):
-        check_choice("task", word, (Embedding.name, *MATCHINGS))
+    if not word.startswith("-") and word not in MATCHINGS:
+        raise ValueError(f"unknown task: `{word}` (one of: {Embedding.name}, {', '.join(MATCHINGS)})")
     return parse(TaskDistillRecipe, MODULE, __doc__)
 
 

@@ -12,7 +12,6 @@ others; the exit code is then 1. With `--device cpu`, tiny networks show that al
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -50,12 +49,7 @@ def _machine(settings: GpuSettings) -> dict[str, str]:
 def main() -> None:
     """Run the benchmark."""
     settings = parse(GpuSettings, "benchmarks.gpu", __doc__)
-    parts = run_parts(
-        {name: partial(PARTS[name], settings) for name in settings.parts}, _machine(settings), settings.out
-    )
-    if failed := [name for name, part in parts.items() if part.error]:
-        sys.exit(f"error: failed: {', '.join(failed)}; `{settings.out}.md` has the rest")
-    print(f"written: {settings.out}.md, {settings.out}.json")
+    run_parts({name: partial(PARTS[name], settings) for name in settings.parts}, _machine(settings), settings.out)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class Tagging:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Span contexts[context][start:end] with its probability among the candidates. Offsets are in code points."""
+    """Span `contexts[context][start:end]` with its probability among the candidates. Offsets are in code points."""
 
     start: int
     end: int

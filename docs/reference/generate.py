@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -26,9 +26,14 @@ import tyro
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run `make docs`. -->"
+MIN_COMMON = 4
+"""Rows that commands must have in common for a section about them."""
+Row = tuple[str, ...]
+ALIASES = ("/tei/", "/versions/")
+"""Parts of the paths of routes that answer as another one does."""
 
 
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; each cell becomes one line."""
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in rows:
@@ -59,17 +64,52 @@ def shown(value: Any) -> str:
     return f"`{value}`"
 
 
-def flags(cls: type) -> str:
-    """Return the table of the flags that tyro makes of a dataclass."""
-    rows = []
+def flags(cls: type) -> list[Row]:
+    """Return the flags that tyro makes of a dataclass, with their defaults and docstrings."""
+    rows = list[Row]()
     for action in tyro.extras.get_parser(cls)._actions:
         if action.dest == "help":
             continue
         flag = action.option_strings[0] if action.option_strings else str(action.metavar)
         found = re.fullmatch(r"(?s)(.*?)\s*\((default: (.*)|required|optional)\)", action.help or "")
         text, default = (found[1], found[3]) if found else (action.help or "", None)
-        rows.append([f"`{flag}`", shown(default), text])
-    return table(["flag", "default", ""], rows)
+        rows.append((f"`{flag}`", shown(default), text))
+    return rows
+
+
+def sections(commands: Mapping[str, tuple[str, list[Row]]], column: str) -> list[str]:
+    """Return a section for each command; rows that several commands have in common follow once, in their own section.
+
+    Args:
+        commands: text and rows of each command.
+        column: head of the first column.
+    """
+    users: dict[Row, list[str]] = {}
+    for name, (_, rows) in commands.items():
+        for row in rows:
+            users.setdefault(row, []).append(name)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row, names in users.items():
+        groups.setdefault(tuple(names), []).append(row)
+    common = {names: rows for names, rows in groups.items() if len(names) > 1 and len(rows) >= MIN_COMMON}
+    parts = []
+    for name, (text, rows) in commands.items():
+        also = [f"[{_common(names)}](#{_anchor(_common(names))})" for names in common if name in names]
+        own = [row for row in rows if tuple(users[row]) not in common]
+        texts = [f"## {name}", text, table([column, "default", ""], own) if own else ""]
+        texts.append(f"And the flags of {' and of '.join(also)}." if also else "")
+        parts.append("\n\n".join(filter(None, texts)))
+    return parts + [f"## {_common(names)}\n\n{table([column, 'default', ''], rows)}" for names, rows in common.items()]
+
+
+def _common(names: Sequence[str]) -> str:
+    """Return the heading of a section that several commands share."""
+    short = [name.removeprefix("bertline ").removeprefix("python -m ") for name in names]
+    return f"{', '.join(short[:-1])} and {short[-1]}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\- ]", "", heading.lower()))
 
 
 def server() -> str:
@@ -110,20 +150,19 @@ def training() -> str:
         "evaluate": EvaluateRecipe,
     }
     parts = ["# Training flags\n\n`make <command> ARGS='--flag value'`, or `python -m training.<command>`."]
-    for name, recipe in commands.items():
-        summary = inspect.cleandoc(recipe.__doc__ or "").splitlines()[0]
-        parts.append(f"## {name}\n\n{summary}\n\n{flags(recipe)}")
-    return "\n\n".join(parts)
+    described = {
+        name: (inspect.cleandoc(recipe.__doc__ or "").splitlines()[0], flags(recipe))
+        for name, recipe in commands.items()
+    }
+    return "\n\n".join([*parts, *sections(described, "flag")])
 
 
 def export() -> str:
     """Return the page of the export's flags."""
     from export.__main__ import ExportArguments, TuneArguments
 
-    parts = ["# Export flags"]
-    for name, cls in (("python -m export", ExportArguments), ("python -m export tune", TuneArguments)):
-        parts.append(f"## {name}\n\n{flags(cls)}")
-    return "\n\n".join(parts)
+    commands = {"python -m export": ("", flags(ExportArguments)), "python -m export tune": ("", flags(TuneArguments))}
+    return "\n\n".join(["# Export flags", *sections(commands, "flag")])
 
 
 def manifest() -> str:
@@ -146,14 +185,15 @@ def command() -> str:
     from bertline.cli import app
 
     root: Any = typer.main.get_command(app)
-    parts = [f"# Command bertline\n\n{_options(root)}"]
-    for name, item in root.commands.items():
-        parts.append(f"## bertline {name}\n\n{inspect.cleandoc(item.help or '')}\n\n{_options(item)}".rstrip())
-    return "\n\n".join(parts)
+    described = {
+        f"bertline {name}": (inspect.cleandoc(item.help or ""), _options(item)) for name, item in root.commands.items()
+    }
+    head = table(["option", "default", ""], _options(root))
+    return "\n\n".join([f"# Command bertline\n\n{head}", *sections(described, "option")])
 
 
-def _options(command: Any) -> str:
-    rows = []
+def _options(command: Any) -> list[Row]:
+    rows = list[Row]()
     for parameter in command.params:
         if getattr(parameter, "hidden", False) or parameter.name == "help":
             continue
@@ -162,8 +202,8 @@ def _options(command: Any) -> str:
             [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name.upper()]
         )
         default = parameter.default if is_option and not callable(parameter.default) else None
-        rows.append([", ".join(f"`{name}`" for name in names), shown(default), parameter.help or ""])
-    return table(["option", "default", ""], rows) if rows else ""
+        rows.append((", ".join(f"`{name}`" for name in names), shown(default), parameter.help or ""))
+    return rows
 
 
 def http() -> str:
@@ -176,23 +216,41 @@ def http() -> str:
     operations = all_operations(Mock(), Mock(), Mock(), max_request_bytes=0, health_problem=str)
     described = document(operations)
     schemas = described["components"]["schemas"]
-    routes, requests = [], dict[str, str]()
+    routes, rpcs, requests = [], list[str](), dict[str, None]()
     for path, methods in described["paths"].items():
+        if any(part in path for part in ALIASES):
+            continue
         for method, about in methods.items():
             body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             names = [_schema_name(item) for item in body.get("anyOf", [body]) if "$ref" in item]
-            requests |= dict.fromkeys(names, "")
-            links = " or ".join(f"[{_title(name)}](#{_title(name).lower()})" for name in names)
+            if names and all(map(_is_rpc, names)):
+                rpcs.append(f"`{method.upper()} {path}`")
+                continue
+            requests |= dict.fromkeys(name for name in names if not _is_rpc(name))
+            links = " or ".join(map(_link, names))
             routes.append([f"`{method.upper()} {path}`", about["summary"], links])
+    routes.append([", ".join(rpcs), "RPCs of bertline.v1, in protobuf's JSON mapping.", "[gRPC API](api.md)"])
     todo = list(requests)
     for name in todo:  # with the messages inside
-        todo += [item for item in _names_in(schemas[name]) if item not in todo]
-    sections = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
+        todo += [item for item in _names_in(schemas[name]) if item not in todo and not _is_rpc(item)]
+    parts = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
     text = (
         "Examples, headers and errors are in the [guide](../guides/http.md). `GET /openapi.json` of a server describes "
-        "the same for programs. Fields of the RPCs are explained in the [gRPC API](api.md)."
+        "all fields for programs. TEI's routes are also below "
+        "`/tei/{model}`, those of the Open Inference Protocol below `/v2/models/{name}/versions/{version}`."
     )
-    return "\n\n".join(["# HTTP API", text, table(["route", "what it does", "request"], routes), *sections])
+    return "\n\n".join(["# HTTP API", text, table(["route", "what it does", "request"], routes), *parts])
+
+
+def _is_rpc(name: str) -> bool:
+    """Return True for a message of `bertline.v1`, whose fields the gRPC API explains."""
+    from bertline.v1 import encoder_pb2
+
+    return name in encoder_pb2.DESCRIPTOR.message_types_by_name
+
+
+def _link(name: str) -> str:
+    return f"`{name}`" if _is_rpc(name) else f"[{_title(name)}](#{_title(name).lower()})"
 
 
 def _schema_name(schema: dict[str, Any]) -> str:
@@ -221,7 +279,7 @@ def _fields(schema: dict[str, Any]) -> str:
 def _type(value: dict[str, Any]) -> str:
     """Return the type of a field in words."""
     if "$ref" in value:
-        return f"[{_title(_schema_name(value))}](#{_title(_schema_name(value)).lower()})"
+        return _link(_schema_name(value))
     if "anyOf" in value:
         return " or ".join(dict.fromkeys(_type(item) for item in value["anyOf"]))
     if "enum" in value:

@@ -66,7 +66,6 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
     page = environment.get_template("results.md.j2").render(
         {name: markdown_table(found) for name, found in rows.items()},
         student_pretraining=STUDENT_PRETRAINING,
-        commands=list(dict.fromkeys(command for record in records.values() for command in record["commands"])),
         ablations=[ablation_files(table) for table, picture in pictures.items() if picture.exists()],
     )
     return f"{page.rstrip()}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from export.html_report import describe_speed
 from recipes.mini.distilled import DISTILLED, EMBED, DistilledTask
 from recipes.mini.heldout_eval import TOP
-from recipes.mini.paths import task_names
+from recipes.mini.paths import distilled
 from recipes.mini.pipeline import kept_models, title_of
 from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
 from recipes.mini.tasks import CLOZE, TASKS, MiniTask, ScoredTask
@@ -186,31 +185,18 @@ def _mean(row: Mapping[str, Any]) -> str:
 
 
 def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterator[Row]:
-    """Yield runs, hours and tokens of each stage."""
-    yield "stage", "runs", "hours", "tokens", "tokens/s", "on"
+    """Yield runs, hours and tokens of each kind of training."""
+    yield "training", "runs", "hours", "tokens", "tokens/s"
     ends = [_progress(run) for run in runs]
     hours, tokens = sum(end["elapsed_s"] for end in ends) / 3600, sum(end["num_tokens"] for end in ends)
-    yield _cost_row("Pretraining", {"num_runs": len(runs), "hours": hours, "num_tokens": tokens}, "see above")
-    made = [(f"{title_of(CLOZE)}: {', '.join(tasks)}", record) for record, tasks in _cloze_records(records) if tasks]
-    made += [(title_of(name), records[name]) for name in task_names() if name in records]
-    for title, record in made:
-        machine = summarize_machine(record["machine"]) if record["machine"] else "not recorded"
-        yield _cost_row(title, record["cost"], machine)
-
-
-def _cloze_records(records: Mapping[str, Record]) -> list[tuple[Record, list[str]]]:
-    """Return each training on synthetic cloze questions, with the short titles of the tasks that start from it."""
-    made: list[tuple[Record, list[str]]] = []
-    for task, record in _scored(records):
-        if cloze := record.get("cloze"):
-            titles = next((titles for other, titles in made if other == cloze), None)
-            if titles is None:
-                made.append((cloze, titles := []))
-            titles += [re.split(r",| \(", task.title)[0]] if task.after == CLOZE else []
-    return made
-
-
-def _cost_row(stage: str, cost: Record, machine: str) -> Row:
-    speed = cost["num_tokens"] / cost["hours"] / 3600 if cost["hours"] else 0
-    tokens = f"{cost['num_tokens'] / 1e6:.1f}M"
-    return stage, f"{cost['num_runs']}", f"{cost['hours']:.2f}", tokens, f"{speed:,.0f}", machine
+    cloze = [record["cloze"] for _, record in _scored(records) if record.get("cloze")]
+    costs = {
+        "Pretraining": [{"num_runs": len(runs), "hours": hours, "num_tokens": tokens}],
+        title_of(CLOZE): [record["cost"] for number, record in enumerate(cloze) if record not in cloze[:number]],
+        "Fine-tuning": [record["cost"] for name, record in records.items() if not distilled(name)],
+        "Distillation": [record["cost"] for name, record in records.items() if distilled(name)],
+    }
+    for title, made in costs.items():
+        num_runs, hours, tokens = (sum(cost[key] for cost in made) for key in ("num_runs", "hours", "num_tokens"))
+        if hours:
+            yield title, f"{num_runs}", f"{hours:.2f}", f"{tokens / 1e6:.1f}M", f"{tokens / hours / 3600:,.0f}"

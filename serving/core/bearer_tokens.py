@@ -11,7 +11,6 @@ from pathlib import Path
 from serving.core.errors import UnauthenticatedError
 from serving.core.file_watcher import MAX_FILE_BYTES, TOKENS, FileWatcher
 from tasks.regular import read_regular
-from tasks.text_streams import detect_utf16
 
 MAX_CHARS = 4096
 """Maximum length of a token; longer ones are refused without a comparison."""
@@ -87,8 +86,8 @@ def read_tokens(path: Path) -> list[bytes]:
 
 def _text(path: Path) -> str:
     data = read_regular(path, MAX_FILE_BYTES)
-    if encoding := detect_utf16(data) or ("UTF-16" if b"\0" in data else ""):
-        raise ValueError(f"`{path}` is {encoding}, as some Windows editors write it; save it as UTF-8")
+    if b"\0" in data:
+        raise ValueError(f"`{path}` is UTF-16, as some Windows editors write it; save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

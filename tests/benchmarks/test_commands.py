@@ -49,12 +49,6 @@ def test_usage_names_the_module(name, monkeypatch, capfd):
     assert ended.stdout.startswith(f"usage: python -m benchmarks.{name} ")
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
-    """An unknown flag prints one line that names it."""
-    assert "unknown flag `--nosuch`" in mistake(name, "--nosuch", monkeypatch, capfd)
-
-
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
@@ -64,7 +58,7 @@ def test_unknown_flag_prints_one_line(name, monkeypatch, capfd):
         ("peers", "nosuch --texts nosuch.txt --seconds 0", "--seconds must be above 0"),
         ("scaling", "--num-models 0", "--num-models must be at least 1"),
         ("training_step", "--steps 1", "--steps must be at least 2"),
-        ("training_step", "--length 1024", "--length must be at least 4 and at most 512"),
+        ("training_step", "--length 1024", "--length must be at most 512"),
     ],
 )
 def test_mistakes_print_one_line(name, words, message, monkeypatch, capfd):
@@ -77,4 +71,4 @@ def test_engine_uses_at_most_one_thread_per_core(tmp_path, texts):
     write_model(tmp_path / "models", execution=Execution(num_threads=1000))
 
     engine = Engine(tmp_path / "models" / "tiny" / "1")
-    assert engine.examples_per_s(texts.read_text("utf-8").splitlines(), 0.05) > 0
+    assert engine.examples_per_s(texts.read_text("utf-8").splitlines(), 1.0) > 0

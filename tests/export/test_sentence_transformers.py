@@ -391,11 +391,11 @@ BROKEN = {
         b'{"processing_kwargs": {"text": {"padding": "left"}}}',
         "unsupported processing_kwargs",
     ),
-    "no length": ("sentence_bert_config.json", b'{"max_seq_length": 0}', "max_seq_length must be at least 8 .*: `0`"),
+    "no length": ("sentence_bert_config.json", b'{"max_seq_length": 0}', "max_seq_length must be at least 8: `0`"),
     "half a character": (
         "config_sentence_transformers.json",
         b'{"prompts": {"query": "\\ud83e"}}',
-        r"broken JSON in `.*config_sentence_transformers\.json`: half of a character, `\\ud83e`",
+        r"broken JSON in `.*config_sentence_transformers\.json`: .*hex escape",
     ),
     "retrieval": ("sentence_bert_config.json", b'{"transformer_task": "retrieval"}', "unsupported transformer_task"),
 }

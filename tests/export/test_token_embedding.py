@@ -361,8 +361,8 @@ def test_families_whose_masks_differ_are_refused(kind, tmp_path):
     [
         ("1_Dense/config.json", {"use_residual": True}, "unsupported use_residual"),
         ("1_Dense/config.json", {"in_features": 16}, "weights in .* have shape"),
-        ("config_sentence_transformers.json", {"query_length": "32"}, "query_length must be like `32`"),
-        ("config_sentence_transformers.json", {"skiplist_words": "."}, "skiplist_words must be like"),
+        ("config_sentence_transformers.json", {"query_length": "32"}, "`query_length` must be a whole number"),
+        ("config_sentence_transformers.json", {"skiplist_words": "."}, "`skiplist_words` must be a list"),
         ("config_sentence_transformers.json", {"document_length": 100}, "exceeds the 40 positions"),
         ("config_sentence_transformers.json", {"query_prefix": "[X] "}, r"query_prefix `\[X\] ` is no token"),
         ("config_sentence_transformers.json", {"prompts": {"query": "a b c d e f g h i"}}, "leaves no room for a text"),

@@ -105,23 +105,23 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "fp8"}, "unknown precision: `fp8` (one of: fp32, fp16, int8)"),
-        ({"hidden_size": 0}, "hidden_size must be at least 1 and at most 65536: `0`"),
-        ({"hidden_size": 2**40}, "hidden_size must be at least 1 and at most 65536: `1099511627776`"),
-        ({"vocab_size": 2**40}, "vocab_size must be at least 1 and at most 16777216: `1099511627776`"),
-        ({"opset": 10**30}, "opset must be at least 1 and at most 1000: `1" + "0" * 30),
+        ({"precision": "fp8"}, "`precision` must be 'fp32', 'fp16' or 'int8': `\"fp8\"`"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
+        ({"hidden_size": 2**40}, "hidden_size must be at most 65536: `1099511627776`"),
+        ({"vocab_size": 2**40}, "vocab_size must be at most 16777216: `1099511627776`"),
+        ({"opset": 10**30}, "opset must be at most 1000: `1" + "0" * 30),
         (
             {"settings": {"max_seq_length": 50_000_000}},
-            "max_seq_length must be at least 8 and at most 65536: `50000000`",
+            "max_seq_length must be at most 65536: `50000000`",
         ),
         (
             {"execution": {"max_batch_tokens": 10**9}},
-            "execution.max_batch_tokens must be at least 1 and at most 1048576",
+            "execution.max_batch_tokens must be at most 1048576",
         ),
-        ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at least 1 and at most 1024: `2000`"),
+        ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
         (
             {"execution": {"max_batch_tokens": -5}},
-            "execution.max_batch_tokens must be at least 1 and at most 1048576: `-5`",
+            "execution.max_batch_tokens must be at least 1: `-5`",
         ),
         ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
         ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),
@@ -269,9 +269,9 @@ def test_every_key_is_tested():
         ({"threads": 2}, "unknown key `execution.threads`"),
         ({"provider": 1}, "`execution.provider` must be a string: `1`"),
         ({"max_batch_tokens": "256"}, '`execution.max_batch_tokens` must be a whole number: `"256"`'),
-        ({"disabled_optimizers": "Fusion"}, '`execution.disabled_optimizers` must be a list of strings: `"Fusion"`'),
-        ({"provider_options": {"a": 1}}, '`execution.provider_options` must be an object of strings: `{"a": 1}`'),
-        ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers` must be a list of strings: `[1]`"),
+        ({"disabled_optimizers": "Fusion"}, '`execution.disabled_optimizers` must be a list: `"Fusion"`'),
+        ({"provider_options": {"a": 1}}, "`execution.provider_options.a` must be a string: `1`"),
+        ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers[0]` must be a string: `1`"),
     ],
 )
 def test_wrong_execution(directory, execution, message):
@@ -285,8 +285,8 @@ def test_wrong_execution(directory, execution, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_threads": 0}, "{}.num_threads must be at least 1 and at most 1024: `0`"),
-        ({"max_batch_tokens": -5}, "{}.max_batch_tokens must be at least 1 and at most 1048576: `-5`"),
+        ({"num_threads": 0}, "{}.num_threads must be at least 1: `0`"),
+        ({"max_batch_tokens": -5}, "{}.max_batch_tokens must be at least 1: `-5`"),
         ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 with OpenVINO: `bf16`"),
         ({"provider": 1}, "`{}.provider` must be a string: `1`"),
         ({"threads": 2}, "unknown key `{}.threads`"),

@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
+from pydantic import with_config
+from typing_extensions import TypedDict
 
 from tasks.json_files import as_json
-from tasks.schema import Bounds, check_bounds, check_known_fields, describe, fits, read_fields, read_value
+from tasks.schema import Bounds, check_bounds, check_known_fields, read_fields, read_value
 
 
+@with_config(strict=True)
 class Machine(TypedDict):
     cpu: str
     cores: int
@@ -42,15 +45,11 @@ VALUES = [
     (float, 1.0, False, "a finite number"),
     (str, "", None, "a string"),
     (Path, "a/b", 5, "a string"),
-    (Literal["a", "b"], "c", 1, "a string"),
-    (tuple[str, ...], ["a"], "a", "a list of strings"),
-    (list[int], [], [True], "a list of whole numbers"),
-    (Mapping[str, str], {"a": "b"}, {"a": 1}, "an object of strings"),
+    (Literal["a", "b"], "b", "c", "'a' or 'b'"),
+    (tuple[str, ...], ["a"], "a", "a list"),
     (dict[str, Any], {"a": 1}, [], "an object"),
-    (int | None, None, "a", "a whole number or null"),
+    (int | None, None, "a", "a whole number"),
     (Annotated[int, "unit"], 1, 1.5, "a whole number"),
-    (Machine, {"cpu": "x", "cores": 2, "gpu": "y"}, {"cpu": "x"}, "an object with `cpu`, `cores`"),
-    (Machine, {"cpu": "x", "cores": 2}, {"cpu": "x", "cores": "2"}, "an object with `cpu`, `cores`"),
     (Inner, {"unknown": 1}, "a", "an object"),
 ]
 
@@ -58,12 +57,26 @@ VALUES = [
 @pytest.mark.parametrize(("hint", "right", "wrong", "words"), VALUES)
 def test_values_of_each_type(hint, right, wrong, words):
     """A value of the type is accepted; another one is refused with the expected type."""
-    assert fits(right, hint)
-    assert not fits(wrong, hint)
-    assert describe(hint) == words
+    read_value(right, hint, "a.b")
     with pytest.raises(ValueError, match=r"`a\.b` must be ") as caught:
         read_value(wrong, hint, "a.b")
-    assert str(caught.value).startswith(f"`a.b` must be {words}: `{as_json(wrong)}`")
+    assert str(caught.value) == f"`a.b` must be {words}: `{as_json(wrong)}`"
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (list[int], [1, True], "`a[1]` must be a whole number: `true`"),
+        (Mapping[str, str], {"a": 1}, "`a.a` must be a string: `1`"),
+        (Machine, {"cpu": "x", "cores": "2", "gpu": "y"}, '`a.cores` must be a whole number: `"2"`'),
+        (Machine, {"cpu": "x"}, '`a.cores` must be present: `{"cpu": "x"}`'),
+    ],
+)
+def test_parts_of_values(hint, value, message):
+    """An error in a list or an object names its part."""
+    with pytest.raises(ValueError, match="`a") as caught:
+        read_value(value, hint, "a")
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,7 @@ def test_values_of_each_type(hint, right, wrong, words):
         ({"count": 1, "cout": 2}, r"unknown key `x\.cout` \(known: count, rate, rates, limit, inner\)"),
         ({"rate": 1}, r"missing key `x\.count`"),
         ({"count": "1"}, r'`x\.count` must be a whole number: `"1"`'),
-        ({"count": 1, "inner": {"sizes": ["a"]}}, r'`x\.inner\.sizes` must be a list of whole numbers: `\["a"\]`'),
+        ({"count": 1, "inner": {"sizes": ["a"]}}, r'`x\.inner\.sizes\[0\]` must be a whole number: `"a"`'),
     ],
 )
 def test_wrong_objects(values, message):
@@ -106,8 +119,8 @@ def test_optional_fields():
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (Record(0), "count must be at least 1 and at most 9: `0`"),
-        (Record(1, rate=float("inf")), "rate must be finite: `inf`"),
+        (Record(0), "count must be at least 1: `0`"),
+        (Record(1, rate=float("inf")), "rate must be a finite number: `inf`"),
         (Record(1, rates=(0.5, 0.0)), "rates must be above 0: `0.0`"),
         (Record(1, limit=5), "limit must be below 5: `5`"),
     ],

@@ -310,8 +310,8 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
         ({"mode": "unsupervised", "min_label": 4}, "--min-label chooses among pairs"),
         ({"split_sentences": True}, "--split-sentences is for single texts"),
         ({"temperature": 0.0}, "--temperature must be above 0: `0.0`"),
-        ({"temperature": math.inf}, "--temperature must be above 0: `inf`"),
-        ({"min_label": math.nan}, "--min-label must be finite: `nan`"),
+        ({"temperature": math.inf}, "--temperature must be a finite number: `inf`"),
+        ({"min_label": math.nan}, "--min-label must be a finite number: `nan`"),
     ],
 )
 def test_mistakes_are_errors_before_training(changes, message, recipe, alone):

@@ -201,7 +201,7 @@ def test_thresholds_can_be_fixed(checkpoint, tmp_path, alone, given, expected):
     ("changes", "message"),
     [
         ({"thresholds": (0.5, 0.5)}, "need a threshold for each label: `2` thresholds, `3` labels"),
-        ({"thresholds": (1.5,)}, "--thresholds must be at least 0 and at most 1: `1.5`"),
+        ({"thresholds": (1.5,)}, "--thresholds must be at most 1: `1.5`"),
         (
             {"task": "regression", "thresholds": (0.5,)},
             "--thresholds .* has no effect here: it is for class",

@@ -505,7 +505,6 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     ("flag", "start", "end"),
     [
         ("--seed", "error: not a corpus", "run training.corpus"),
-        pytest.param("--sed", "error: unknown flag `--sed`", "did you mean `--seed`?", marks=pytest.mark.slow),
         pytest.param("--dtype", "╭─", "─╯", marks=pytest.mark.slow),
     ],
 )

@@ -2,7 +2,8 @@
 
 Only the files that are read here are downloaded, the weights last: safetensors if there are any, else .bin. Every new
 file is compared with the digest that the hub states. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are respected,
-as in every program with `huggingface_hub`.
+as in every program with `huggingface_hub`. Its `snapshot_download` is not used: it lists the repository once more, so
+that another commit than the checked one may come, and Ctrl-C would wait until the files in its threads are complete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fnmatch import filter as matching
 from pathlib import Path
 
 import huggingface_hub
@@ -22,7 +24,7 @@ import requests
 from huggingface_hub import constants, errors
 
 from tasks.files import atomic_write, sha256
-from tasks.json_files import read_json, read_json_value
+from tasks.json_files import read_json_value
 from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
 from training.checkpoint.hub_limits import EndlessError, LimitError, Limits, limited
 from training.checkpoint.reader import ADAPTER_FILE, CONFIG_FILE
@@ -32,14 +34,11 @@ from training.checkpoint.weights import WEIGHTS_FILES, has_weights
 
 ROOT_FILES = (MODULES_FILE, MODEL_CONFIG_FILE)
 """Files of a sentence-transformers folder beside its modules."""
-FOLDER_FILES = (
-    *(CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE),
-    ADAPTER_FILE,
-)
+FOLDER_FILES = (CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE, ADAPTER_FILE)
 """Files of each folder that describe its weights."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 ATTEMPTS = 3
-"""Attempts at a file whose connection breaks; each goes on where the last one stopped."""
+"""Attempts at a file whose connection breaks, which the library does not repeat."""
 _ROOM_BYTES = 2**20
 """Space on the disk beside the files themselves."""
 _UNSTATED_BYTES = 2**33
@@ -60,21 +59,21 @@ def download_checkpoint(name: str, revision: str | None = None) -> Path:
     """
     revision = revision or constants.DEFAULT_REVISION
     cached = find_cached(name, revision)
-    if cached and cached.name == revision and _is_complete(name, revision):
+    if cached and cached.name == revision and _is_complete(name, cached):
         return cached  # a commit never changes
     if constants.HF_HUB_OFFLINE:
         return _cached_offline(name, revision, cached)
     try:
         with _clear_errors(name, revision), limited() as limits:
-            listing = _list(name, revision)
-            _download(listing, limits)
-            _record(listing, revision)
+            repository = _list(name, revision)
+            _download(repository, limits)
+            _record(repository, revision)
     except _UnreachableError as error:
-        if not (cached and _is_complete(name, cached.name)):
+        if not (cached and _is_complete(name, cached)):
             raise
         _note(f"{error}; its copy in the cache is taken, commit {cached.name[:12]}")
         return cached
-    return _snapshot(listing)
+    return repository.snapshot
 
 
 def find_cached(name: str, revision: str | None = None) -> Path | None:
@@ -91,51 +90,56 @@ def find_cached(name: str, revision: str | None = None) -> Path | None:
 
 def _cached_offline(name: str, revision: str, cached: Path | None) -> Path:
     """Return the cached directory; print a note if another program may have left out files."""
-    if not cached or not any(has_weights(cached / folder) for folder in _module_folders(cached)):
+    if not cached or not has_weights(cached / _module_folders(cached)[0]):
         raise ValueError(
             f"no checkpoint at `{name}`: there is no such directory, and no whole copy of revision `{revision}` in "
             f"`{constants.HF_HUB_CACHE}`; unset HF_HUB_OFFLINE to download it from the hub"
         )
-    if not _is_complete(name, cached.name):
+    if not _is_complete(name, cached):
         _note(f"`{name}` was cached by another program, perhaps not whole; download it again without HF_HUB_OFFLINE")
     return cached
 
 
-def _is_complete(name: str, commit: str) -> bool:
+def _is_complete(name: str, cached: Path) -> bool:
     """Return whether each file of a commit is in the cache or known not to exist, and there are weights."""
     files = (*ROOT_FILES, *FOLDER_FILES)
-    known = [huggingface_hub.try_to_load_from_cache(name, file, revision=commit) for file in files]
-    cached = find_cached(name, commit)
-    return None not in known and cached is not None and has_weights(cached / _module_folders(cached)[0])
+    known = [huggingface_hub.try_to_load_from_cache(name, file, revision=cached.name) for file in files]
+    return None not in known and has_weights(cached / _module_folders(cached)[0])
 
 
 # Listing
 
 
 @dataclass(frozen=True)
-class _Listing:
+class _Repository:
     """Files of a repository at a commit."""
 
     name: str
     commit: str
     sizes: Mapping[str, int]
     """Size of each file in bytes, by its path."""
-    digests: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Kind and value of each file's digest: `sha256` of large files, `git` of others. They name the cached files."""
+    digests: Mapping[str, str]
+    """SHA-256 of each large file, and Git's SHA-1 of others. They name the cached files."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder in the cache."""
+        return Path(constants.HF_HUB_CACHE, f"models--{self.name.replace('/', '--')}")
+
+    @property
+    def snapshot(self) -> Path:
+        """Folder of the commit in the cache."""
+        return self.folder / "snapshots" / self.commit
 
 
-def _list(name: str, revision: str) -> _Listing:
+def _list(name: str, revision: str) -> _Repository:
     api = huggingface_hub.HfApi(library_name="bertline")
     try:
         info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        files = [file for file in info.siblings or [] if _is_inside(file.rfilename)]
-        sizes = {file.rfilename: file.size or 0 for file in files}
-        digests = {
-            file.rfilename: ("sha256", file.lfs.sha256) if file.lfs else ("git", file.blob_id or "") for file in files
-        }
-        is_hub = _ORIGIN.fullmatch(f"{info.id}@{info.sha}") and all(
-            _DIGEST.fullmatch(value) for _, value in digests.values()
-        )
+        files = {file.rfilename: file for file in info.siblings or [] if _is_inside(file.rfilename)}
+        sizes = {path: file.size or 0 for path, file in files.items()}
+        digests = {path: file.lfs.sha256 if file.lfs else file.blob_id or "" for path, file in files.items()}
+        is_hub = _ORIGIN.fullmatch(f"{info.id}@{info.sha}") and all(map(_DIGEST.fullmatch, digests.values()))
         if not is_hub or min(sizes.values(), default=0) < 0:
             raise TypeError("commit, digest or size")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -146,20 +150,12 @@ def _list(name: str, revision: str) -> _Listing:
         ) from error
     if info.id != name:
         _note(f"`{name}` is now `{info.id}` on the hub")
-    return _Listing(info.id, str(info.sha), sizes, digests)
+    return _Repository(info.id, str(info.sha), sizes, digests)
 
 
 def _is_inside(file: str) -> bool:
     """Return whether a path leads to a file of the repository, which the name of a folder or a drive does not."""
     return file.isprintable() and not {"", ".", ".."} & {*file.split("/")} and "\\" not in file
-
-
-def _snapshot(listing: _Listing) -> Path:
-    return _repository(listing) / "snapshots" / listing.commit
-
-
-def _repository(listing: _Listing) -> Path:
-    return Path(constants.HF_HUB_CACHE, f"models--{listing.name.replace('/', '--')}")
 
 
 # Files
@@ -173,15 +169,15 @@ def needed_files(files: Iterable[str], folders: Sequence[str] = ("",)) -> list[s
         folders: folders of the modules of sentence-transformers, the network's first; the root for other checkpoints.
     """
     there = set(files)
-    found = [file for file in ROOT_FILES if file in there]
-    weights = []
+    needed, weights = list(ROOT_FILES), list[str]()
     for folder in folders:
-        here = _join(folder, *FOLDER_FILES)
+        needed += _join(folder, *FOLDER_FILES)
         if not there & set(_join(folder, TOKENIZER_FILE)):
-            here += _join(folder, *SENTENCEPIECE_FILES)
-        found += [file for file in here if file in there]
-        weights += [file for file in _join(folder, *WEIGHTS_FILES) if file in there][:1]
-    return list(dict.fromkeys([*found, *weights]))
+            needed += _join(folder, *SENTENCEPIECE_FILES)
+        for file in [file for file in _join(folder, *WEIGHTS_FILES) if file in there][:1]:
+            stem, _, suffix = file.removesuffix(".index.json").rpartition(".")
+            weights += [file, *(sorted(matching(there, f"{stem}-*.{suffix}")) if file.endswith(".json") else [])]
+    return list(dict.fromkeys(file for file in [*needed, *weights] if file in there))
 
 
 def _join(folder: str, *names: str) -> list[str]:
@@ -199,55 +195,47 @@ def _module_folders(directory: Path) -> list[str]:
     return folders or [""]
 
 
-def _download(listing: _Listing, limits: Limits) -> None:
+def _download(repository: _Repository, limits: Limits) -> None:
     """Download the files of a checkpoint that are not in the cache.
 
     Raises:
         ValueError: if the repository holds no checkpoint.
     """
-    if MODULES_FILE in listing.sizes:
-        _fetch(listing, [MODULES_FILE], limits)
-    folders = _module_folders(_snapshot(listing))
-    files = needed_files(listing.sizes, folders)
-    _check_contents(listing, files, folders[0])
-    indices = [file for file in files if file.endswith(".index.json")]
-    _fetch(listing, indices, limits)
-    parts = [part for index in indices for part in _parts(listing, index)]
-    missing = [file for file in [*files, *parts] if not (_snapshot(listing) / file).is_file()]
-    num_bytes = sum(listing.sizes[file] for file in missing)
-    _check_room(listing, num_bytes)
+    if MODULES_FILE in repository.sizes:
+        _fetch(repository, [MODULES_FILE], limits)
+    folders = _module_folders(repository.snapshot)
+    files = needed_files(repository.sizes, folders)
+    _check_contents(repository, files, folders[0])
+    missing = [file for file in files if not (repository.snapshot / file).is_file()]
+    num_bytes = sum(repository.sizes[file] for file in missing)
+    _check_room(num_bytes)
     if missing:
-        print(f"downloading `{listing.name}`, commit {listing.commit[:12]}: {num_bytes / 1e6:,.1f} MB", file=sys.stderr)
-    _fetch(listing, missing, limits)
+        print(
+            f"downloading `{repository.name}`, commit {repository.commit[:12]}: {num_bytes / 1e6:,.1f} MB",
+            file=sys.stderr,
+        )
+    _fetch(repository, missing, limits)
 
 
-def _check_contents(listing: _Listing, files: Sequence[str], folder: str) -> None:
+def _check_contents(repository: _Repository, files: Sequence[str], folder: str) -> None:
     """Raise if the folder of the network has no config or no weights."""
-    needed = set(files)
-    if not needed & set(_join(folder, CONFIG_FILE)):
-        if needed & set(_join(folder, ADAPTER_FILE)):
-            raise ValueError(
-                f"`{listing.name}` holds an adapter alone; merge it into its model, and save that "
-                "(peft: merge_and_unload)"
-            )
-        raise ValueError(f"not a checkpoint: `{listing.name}` of the hub has no {_join(folder, CONFIG_FILE)[0]}")
-    if not needed & set(_join(folder, *WEIGHTS_FILES)):
-        others = [name for name in listing.sizes if name.endswith((".h5", ".msgpack", ".onnx", ".gguf", ".ot"))]
+    config, adapter, *weights = _join(folder, CONFIG_FILE, ADAPTER_FILE, *WEIGHTS_FILES)
+    if config not in files and adapter in files:
+        raise ValueError(
+            f"`{repository.name}` holds an adapter alone; merge it into its model, and save that "
+            "(peft: merge_and_unload)"
+        )
+    if config not in files:
+        raise ValueError(f"not a checkpoint: `{repository.name}` of the hub has no {config}")
+    if not set(files) & set(weights):
+        others = [name for name in repository.sizes if name.endswith((".h5", ".msgpack", ".onnx", ".gguf", ".ot"))]
         hint = f"; it has `{others[0]}`, which is not read" if others else ""
         raise ValueError(
-            f"`{listing.name}` of the hub has no weights as `{WEIGHTS_FILES[0]}` or `pytorch_model.bin`{hint}"
+            f"`{repository.name}` of the hub has no weights as `{WEIGHTS_FILES[0]}` or `pytorch_model.bin`{hint}"
         )
 
 
-def _parts(listing: _Listing, index: str) -> list[str]:
-    """Return the files that an index of weights names and that exist; reading the weights reports the others."""
-    names = read_json(_snapshot(listing) / index).get("weight_map")
-    folder = index.rpartition("/")[0]
-    parts = _join(folder, *sorted({str(name) for name in names.values()})) if isinstance(names, dict) else []
-    return [part for part in parts if part in listing.sizes]
-
-
-def _check_room(listing: _Listing, num_bytes: int) -> None:
+def _check_room(num_bytes: int) -> None:
     """Raise OSError, as writing would, if the disk of the cache has no room for some bytes."""
     folder = Path(constants.HF_HUB_CACHE).absolute()
     while not folder.exists():
@@ -256,34 +244,37 @@ def _check_room(listing: _Listing, num_bytes: int) -> None:
         raise OSError(errno.ENOSPC, f"{num_bytes / 1e6:,.1f} MB are needed")
 
 
-def _fetch(listing: _Listing, files: Iterable[str], limits: Limits) -> None:
-    """Download files into the cache and check their digests."""
+def _fetch(repository: _Repository, files: Iterable[str], limits: Limits) -> None:
+    """Download files into the cache and check their digests.
+
+    Raises:
+        ValueError: when a file arrived damaged; it is removed.
+    """
     for file in files:
-        if (_snapshot(listing) / file).is_file():
+        if (repository.snapshot / file).is_file():
             continue
-        limits.start(listing.sizes[file] or _UNSTATED_BYTES)
+        limits.start(repository.sizes[file] or _UNSTATED_BYTES)
+        expected = repository.digests[file]
         try:
-            path = _fetch_file(listing, file)
+            path = _fetch_file(repository, file)
+            is_whole = not expected or _digest(path, expected) == expected
         except EndlessError:
-            _remove(listing, file)
+            _remove(repository, file)
             raise
         except OSError as error:
+            is_whole = False
             if not _is_wrong_size(error):
                 raise
-            _remove(listing, file)
-            raise _DamagedError(file) from error
-        if not _has_digest(path, *listing.digests[file]):
-            _remove(listing, file)
-            raise _DamagedError(file)
+        if not is_whole:
+            _remove(repository, file)
+            raise ValueError(f"`{file}` of `{repository.name}` arrived damaged and was removed; run the command again")
 
 
-def _fetch_file(listing: _Listing, file: str) -> Path:
+def _fetch_file(repository: _Repository, file: str) -> Path:
     """Download a file; go on if the connection breaks in the middle."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return Path(
-                huggingface_hub.hf_hub_download(listing.name, file, revision=listing.commit, library_name="bertline")
-            )
+            return Path(huggingface_hub.hf_hub_download(repository.name, file, revision=repository.commit))
         except requests.exceptions.ChunkedEncodingError:
             if attempt == ATTEMPTS:
                 raise
@@ -297,35 +288,31 @@ def _is_wrong_size(error: OSError) -> bool:
     return "Consistency check failed" in str(error)
 
 
-def _has_digest(path: Path, kind: str, expected: str) -> bool:
-    if kind == "sha256":
-        return sha256(path) == expected
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while data := file.read(2**20):
-            digest.update(data)
-    return not expected or digest.hexdigest() == expected
+def _digest(path: Path, expected: str) -> str:
+    """Return the SHA-256 of a file; Git's SHA-1 if one of that length is expected."""
+    if len(expected) == 64:
+        return sha256(path)
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def _remove(listing: _Listing, file: str) -> None:
+def _remove(repository: _Repository, file: str) -> None:
     """Remove a damaged file from the cache, also what was downloaded of it."""
-    path = _snapshot(listing) / file
-    blob = path.resolve() if path.exists() else _repository(listing) / "blobs" / listing.digests[file][1]
+    path = repository.snapshot / file
+    blob = path.resolve() if path.exists() else repository.folder / "blobs" / repository.digests[file]
     for item in (path, blob, blob.with_name(f"{blob.name}.incomplete")):
         item.unlink(missing_ok=True)
 
 
-def _record(listing: _Listing, revision: str) -> None:
+def _record(repository: _Repository, revision: str) -> None:
     """Record in the cache that a commit is whole, and that a revision is this commit, as the library would."""
-    absent = _repository(listing) / ".no_exist" / listing.commit
+    absent = repository.folder / ".no_exist" / repository.commit
     absent.mkdir(parents=True, exist_ok=True)
     for file in (*ROOT_FILES, *FOLDER_FILES):
-        if not (_snapshot(listing) / file).is_file():
+        if not (repository.snapshot / file).is_file():
             (absent / file).touch()
-    if revision != listing.commit:
-        path = _repository(listing) / "refs" / revision
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, listing.commit.encode())
+    if revision != repository.commit:
+        atomic_write(repository.folder / "refs" / revision, repository.commit.encode())
 
 
 # Errors
@@ -335,17 +322,11 @@ class _UnreachableError(ValueError):
     """The hub cannot be reached."""
 
 
-class _DamagedError(Exception):
-    """A file differs from its digest."""
-
-
 @contextmanager
 def _clear_errors(name: str, revision: str) -> Iterator[None]:
     """Turn the errors of the library into one line each."""
     try:
         yield
-    except _DamagedError as error:
-        raise ValueError(f"`{error}` of `{name}` arrived damaged and was removed; run the command again") from error
     except errors.HFValidationError as error:
         raise ValueError(f"no checkpoint at `{name}`: no such directory, and no name of a repository") from error
     except errors.LocalEntryNotFoundError as error:
@@ -403,8 +384,6 @@ def _refusal(error: errors.HfHubHTTPError, name: str, revision: str) -> str:
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"`{name}` has no revision `{revision}`; give a branch, a tag or a whole commit"
-    if isinstance(error, errors.DisabledRepoError):
-        return f"`{name}` is disabled on {hub}; take another model"
     return f"{hub} answers {status} for `{name}` ({error.server_message or 'no reason given'}); try again later"
 
 

@@ -18,8 +18,8 @@ from typing import Any, get_args
 from torch import nn
 
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
-from tasks.json_files import as_json, read_flag, read_json, read_json_value
-from tasks.schema import fits
+from tasks.json_files import read_flag, read_json, read_json_value
+from tasks.schema import FieldError, read_value
 from tasks.sparse_embedding import SparseActivation, SparseEmbedding, SparsePooling
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from tasks.tokenizer import Tokenizer
@@ -189,9 +189,10 @@ def token_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 def _value(config: Mapping[str, Any], key: str, default: Any, path: Path) -> Any:
     """Return a setting of PyLate, checked; its default where the folder states none."""
     value = default if config.get(key) is None else config[key]
-    if not fits(value, list[str] if isinstance(default, list) else type(default)):
-        raise ValueError(f"`{path}`: {key} must be like `{as_json(default)}`: `{as_json(value)}`")
-    return value
+    try:
+        return read_value(value, list[str] if isinstance(default, list) else type(default), key)
+    except FieldError as error:
+        raise ValueError(f"`{path}`: {error}") from error
 
 
 def _splade_pooling(module: _Module) -> dict[str, Any]:

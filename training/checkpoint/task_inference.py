@@ -25,7 +25,14 @@ from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from training.checkpoint.activation import is_cross_encoder, read_activation
-from training.checkpoint.reader import CONFIG_FILE, architecture_of, labels_of, load_tokenizer, read_config, read_shape
+from training.checkpoint.reader import (
+    CONFIG_FILE,
+    architecture_of,
+    labels_of,
+    load_tokenizer,
+    read_config,
+    read_shape,
+)
 from training.checkpoint.sentence_transformers import (
     checkpoint_directory,
     cross_encoder_settings,

@@ -10,20 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
-from difflib import get_close_matches
 from types import FrameType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NoReturn,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import tyro
 
@@ -57,14 +45,11 @@ def parse(
         default: recipe with the defaults of the fields; None for those of the type.
 
     Raises:
-        ValueError: for a value that the recipe rejects, a flag without its values, an unknown flag, or an
-            unknown word (such as the task).
+        ValueError: for a value that the recipe rejects, and a flag without its values.
     """
     arguments = expand_column_flags(sys.argv[1:] if args is None else args)
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # help of the whole command; words before it would be left out
-    _check_flags(arguments, recipe_type)
-    _check_first_word(arguments, recipe_type)
     recipe: RecipeT = tyro.cli(
         _parser_of(recipe_type, default),
         prog=f"python -m {module}",
@@ -72,17 +57,17 @@ def parse(
         args=arguments,
         console_outputs=not _is_peer(),
     )
-    _check_not_empty(recipe, arguments, recipe_type)
+    _check_not_empty(recipe, arguments)
     return recipe
 
 
-def _check_not_empty(recipe: Any, arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
+def _check_not_empty(recipe: Any, arguments: Sequence[str]) -> None:
     """Reject a flag for one or more values that has none."""
     given = {argument.replace("_", "-") for argument in arguments}
     for field, value in _field_values(recipe):
         flag = f"--{field.name.replace('_', '-')}"
         if value == () and (field.default is MISSING or flag in given):
-            raise ValueError(f"{flag} stands without a value; it needs at least one{_hint_on_order(recipe_type)}")
+            raise ValueError(f"{flag} stands without a value; it needs at least one")
 
 
 def _field_values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
@@ -105,64 +90,6 @@ def _parser_of(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> 
     preset = tyro.MISSING_NONPROP if default is None else default
     make.__annotations__ = {"recipe": Annotated[recipe_type, tyro.conf.arg(name="", default=preset)]}
     return make
-
-
-def _recipe_hints(recipe_type: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...], Any]]:
-    """Yield name, type, tyro's annotations and type without annotations of each field of a recipe."""
-    is_class = is_dataclass(recipe_type) or is_typeddict(recipe_type)
-    result_type = recipe_type if is_class else get_type_hints(recipe_type)["return"]
-    for name, hint in get_type_hints(result_type, include_extras=True).items():
-        if get_origin(hint) is not ClassVar:
-            yield name, hint, getattr(hint, "__metadata__", ()), getattr(hint, "__origin__", hint)
-
-
-def _check_flags(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Reject unknown flags. tyro would report only a missing word if there is one, too."""
-    known = {"help", *_flags(recipe_type)}
-    for name in (argument.partition("=")[0] for argument in arguments):
-        plain = name.removeprefix("--").replace("_", "-")
-        if not name.startswith("--") or name == "--" or plain in known:
-            continue
-        near = get_close_matches(plain, known, 1)
-        hint = f"did you mean `--{near[0]}`?" if near else "--help lists all"
-        raise ValueError(f"unknown flag `{name}`; {hint}")
-
-
-def _flags(recipe_type: Callable[..., Any], prefix: str = "", *, omit: bool = False) -> Iterator[str]:
-    """Yield the flags of a recipe without `--`, also those of nested dataclasses."""
-    for name, _, marks, bare in _recipe_hints(recipe_type):
-        flag = prefix + name.replace("_", "-")
-        if tyro.conf.Suppress in marks or tyro.conf.Positional in marks:
-            continue
-        if is_dataclass(bare) or is_typeddict(bare):
-            is_plain = omit or tyro.conf.OmitArgPrefixes in marks
-            yield from _flags(bare, "" if is_plain else f"{flag}.", omit=is_plain)
-        else:
-            yield flag
-        if bare is bool:
-            yield f"{prefix}no-{name.replace('_', '-')}"
-
-
-def _check_first_word(arguments: Sequence[str], recipe_type: Callable[..., Any]) -> None:
-    """Reject a first word that is none of its choices, such as a misspelt task."""
-    word = next(iter(arguments), "-")
-    for name, _, marks, bare in _recipe_hints(recipe_type):
-        if tyro.conf.Positional in marks and get_origin(bare) is Literal and not word.startswith("-"):
-            check_choice(name, word, get_args(bare))
-
-
-def check_choice(name: str, word: str, choices: Sequence[str]) -> None:
-    """Raise ValueError if a word is not one of the choices for `name`."""
-    if word not in choices:
-        near = get_close_matches(word, choices, 1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise ValueError(f"unknown {name}: `{word}` (one of: {', '.join(choices)}){hint}")
-
-
-def _hint_on_order(recipe_type: Callable[..., Any]) -> str:
-    """Return a hint for recipes with words before the flags, as tyro reads a word behind a flag as its value."""
-    words = [name.upper() for name, _, marks, _ in _recipe_hints(recipe_type) if tyro.conf.Positional in marks]
-    return f" (give {' '.join(words)} before all flags)" if words else ""
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -79,10 +79,7 @@ class DisentangledConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, "norm_rel_ebd", get_args(RelativeNorm))
         check_choice(self, "conv_act", POOLER_ACTIVATIONS)
-        if self.pos_att_type not in get_args(PositionTerms):
-            raise ValueError(f"unknown pos_att_type: `{self.pos_att_type}` (one of: c2p, p2c, c2p|p2c)")
         if not (self.has_c2p or self.has_p2c or self.position_biased_input):
             raise ValueError(
                 "the network has no positions: relative_attention or pos_att_type is off, and "

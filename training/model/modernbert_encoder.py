@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from tasks.schema import Bounds, check_choice
+from tasks.schema import Bounds
 from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 from training.model.config import SIZE
 from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask, row_length
@@ -46,10 +46,6 @@ class ModernBertConfig(RotaryConfig):
     """The output layer of masked LM has a bias."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """Heads of classification read [CLS], or the mean over tokens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "classifier_pooling", ("cls", "mean"))
 
     @property
     def has_prediction_head(self) -> bool:

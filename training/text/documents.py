@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import lzma
 import re
@@ -18,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from tasks.text_streams import text_stream
 from training.text.sentences import split_sentences
 
 BLOCK_BYTES = 2**18
@@ -28,6 +28,14 @@ MAX_DOCUMENT_BYTES = 2**24
 """Largest document, in bytes of text: each is held in memory as a whole. The Bible has 4 MiB."""
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+_WIDE = re.compile(
+    rb"(?P<UTF_32>\xff\xfe\0\0|\0\0\xfe\xff)|(?P<UTF_16>\xff\xfe|\xfe\xff)|"
+    rb"(?P<UTF_16LE>(?:[^\0]\0){2})|(?P<UTF_16BE>(?:\0[^\0]){2})",
+    re.DOTALL,
+)
+"""Beginning of a text in another encoding, by a byte order mark or two ASCII characters."""
+_START_BYTES = 8192
+"""Bytes at the beginning of a file that decide how it is read."""
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -199,13 +207,43 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def decompressed(raw: BinaryIO) -> BinaryIO:
-    """Return the decompressed text of a file.
+    """Return the decompressed text of a file; without any line feed, carriage returns are the line ends.
 
     Raises:
         ValueError: if it is UTF-16 or UTF-32.
     """
     opener = _OPENERS.get(Path(raw.name).suffix.lower())
-    return text_stream(opener(raw) if opener else raw, f"`{raw.name}`")
+    stream: Any = opener(raw) if opener else raw
+    start = stream.peek(_START_BYTES)[:_START_BYTES]
+    if found := _WIDE.match(start):
+        encoding = str(found.lastgroup).replace("_", "-")
+        raise ValueError(
+            f"`{raw.name}` is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8 old.txt > new.txt"
+        )
+    if b"\r" not in start.rstrip(b"\r") or b"\n" in start:
+        return cast(BinaryIO, stream)
+    return cast(BinaryIO, io.BufferedReader(_OldMacText(stream)))
+
+
+class _OldMacText(io.RawIOBase):
+    """Stream with line feeds in place of carriage returns."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:

@@ -238,7 +238,7 @@ def test_labels_in_another_order_are_the_same_labels(recipe_of, taught, tmp_path
     ("name", "changes", "message"),
     [
         ("classification", {"unlabelled": ()}, "give --train, --unlabelled or both"),
-        ("classification", {"alpha": 1.5}, "--alpha must be at least 0 and at most 1: `1.5`"),
+        ("classification", {"alpha": 1.5}, "--alpha must be at most 1: `1.5`"),
         ("classification", {"temperature": 0.0}, "--temperature must be above 0"),
         ("classification", {"task": "tagging"}, "was trained for `classification`, not for `tagging`"),
     ],

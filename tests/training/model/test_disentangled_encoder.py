@@ -102,10 +102,10 @@ def test_rows_stay_inside_the_table():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pos_att_type": "c2p|p2p"}, "unknown pos_att_type: `c2p|p2p`"),
+        ({"pos_att_type": "c2p|p2p"}, "`pos_att_type` must be '', 'c2p', 'p2c' or 'c2p|p2c': `\"c2p|p2p\"`"),
         ({"pos_att_type": [1]}, "pos_att_type must be text or a list of texts"),
-        ({"norm_rel_ebd": "batch_norm"}, "unknown norm_rel_ebd: `batch_norm`"),
-        ({"norm_rel_ebd": 1}, "`norm_rel_ebd` must be a string"),
+        ({"norm_rel_ebd": "batch_norm"}, "`norm_rel_ebd` must be 'none' or 'layer_norm'"),
+        ({"norm_rel_ebd": 1}, "`norm_rel_ebd` must be 'none' or"),
         ({"attention_head_size": 16}, "attention_head_size `16` is not supported (only `8`)"),
         ({"pooler_hidden_size": 16}, "pooler_hidden_size `16` is not supported (only `32`)"),
         ({"conv_kernel_size": 4}, "conv_kernel_size must be odd: `4`"),

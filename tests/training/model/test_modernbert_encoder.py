@@ -44,7 +44,7 @@ def edit(directory, **changes):
         ({"layer_types": ["full_attention"] * 4}, "layer_types has 4 entries, and num_hidden_layers is `5`"),
         ({"head_dim": 16}, "head_dim `16` is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor `0.5` is not supported"),
-        ({"classifier_pooling": "max"}, "unknown classifier_pooling: `max`"),
+        ({"classifier_pooling": "max"}, "`classifier_pooling` must be 'cls' or 'mean'"),
         ({"classifier_activation": "mish"}, "unknown classifier_activation: `mish`"),
         ({"hidden_activation": "mish"}, "unknown hidden_activation: `mish`"),
         ({"local_attention": 0}, "local_attention must be at least 1"),
