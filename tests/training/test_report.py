@@ -19,6 +19,7 @@ from tests.commands import call
 from tests.toy import make_text, write_classification, write_spans
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
+from training.pretrain import PretrainRecipe
 from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table
 from training.reports.samples import corpus_passages, sample_predictions
@@ -263,7 +264,9 @@ def test_settings_that_differ_are_marked(checkpoint):
     """A setting is marked if it differs from the recipe's default or has none."""
     settings = {
         setting.name: setting
-        for setting in compare_with_defaults(json.loads((checkpoint.parent / "recipe.json").read_text()))
+        for setting in compare_with_defaults(
+            json.loads((checkpoint.parent / "recipe.json").read_text()), PretrainRecipe
+        )
     }
 
     assert settings["num_steps"].is_changed

@@ -10,8 +10,9 @@ import pytest
 from tests.commands import call
 from tests.hub import Repository
 from tests.training.checkpoint.test_hub import NAME, hub, leftovers, refusal, tiny  # noqa: F401 (fixtures)
+from training.checkpoint import hub_limits
 from training.checkpoint.hub import resolve_checkpoint
-from training.checkpoint.reader import hub_limits, load_model
+from training.checkpoint.reader import load_model
 from training.finetune import main as finetune
 
 LISTING, FILE, STORAGE = "/api/models/", "/resolve/", "/storage/"

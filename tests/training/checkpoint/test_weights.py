@@ -7,7 +7,7 @@ import zipfile
 import pytest
 import torch
 
-from training.checkpoint.reader import pickled_weights
+from training.checkpoint import pickled_weights
 from training.checkpoint.weights import read_weights
 
 

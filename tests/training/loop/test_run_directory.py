@@ -273,7 +273,7 @@ def test_values_of_foreign_types_are_named(recipe, tmp_path):
         {"columns": {"text": 1}},
         {"seed": None},
     ):
-        with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}(\\.text)?` must be "):
+        with pytest.raises(ValueError, match=f"broken `.*`: `{next(iter(change))}(\\.text|\\[0\\])?` must be "):
             check_types(FinetuneRecipe, values | change, tmp_path)
 
 
