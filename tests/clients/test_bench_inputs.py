@@ -13,7 +13,7 @@ from bertline.bench.inputs import make_payloads, read_inputs, rpc
 from bertline.bench.run import bench
 from bertline.bench.settings import BenchSettings
 from bertline.bench.texts import SENTENCES
-from bertline.jobs.read.sources import Format
+from bertline.jobs.sources import Format
 from bertline.jobs.storage import FileError
 from bertline.testing import FakeServer
 from bertline.v1 import encoder_pb2 as pb

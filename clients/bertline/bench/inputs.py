@@ -23,8 +23,8 @@ from bertline._calls import (
 from bertline._convert import Call
 from bertline.bench.texts import SENTENCES
 from bertline.jobs.operations import OPERATIONS, Operation
-from bertline.jobs.read.rows import Row, text_bytes
-from bertline.jobs.read.sources import STANDARD_INPUT, Format, Source, source_of
+from bertline.jobs.rows import Row, text_bytes
+from bertline.jobs.sources import STANDARD_INPUT, Format, Source, source_of
 from bertline.jobs.storage import FileError, find_files
 from bertline.v1 import encoder_pb2 as pb
 

@@ -10,7 +10,7 @@ import grpc
 
 from bertline._connection import Priority
 from bertline.bench.load_generator import Arrivals, LoadProfile
-from bertline.jobs.read.sources import Format
+from bertline.jobs.sources import Format
 
 NumberT = TypeVar("NumberT", int, float)
 

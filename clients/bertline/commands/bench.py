@@ -13,7 +13,7 @@ from bertline.bench.settings import BenchSettings, read_numbers
 from bertline.bench.view import BenchProgress, print_report
 from bertline.commands.credentials import credentials
 from bertline.commands.options import TARGET, Target, Timeout, model_option
-from bertline.jobs.read.sources import Format
+from bertline.jobs.sources import Format
 from bertline.jobs.write import json_line, standard_output
 
 
