@@ -112,6 +112,14 @@ def all_tasks(tmp_path_factory):
     return models, references
 
 
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory):
+    """Directory with one model, which starts sooner than all of them."""
+    models = tmp_path_factory.mktemp("embedder")
+    write_model(models, "embedder", task="embedding")
+    return models
+
+
 @pytest.fixture(scope="module")
 def server(all_tasks):
     """Server of all tasks."""

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.grpc_api.encoder import METHODS, SERVICE
+from serving.endpoints.methods import METHODS, SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.process import metrics_server
 from tests.serving.conftest import serve

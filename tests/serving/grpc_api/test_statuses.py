@@ -16,7 +16,7 @@ from serving.core.errors import (
     ServingError,
     error_line,
 )
-from serving.grpc_api.encoder import METHODS
+from serving.endpoints.methods import METHODS
 from serving.grpc_api.status import CODES, MAX_DETAILS_BYTES
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -296,9 +296,9 @@ def test_wrong_task(versions, name):
     assert "many/1 (embedding)" in error.details()
 
 
-def test_starting(all_tasks):
+def test_starting(embedder):
     """Each call is UNAVAILABLE until the models are loaded."""
-    with serve(all_tasks[0], load=False) as running:
+    with serve(embedder, load=False) as running:
         for method in ("Embed", "ListModels"):
             error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
 
@@ -317,9 +317,9 @@ def test_starting(all_tasks):
         (1000, "Received message larger than max (5000 vs. 2000)", 0),
     ],
 )
-def test_too_large_message(all_tasks, count, message, counted):
+def test_too_large_message(embedder, count, message, counted):
     """A message above the limit is RESOURCE_EXHAUSTED without retry, from the server or from gRPC."""
-    with serve(all_tasks[0], max_request_bytes=1000) as running:
+    with serve(embedder, max_request_bytes=1000) as running:
         error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
