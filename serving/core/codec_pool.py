@@ -40,7 +40,7 @@ class _CallerQueue(Generic[ItemT]):
 
 
 class RoundRobinQueue(Generic[ItemT]):
-    """Queue that takes one item of each caller in turn; the items of a caller keep their order."""
+    """Queue that alternates between callers; the items of a caller keep their order."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _CallerQueue[ItemT]] = {}
@@ -106,7 +106,7 @@ class _Work(Generic[T]):
 
 
 class CodecPool:
-    """Thread pool that serves callers in turns; the calls of one caller run in order."""
+    """Thread pool that alternates between callers; the calls of one caller run in order."""
 
     def __init__(
         self, name: str, num_threads: int, observe_wait: Callable[[str, float], None], *, max_size: int | None = None

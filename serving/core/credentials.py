@@ -42,7 +42,7 @@ MISMATCHES = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGN
 
 
 class FileWatcher(Generic[T]):
-    """Value that is read from files, and again when they change. A thread of its own reads, since storage may hang."""
+    """Value that is read from files, and again when they change. A separate thread reads, since storage may hang."""
 
     def __init__(self, kind: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the files and start the thread.

@@ -51,7 +51,7 @@ class ModelSeries:
 
 
 class Metrics:
-    """All series of one server, in a registry of its own. Thread-safe."""
+    """All series of one server, in a separate registry. Thread-safe."""
 
     def __init__(self) -> None:
         disable_created_metrics()

@@ -141,16 +141,12 @@ class InferenceService:
             return submitted_s, future
 
         submitted_s, future = await run(call, cost_bytes, encode_and_submit, _cancel_submitted)
-        lengths, num_inputs, reply_bytes = (
-            inference.lengths,
-            len(inference.windows),
-            call.reply_factor * inference.reply_bytes,
-        )
-        input_bytes = INPUT_BYTES * num_inputs + WINDOW_BYTES * (len(lengths) - num_inputs)
-        num_more = input_bytes + TOKEN_BYTES * call.num_tokens + reply_bytes - reserved_bytes
-        if num_more > 0:
+        lengths, num_inputs = inference.lengths, len(inference.windows)
+        needed_bytes = INPUT_BYTES * num_inputs + WINDOW_BYTES * (len(lengths) - num_inputs)
+        needed_bytes += TOKEN_BYTES * call.num_tokens + call.reply_factor * inference.reply_bytes
+        if needed_bytes > reserved_bytes:
             try:
-                call.reserve_memory(num_more)
+                call.reserve_memory(needed_bytes - reserved_bytes)
             except RefusedError:
                 future.cancel()
                 raise

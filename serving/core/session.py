@@ -92,7 +92,7 @@ class OnnxRuntimeGraph:
 
         Args:
             path: path of the graph.
-            weight_files: names of the files beside it that hold its weights.
+            weight_files: names of the files in its folder that hold its weights.
             execution: execution provider, threads and options.
 
         Raises:

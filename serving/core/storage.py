@@ -47,7 +47,7 @@ class WorkKey:
 
 
 class StorageWork(Generic[T]):
-    """Function that runs in a thread of its own."""
+    """Function that runs in a separate thread."""
 
     def __init__(self, future: asyncio.Future[T]) -> None:
         self.future = future

@@ -35,7 +35,7 @@ class TextEndpoint(Endpoint):
     name: ClassVar[str]
     """Method of the service."""
     task: ClassVar[str]
-    """Task of its models; a name of its own for Rerank and ZeroShot, whose models have others."""
+    """Task of its models; another name for Rerank and ZeroShot, whose models have several."""
     reply_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"
     """Field of the request that holds the inputs."""

@@ -57,7 +57,7 @@ class SerializedRequest:
 
 
 class BuiltRequest:
-    """Request that a front has built of what it has received, within limits of its own. It is not parsed again."""
+    """Request that a front has built of what it has received, within its own limits. It is not parsed again."""
 
     def __init__(self, message: Message, body: bytes = b"") -> None:
         """Set the message. Call this in a thread if it is large: protobuf serialises a message to learn its size.

@@ -1,4 +1,4 @@
-"""Receiving of messages: a bounded number at a time, connections in turns, each message within a time limit.
+"""Receiving of messages: a bounded number at a time, alternately by connection, each message within a time limit.
 
 gRPC buffers 32 KiB of a message before a handler reads it, and the whole message once it reads. So only a few calls
 read at the same time. A small message arrives immediately. A message that is not complete within QUICK_S is large or

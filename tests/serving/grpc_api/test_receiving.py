@@ -176,7 +176,7 @@ async def seconds_to_receive(receiver, connection):
 
 
 @pytest.mark.parametrize("has_called", [False, True])
-def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
+def test_calls_without_a_message_keep_no_others_waiting(has_called):
     """Hundreds of connections that repeat calls without a message do not block others."""
     silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
 

@@ -61,7 +61,6 @@ def error_info(error):
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], prompt_name="passage"), {"prompt_name": "unknown prompt: `passage`"}),
-        ("Embed", pb.EmbedRequest(texts=["dog", " "], prompt_name="query"), {"texts[1]": "empty"}),
         (
             "Embed",
             pb.EmbedRequest(texts=["dog"], prompt_name="long", windows=True),
@@ -98,17 +97,6 @@ def error_info(error):
             "Embed",
             pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
             {"dimensions": "`9` is more than the 8 dimensions of this model", "window_stride": "needs `windows`"},
-        ),
-        (
-            "Embed",
-            pb.EmbedRequest(texts=["dog"], windows=True, window_stride=7),
-            {"window_stride": "at least 8 tokens"},
-        ),
-        ("Embed", pb.EmbedRequest(texts=["dog", ""], windows=True), {"texts[1]": "empty"}),
-        (
-            "Regress",
-            pb.RegressRequest(inputs=[pb.TextInput(text="a", text_pair=" "), pb.TextInput(text="cat " * 31)]),
-            {"inputs[0].text_pair": "empty", "inputs[1].text": "`33` tokens (maximum `32`)"},
         ),
         (
             "Choose",
