@@ -192,6 +192,24 @@ def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeyp
     assert [thread.partition("_")[0] for thread in threads] == [CODEC]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embed", BODY),
+        ("/v1/embeddings", {"input": "the cat"}),
+        ("/v1/tokenize", {"model": {"name": "embedder"}, "inputs": [{"text": "the cat"}]}),
+        ("/v2/models/embedder/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}),
+    ],
+)
+def test_messages_are_not_parsed_again(web, monkeypatch, path, body):
+    """The message that a route builds is answered as it is."""
+    parsed = []
+    monkeypatch.setattr("serving.endpoints.wire.parse", lambda *arguments: parsed.append(arguments))
+
+    assert post(web, path, body).status == 200
+    assert not parsed
+
+
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])
 def test_large_bodies(framing, small):
     """A body above the limit is refused before it is read whole, and the connection is closed."""
