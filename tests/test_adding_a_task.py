@@ -35,8 +35,6 @@ SPECIAL = {
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
-        "serving/core/finite.py",
-        "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/checkpoint.py",  # needs no head
         "training/checkpoint_task.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
@@ -75,7 +73,6 @@ SPECIAL = {
         "clients/bertline/_models.py",  # ranks documents
         "export/evaluation_set.py",
         "export/interop.py",  # the function for other libraries
-        "serving/core/finite.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/activation.py",  # cross-encoders
         "training/checkpoint_task.py",
@@ -88,12 +85,11 @@ SPECIAL = {
         "training/similarity.py",
     },
     "tagging": {"training/distillation/tasks.py"},  # windows
-    "multiple-choice": {"serving/core/finite.py"},  # a score for each choice
+    "multiple-choice": set(),
     "masked-lm": {
         "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
-        "serving/core/finite.py",
         "training/checkpoint.py",
         "training/evaluate.py",
         "training/pretrain.py",
@@ -107,8 +103,6 @@ SPECIAL = {
         "export/package.py",  # size of vectors
         "export/quality_gate.py",  # compares cosines
         "export/source.py",  # layers
-        "serving/core/finite.py",
-        "serving/http_api/tei.py",  # descriptions of models
         "training/checkpoint_task.py",  # modules of PyLate, and query expansion
         "training/sentence_transformers.py",
         "training/similarity.py",  # MaxSim of pairs
@@ -117,7 +111,6 @@ SPECIAL = {
         "export/agreement.py",  # no predictions
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
-        "serving/http_api/tei.py",  # descriptions of models
         "training/checkpoint_task.py",  # modules of sentence-transformers
         "training/sentence_transformers.py",
         "training/similarity.py",  # dot products of pairs

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import load_model
-from serving.core.onnx_runtime import OnnxRuntimeRun
+from serving.core.session import OnnxRuntimeRun
 from tasks.features import Features
 from tasks.files import sha256
 from tasks.manifest import Execution
@@ -42,7 +42,7 @@ def write_both(models, **changes):
 
 @pytest.fixture
 def _no_openvino(monkeypatch):
-    for module in ("tasks.providers", "serving.core.models"):
+    for module in ("tasks.providers", "serving.core.session"):
         monkeypatch.setattr(f"{module}.has_openvino", lambda: False)
 
 

@@ -3,14 +3,14 @@ import time
 
 import pytest
 
-from serving.core import refusal_pacing as refusals
-from serving.core.refusal_pacing import RefusalPacer
+from serving.core import steps
+from serving.core.steps import RefusalPacer
 
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch):
-    monkeypatch.setattr(refusals, "RATE", 10.0)
-    monkeypatch.setattr(refusals, "MAX_DELAY_S", 0.4)
+    monkeypatch.setattr(steps, "RATE", 10.0)
+    monkeypatch.setattr(steps, "MAX_DELAY_S", 0.4)
 
 
 def seconds(*calls):
@@ -48,13 +48,13 @@ def test_a_deadline_ends_the_wait():
     """Delayed refusals are sent before the deadline."""
     times = seconds(*[("a", None)] * 18, ("a", 0.2), ("a", 0.01))
 
-    assert times[18] == pytest.approx(0.2 - refusals.MARGIN_S, abs=0.06)
+    assert times[18] == pytest.approx(0.2 - steps.MARGIN_S, abs=0.06)
     assert times[19] < 0.08
 
 
 def test_number_of_delayed_refusals_is_bounded(monkeypatch):
     """The number of delayed refusals is bounded."""
-    monkeypatch.setattr(refusals, "MAX_DELAYED", 1)
+    monkeypatch.setattr(steps, "MAX_DELAYED", 1)
 
     assert sum(took > 0.08 for took in seconds(*[("a", None)] * 19)) == 1
 

@@ -1,26 +1,31 @@
-"""`GET /openapi.json`: description of all routes in OpenAPI 3.1, for generators of clients and for people.
+"""Routes of the server itself: `GET /health`, `/metrics`, and `/openapi.json`, which describes all routes.
 
-Requests are described by what reads them, pydantic models and protobuf messages, so the description cannot be out of
-date. Messages follow protobuf's JSON mapping.
+The description is for generators of clients and for people, in OpenAPI 3.1. Requests are described by what reads them,
+pydantic models and protobuf messages, so it cannot be out of date. Messages follow protobuf's JSON mapping.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
 from serving.core.calls import Call
+from serving.core.codec_pool import CodecPool
 from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation
-from serving.http_api.status import own_error
+from serving.http_api.exchange import Exchange, HttpReply, Operation, own_error
 
-PATH = "/openapi.json"
+METRICS_BYTES = 256 * 1024
+"""Size of a request that takes as long to encode as the page of metrics takes to make."""
 _REF = "#/components/schemas/"
 _CONVERTER = re.compile(r"\{(\w+)(?::\w+)?\}")
 """Parameter of a path, which may name how it is read: `{model:path}`."""
@@ -38,21 +43,55 @@ _TYPES: Mapping[int, Mapping[str, Any]] = {
 }
 
 
-def operations(described: Iterable[Operation]) -> Iterator[Operation]:
-    """Yield the route.
+def health_route(problem: Callable[[], str]) -> Operation:
+    """Return the route that says whether the server answers requests now.
+
+    Args:
+        problem: returns why the server cannot answer; empty if it can.
+    """
+
+    async def health(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        if reason := problem():
+            return HttpReply(orjson.dumps({"status": reason}), HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpReply(b'{"status":"ok"}')
+
+    about = "Whether the server answers requests now."
+    return Operation("GET", "/health", health, own_error, is_health=True, summary=about)
+
+
+def metrics_route(registry: CollectorRegistry, pool: CodecPool) -> Operation:
+    """Return the route with the page of the metrics port, for clients with a token.
+
+    Args:
+        registry: the metrics.
+        pool: threads that make the page.
+    """
+
+    async def page(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        try:
+            encode, media_type = choose_encoder(call.headers.get("accept", ""))
+        except (TypeError, ValueError):  # a version that is no number
+            encode, media_type = choose_encoder("")
+        return HttpReply(await pool.run(call, METRICS_BYTES, partial(encode, registry)), media_type=media_type)
+
+    return Operation("GET", "/metrics", page, own_error, summary="Prometheus metrics.", media_type="text/plain")
+
+
+def description_route(described: Iterable[Operation]) -> Operation:
+    """Return the route of the description.
 
     Args:
         described: all other routes of the server.
     """
-    page = orjson.dumps(document(described))
+    page = orjson.dumps(describe_routes(described))
 
     async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         return HttpReply(page)
 
-    yield Operation("GET", PATH, answer, own_error, summary="This description.")
+    return Operation("GET", "/openapi.json", answer, own_error, summary="This description.")
 
 
-def document(described: Iterable[Operation]) -> dict[str, Any]:
+def describe_routes(described: Iterable[Operation]) -> dict[str, Any]:
     """Return the description of routes."""
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}

@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from serving.core import file_watcher
-from serving.core.bearer_tokens import read_tokens
-from serving.core.file_watcher import TOKENS, FileWatcher, failing
+from serving.core import credentials
+from serving.core.credentials import TOKENS, FileWatcher, failing, read_tokens
 from tests.serving.reliability import wait_until
 
 
@@ -58,8 +57,8 @@ def test_a_file_of_the_same_size_and_time_is_read_again(path):
 
 def test_storage_that_hangs(tmp_path, monkeypatch):
     """While storage hangs, the earlier content is used without waiting, and the file soon counts as failing."""
-    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
-    monkeypatch.setattr(file_watcher, "HUNG_S", 0.2)
+    monkeypatch.setattr(credentials, "CHECK_S", 0.01)
+    monkeypatch.setattr(credentials, "HUNG_S", 0.2)
     path, hangs, release = tmp_path / "file", threading.Event(), threading.Event()
 
     def read():
@@ -103,7 +102,7 @@ def enlarge(path):
 
 def test_unused_watcher_ends(path, monkeypatch):
     """The thread of a watcher ends when the watcher is garbage collected."""
-    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
+    monkeypatch.setattr(credentials, "CHECK_S", 0.01)
     before = set(threading.enumerate())
     files = FileWatcher(TOKENS, [path], path.read_text)
     (thread,) = set(threading.enumerate()) - before

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from serving.core.onnx_runtime import OnnxRuntimeGraph
+from serving.core.session import OnnxRuntimeGraph
 from tasks.manifest import Execution
 
 MIB = 2**20

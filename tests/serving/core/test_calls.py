@@ -1,7 +1,7 @@
 import pytest
 
+from serving.core.calls import is_bulk, max_reply_bytes, request_id, trace_context
 from serving.core.errors import InvalidRequestError
-from serving.core.headers import is_bulk, max_reply_bytes, request_id, trace_context
 
 
 @pytest.mark.parametrize(
