@@ -145,7 +145,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"code": code, "number": format_number}
+    environment.filters |= {"code": code, "number": format_number, "score": format_score}
     return environment
 
 
@@ -175,6 +175,13 @@ def format_number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def format_score(row: Mapping[str, float], name: str) -> str:
+    """Format the score of a row; empty if it has none."""
+    if name not in row:
+        return ""
+    return f"{row[name]:,.0f}" if name == "tokens/s" else f"{row[name]:.4f}"
 
 
 def code(text: object) -> str:
