@@ -59,7 +59,7 @@ def test_targets_list_precisions():
     for target in TARGETS.values():
         assert {*target.matmul_precisions, *target.unsupported} == set(get_args(Precision))
         assert target_of(target.execution) is target
-        assert target.provider in PROVIDER_OPTIONS
+        assert target.execution.provider_options == PROVIDER_OPTIONS.get(target.provider, {})
     assert target_of(Execution(provider=TENSORRT)).name == "cuda"
     with pytest.raises(ValueError, match="no export target uses `X`"):
         target_of(Execution(provider="X"))
