@@ -359,14 +359,10 @@ def test_families_whose_masks_differ_are_refused(kind, tmp_path):
 @pytest.mark.parametrize(
     ("path", "changes", "message"),
     [
-        ("1_Dense/config.json", {"use_residual": True}, "unsupported use_residual"),
-        ("1_Dense/config.json", {"in_features": 16}, "weights in .* have shape"),
         ("config_sentence_transformers.json", {"query_length": "32"}, "`query_length` must be a whole number"),
-        ("config_sentence_transformers.json", {"skiplist_words": "."}, "`skiplist_words` must be a list"),
         ("config_sentence_transformers.json", {"document_length": 100}, "exceeds the 40 positions"),
         ("config_sentence_transformers.json", {"query_prefix": "[X] "}, r"query_prefix `\[X\] ` is no token"),
         ("config_sentence_transformers.json", {"prompts": {"query": "a b c d e f g h i"}}, "leaves no room for a text"),
-        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "unsupported model_type"),
     ],
 )
 def test_unknown_values_are_refused(folder, path, changes, message):
