@@ -10,9 +10,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import ExportConfig, export_checkpoint, graph_run
 from export.evaluation_set import ExportData
-from export.quality_gate import QualityError
 from export.reporter import Reporter
 from export.source import read_source
 from tasks.batching import predict
@@ -254,26 +253,6 @@ def test_scores_of_long_documents(folder, tmp_path):
     expected = scipy.stats.spearmanr(LABELS, np.concatenate(ranked)).statistic
     assert directory.manifest.scores["quality"]["fp32"]["scores"]["spearman"] == pytest.approx(expected, abs=1e-4)
     assert not directory.manifest.truncate
-
-
-def test_the_quality_gate_judges_scores(folder, tmp_path):
-    """int8 is calibrated on --train, and rejected if Spearman's correlation drops by more than the limit."""
-    checkpoint = folder()
-    dev = write_pairs(tmp_path / "dev.tsv", labels=pylate_similarities(checkpoint))
-    (tmp_path / "train.txt").write_text("\n".join(random_texts(40, seed=4)))
-    data = ExportData(dev=(dev,), train=(tmp_path / "train.txt",))
-
-    def export(max_drop):
-        limits = QualityLimits(max_drop=max_drop, min_cosine=0)
-        config = ExportConfig(precision="int8", tune=False, limits=limits)
-        return export_checkpoint(checkpoint, tmp_path / f"models/colbert{max_drop}/1", config, data=data)
-
-    quality = export(100).manifest.scores["quality"]
-
-    assert quality["static int8"]["scores"]["spearman"] < quality["PyTorch"]["scores"]["spearman"]
-    assert quality["PyTorch"]["scores"]["spearman"] == pytest.approx(1, abs=1e-3)
-    with pytest.raises(QualityError, match="spearman drops by"):
-        export(1e-4)
 
 
 def test_vectors_that_cannot_be_compared_have_no_scores(checkpoints, tmp_path):
