@@ -29,7 +29,7 @@ def test_foreign_checkpoint_gives_task_and_settings(checkpoints, name, task, set
 
     assert source.card is None
     assert source.task.name == task
-    assert settings_to_dict(source.task.settings) == settings
+    assert settings.items() <= settings_to_dict(source.task.settings).items()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,6 @@ def test_null_scores_that_were_trained_are_kept(trained, given, expected, tmp_pa
     settings = read_source(tmp_path / "ours", settings=given).task.settings
 
     assert settings.null_is_trained == expected
-    assert ("null_is_trained" in settings_to_dict(settings)) == expected
 
 
 @pytest.mark.parametrize(("pooling", "expected"), [("cls_token", "cls"), ("mean_tokens", "mean")])
@@ -98,11 +97,8 @@ def test_sentence_transformers_folder_gives_pooling_and_length(tmp_path, save_se
     """Pooling, normalisation and maximal length come from the folder's modules."""
     directory = save_sentence_transformer(tmp_path / "st", pooling=pooling)
 
-    assert settings_to_dict(read_source(directory).task.settings) == {
-        "max_seq_length": 24,
-        "pooling": expected,
-        "normalize": True,
-    }
+    settings = read_source(directory).task.settings
+    assert (settings.max_seq_length, settings.pooling, settings.normalize) == (24, expected, True)
 
 
 def test_sentence_transformers_folder_with_network_in_a_subfolder(tmp_path, save_sentence_transformer):
