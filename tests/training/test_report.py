@@ -19,6 +19,7 @@ from tests.commands import call
 from tests.toy import make_text, write_classification, write_spans
 from training.finetune import finetune
 from training.finetuning.recipe import FinetuneRecipe
+from training.pretrain import PretrainRecipe
 from training.report import ReportRecipe, compare_with_defaults, facts, main, render, training_seconds, write_report
 from training.reports.sample_views import SHOWN, marked, show_table
 from training.reports.samples import corpus_passages, sample_predictions
@@ -261,10 +262,8 @@ def test_marks_cover_their_text(text, data, around):
 
 def test_settings_that_differ_are_marked(checkpoint):
     """A setting is marked if it differs from the recipe's default or has none."""
-    settings = {
-        setting.name: setting
-        for setting in compare_with_defaults(json.loads((checkpoint.parent / "recipe.json").read_text()))
-    }
+    recipe = json.loads((checkpoint.parent / "recipe.json").read_text())
+    settings = {setting.name: setting for setting in compare_with_defaults(recipe, PretrainRecipe)}
 
     assert settings["num_steps"].is_changed
     assert settings["num_steps"].default == "10,000"
