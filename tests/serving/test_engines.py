@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import shutil
+from dataclasses import asdict
 
 import grpc
 import numpy as np
@@ -36,7 +37,7 @@ def write_both(models, **changes):
     with (path / OPENVINO_FILE).open("ab") as file:
         file.write(b"\x12\x01x")  # producer_name
     files = {item.name: sha256(item) for item in path.iterdir() if item.name != "manifest.json"}
-    edit_manifest(path, files=files, fallback=Execution(max_batch_tokens=32).to_dict())
+    edit_manifest(path, files=files, fallback=asdict(Execution(max_batch_tokens=32)))
     return reference
 
 
@@ -106,7 +107,7 @@ def test_metrics_name_engine_and_graph(provider, tmp_path):
     path = tmp_path / "tiny/1"
     name = OPENVINO_FILE if provider == OPENVINO else MODEL_FILE
     if provider == CPU:
-        edit_manifest(path, execution=Execution().to_dict())
+        edit_manifest(path, execution=asdict(Execution()))
     digest = sha256(path / name)
     with serve(tmp_path) as running:
         engine = Execution(provider=provider).engine
