@@ -71,14 +71,14 @@ def embed_call(
     version: str,
     truncate: bool | None,
     *,
-    pooling: Pooling | None,
-    normalize: bool | None,
-    dimensions: int | None,
-    windows: bool,
-    window_stride: int | None,
-    prompt_name: str | None,
-    input_type: InputType | None,
-    format: VectorFormat,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    dimensions: int | None = None,
+    windows: bool = False,
+    window_stride: int | None = None,
+    prompt_name: str | None = None,
+    input_type: InputType | None = None,
+    format: VectorFormat = "float32",
 ) -> Call[np.ndarray]:
     """See `Client.embed`."""
     if pooling is not None and pooling not in get_args(Pooling):
@@ -108,10 +108,10 @@ def embed_sparse_call(
     version: str,
     truncate: bool | None,
     *,
-    top_k: int | None,
-    return_tokens: bool,
-    prompt_name: str | None,
-    input_type: InputType | None,
+    top_k: int | None = None,
+    return_tokens: bool = False,
+    prompt_name: str | None = None,
+    input_type: InputType | None = None,
 ) -> Call[list[SparseVector]]:
     """See `Client.embed_sparse`."""
     request = partial(
@@ -131,10 +131,10 @@ def embed_tokens_call(
     version: str,
     truncate: bool | None,
     *,
-    input_type: InputType | None,
-    prompt_name: str | None,
-    format: TokenFormat,
-    return_offsets: bool,
+    input_type: InputType | None = None,
+    prompt_name: str | None = None,
+    format: TokenFormat = "float32",
+    return_offsets: bool = False,
 ) -> Call[list[TokenVectors]]:
     """See `Client.embed_tokens`."""
     if format not in get_args(TokenFormat):
@@ -163,7 +163,12 @@ def _prompt_fields(prompt_name: str | None, input_type: InputType | None) -> dic
 
 
 def classify_call(
-    inputs: Iterable[str | tuple[str, str]], model: str, version: str, truncate: bool | None, *, top_k: int | None
+    inputs: Iterable[str | tuple[str, str]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_k: int | None = None,
 ) -> Call[list[Classification]]:
     """See `Client.classify`."""
     ref = read_model(model, version)
@@ -191,7 +196,12 @@ def choose_call(
 
 
 def answer_call(
-    inputs: Iterable[tuple[str, str | Sequence[str]]], model: str, version: str, truncate: bool | None, *, top_k: int
+    inputs: Iterable[tuple[str, str | Sequence[str]]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_k: int = 1,
 ) -> Call[list[Answer]]:
     """See `Client.answer`."""
     ref = read_model(model, version)
@@ -226,7 +236,12 @@ def rerank_call(
 
 
 def tag_call(
-    inputs: Iterable[str | Sequence[str]], model: str, version: str, truncate: bool | None, *, return_words: bool
+    inputs: Iterable[str | Sequence[str]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    return_words: bool = False,
 ) -> Call[list[Tagging]]:
     """See `Client.tag`."""
     ref = read_model(model, version)
@@ -240,7 +255,13 @@ def tag_call(
 
 
 def fill_mask_call(
-    texts: Iterable[str], model: str, version: str, truncate: bool | None, *, top_k: int, targets: Iterable[str]
+    texts: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_k: int = 5,
+    targets: Iterable[str] = (),
 ) -> Call[list[tuple[MaskFill, ...]]]:
     """See `Client.fill_mask`."""
     request = partial(
