@@ -96,7 +96,7 @@ def test_ranking() -> None:
     ]
     with FakeServer(models) as server, Client(server.target) as client:
         assert len(client.rerank([("owl", ["oak", "owl"])])[0].documents) == 2
-        with pytest.raises(InvalidInput, match="raw/1 cannot rank documents"):
+        with pytest.raises(InvalidInput, match="raw/1 does not do Rerank"):
             client.rerank([("owl", ["oak"])], model="raw")
         fits = [OPERATIONS["rerank"].fits(model, is_named=False) for model in client.models()]
 
