@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, Usage, errors, testing
 from bertline._models import model_of_task
-from bertline._replies import read_model_info
+from bertline.operations.models import read_model_info
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import ANSWERS
 from bertline.testing._faults import Refusal

@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from bertline import _calls
-from bertline._convert import Call, Split
+from bertline._convert import Split
 from bertline.bench.texts import SENTENCES
 from bertline.jobs.operations import OPERATIONS
 from bertline.jobs.read.rows import text_bytes
 from bertline.jobs.read.sources import STANDARD_INPUT, Format, source_of
 from bertline.jobs.storage import FileError, find_files
+from bertline.operations import answer, choose, classify, embed, embed_sparse, embed_tokens, fill_mask, regress, tag
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_INPUTS, MAX_BYTES = 100_000, 64 << 20
 """Maximum number of inputs and bytes to read from a file. The rest is not sent."""
 _MIN_CALLS = 64
 """Minimum number of different calls. Few inputs are repeated in other combinations."""
-_MASKS = ("[MASK]", "<mask>")
-"""Usual mask tokens; the first one is put into texts without any."""
-
-
-def _with_mask(text: str) -> str:
-    words = text.split()
-    words[len(words) // 2] = _MASKS[0]
-    return text if any(mask in text for mask in _MASKS) else " ".join(words)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """How to call a model of a task."""
-
-    method: str
-    """Method of the client; its columns are those of the command."""
-    call: Callable[..., Call[Any]]
-    of_text: Callable[[str], Any] = lambda text: text
-    """Makes an input of the method from a text."""
-
-
-_ROWS = {
-    OPERATIONS[row.method].task: row
-    for row in (
-        _Row("embed", _calls.embed_call),
-        _Row("embed_sparse", _calls.embed_sparse_call),
-        _Row("embed_tokens", _calls.embed_tokens_call),
-        _Row("classify", _calls.classify_call),
-        _Row("regress", _calls.regress_call),
-        _Row("choose", _calls.choose_call, lambda text: (text, ["Yes, it is.", "No, it is not."])),
-        _Row("answer", _calls.answer_call, lambda text: ("What is this about?", text)),
-        _Row("tag", _calls.tag_call),
-        _Row("fill_mask", _calls.fill_mask_call, _with_mask),
-    )
-}
+_MODULES = (answer, choose, classify, embed, embed_sparse, embed_tokens, fill_mask, regress, tag)
+_ROWS = {module.BENCH.task: module.BENCH for module in _MODULES}
 
 
 def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> list[Any]:

@@ -307,7 +307,9 @@ class JobCommand(Command):
         end = args.index("--") if "--" in args else len(args)
         num_literal = len(args[end + 1 :])
         rest: list[str] = super().parse_args(ctx, [*_with_column_options(args[:end]), *args[end:]])
-        texts = [] if ctx.params.get("inputs") else _positional_values(ctx)
+        arguments = [item.name for item in ctx.command.params if item.param_type_name == "argument"]
+        values = [] if ctx.params.get("inputs") else [ctx.params.get(name) or [] for name in arguments]
+        texts = [text for value in values for text in ([value] if isinstance(value, str) else value)]
         for text in texts[: len(texts) - num_literal]:
             if os.path.isfile(text):
                 name = shlex.quote(text)
@@ -317,11 +319,6 @@ class JobCommand(Command):
                     ctx=ctx,
                 )
         return rest
-
-
-def _positional_values(ctx: Any) -> list[str]:
-    values = [ctx.params.get(item.name) for item in ctx.command.params if item.param_type_name == "argument"]
-    return [text for value in values if value for text in ([value] if isinstance(value, str) else value)]
 
 
 def _with_column_options(args: list[str]) -> list[str]:

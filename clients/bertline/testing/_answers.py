@@ -45,8 +45,8 @@ def prompt_of(model: FakeModel, request: Any) -> str:
     if request.HasField("prompt_name"):
         name = request.prompt_name
     elif request.input_type:
-        known = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
-        name = next((item for item in known if item in prompts), "")
+        kinds = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
+        name = next((item for item in kinds if item in prompts), "")
     if name and name not in prompts:
         known = ", ".join(prompts) or "none"
         reason = f"unknown prompt: `{name}` (prompts of this model: {known})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertline._models import can_rerank, can_zero_shot, highest_versions
-from bertline._replies import read_model_info
+from bertline.operations.models import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 
