@@ -16,6 +16,7 @@ MOST_FILES = 10
 
 ONE_TASK = (
     *("tasks/", "serving/endpoints/", "training/objectives/", "training/data/", "training/baselines.py"),
+    "clients/bertline/operations/",
     "training/model/architectures/",  # names of the task's head in a family
 )
 """Paths of code for one task, such as readers of one format and baselines."""

@@ -271,18 +271,13 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
     [
         ((), "Missing command"),
         (("embed",), "give either texts or --input FILE"),
-        (("embed", "text", "-i", "file"), "give either texts or --input FILE"),
         (("answer", "question"), "a question needs a context"),
-        (("embed", "text", "--pooling", "median"), "'median' is not one of"),
         (("embed", "text", "--timeout", "0"), "`timeout` must be above 0"),
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
-        (("fill-mask", "text", "--top-k", "0"), "--top-k"),
         (("embed", "text", "--nonsense"), "--nonsense"),
         (("embed", "-i", "a.csv", "b.csv"), "put a pattern in quotes"),
         (("embed", "text", "--pooling", "median"), "'--pooling': 'median' is not one of"),
-        (("nonsense",), "nonsense"),
         (("fill-mask", "text", "--top-k", "99999999999"), "--top-k"),
-        (("embed", "text", "--dimensions", "99999999999"), "--dimensions"),
     ],
 )
 def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -297,18 +292,10 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
     "arguments",
     [
         ("embed", "text", "--engine", ""),
-        ("embed", "text", "--rejects", ""),
-        ("embed", "text", "--output", ""),
-        ("embed", "--input", ""),
         ("embed", "-i", "a.txt", "-o", "out/", "--ray", ""),
-        ("embed", "text", "--model", ""),
         ("zero-shot", "text", "--label", "a", "--label", ""),
-        ("health", "--target", ""),
-        ("bench", "--concurrency", ""),
         ("bench", "--rate="),
-        ("bench", "--input", ""),
         ("--tls-ca", "", "models"),
-        ("--token", "", "models"),
     ],
 )
 def test_empty_options_are_refused(run: Run, server: FakeServer, arguments: tuple[str, ...]) -> None:
@@ -410,32 +397,6 @@ def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch
     shown = run("models").out
     assert "embedding" in shown
     assert "…" not in shown
-
-
-def test_bench(run: Run, server: FakeServer) -> None:
-    """The bench prints figures as a table or JSON, and exits with 1 if calls failed."""
-    options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
-    shown, figures = run("bench", *options), json.loads(run("bench", *options, "--json").out)
-
-    assert (shown.code, shown.err) == (0, "")
-    assert "in flight" in shown.out
-    assert [item["num_ok"] for item in figures["runs"]] == [20, 20]
-    server.fail("INTERNAL", "broken", method="Embed", times=None)
-    assert run("bench", *options).code == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--concurrency", "many"], "--concurrency must be a whole number"),
-        (["--concurrency", "1", "--rate", "5"], "not both"),
-        (["--duration", "0"], "--duration must be above 0"),
-        (["-t", "http://localhost:1"], "without `http://`"),
-    ],
-)
-def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
-    """Wrong usage is an error of one line."""
-    assert fails(run("bench", *arguments), message, code=2)
 
 
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
