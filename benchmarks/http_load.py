@@ -77,7 +77,8 @@ async def _repeat(
 
 async def _ask(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], url: str, body: bytes) -> None:
     reader, writer = connection
-    head = f"POST {urlsplit(url).path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    parts = urlsplit(url)
+    head = f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     reply = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(reply)

@@ -5,13 +5,11 @@ It is rendered from the manifest alone, so that tuning can render it again.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from export.agreement import TITLES
-from export.html_report import MAX_METRICS, describe_speed, precision_speeds
+from export.html_report import describe_speed, main_scores, quality_rows
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
 from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
@@ -37,7 +35,10 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
     record["text_pairs"] |= data.get("evaluated_on", {}).get("text_pairs", False)
     usage = usage_of(task, manifest.settings, mask)
     examples = usage.examples or _EXAMPLES[record["text_pairs"]]
-    rows, training_rows = _rows(manifest), score_rows(manifest.scores.get("checkpoint", {}))
+    rows, training_rows = (
+        _teacher_rows(manifest) | quality_rows(manifest),
+        score_rows(manifest.scores.get("checkpoint", {})),
+    )
     return render_card(
         TEMPLATE,
         folder=Path(__file__).parent,
@@ -54,7 +55,10 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
         has_teachers=any(map(_is_teacher_row, rows)),
         has_scores=bool(manifest.scores["quality"]["PyTorch"]["scores"]),
         has_agreement=bool(manifest.scores["quality"]["PyTorch"].get("agreement")),
-        small_rows=_small_rows(manifest),
+        small_rows={
+            kind: {TITLES.get(key, key): value for key, value in scores.items()}
+            for kind, scores in (manifest.small_vectors.losses if manifest.small_vectors else {}).items()
+        },
         training_rows={name: row for name, row in training_rows.items() if name not in rows},
         data={label: data[key] for key, label in _DATA.items() if key in data},
         speed=describe_speed(manifest),
@@ -69,24 +73,6 @@ def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
     )
 
 
-def _rows(manifest: Manifest) -> dict[str, dict[str, float]]:
-    """Return the scores, cosines and agreements of everything that was evaluated, by name."""
-    own = manifest.provenance["graph"]["name"]
-    speeds = precision_speeds(manifest)
-    return _teacher_rows(manifest) | {
-        f"{name} (this graph)" if name == own else name: {
-            **_main_scores(quality["scores"]),
-            "mean cosine": quality["mean_cosine"],
-            "lowest cosine": quality["min_cosine"],
-            **{
-                title: quality["agreement"][key] for key, title in TITLES.items() if key in quality.get("agreement", {})
-            },
-            **({"tokens/s": speeds[name]} if name in speeds else {}),
-        }
-        for name, quality in manifest.scores["quality"].items()
-    }
-
-
 def _teacher_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     """Return the scores of teachers, and of the student without them, if they are of the data of the evaluation."""
     provenance = manifest.provenance
@@ -94,7 +80,7 @@ def _teacher_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
     if not evaluated_on or not set(evaluated_on.values()) <= set(provenance["training"].get("data", {}).values()):
         return {}
     rows = score_rows(manifest.scores.get("checkpoint", {}))
-    metrics = _main_scores(manifest.scores["quality"]["PyTorch"]["scores"])
+    metrics = main_scores(manifest.scores["quality"]["PyTorch"]["scores"])
     return {
         name: {metric: scores[metric] for metric in metrics if metric in scores}
         for name, scores in rows.items()
@@ -106,21 +92,10 @@ def _is_teacher_row(name: str) -> bool:
     return name.startswith(TEACHER_ROW) or name == CONTRAST_ROW
 
 
-def _small_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
-    """Return what vectors in each format score; empty without a calibration."""
-    losses = manifest.small_vectors.losses if manifest.small_vectors else {}
-    return {kind: {TITLES.get(key, key): value for key, value in scores.items()} for kind, scores in losses.items()}
-
-
-def _main_scores(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the official scores, without the scores of single labels."""
-    return dict(itertools.islice(scores.items(), MAX_METRICS))
-
-
 def _metadata(manifest: Manifest) -> dict[str, Any]:
     """Return the metadata for the Hugging Face hub; languages and licence are unknown."""
     family = manifest.provenance["checkpoint"]["config"].get("model_type", "bert")
-    scores = _main_scores(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
+    scores = main_scores(manifest.scores["quality"][manifest.provenance["graph"]["name"]]["scores"])
     values: dict[str, Any] = {
         "library_name": "sentence-transformers" if manifest.task == "embedding" else "onnx",
         "tags": [family, "bertline", "onnx", manifest.task],

@@ -131,8 +131,6 @@ class ExportData:
             raise ValueError("--texts excludes --dev and --train; give one or the other")
         if self.texts and self.metric:
             raise ValueError("--metric needs --dev, as --texts are not scored; leave it out")
-        if invalid := [path for path in self.files if "\0" in str(path)]:
-            raise ValueError(f"no such file: {str(invalid[0])!a}")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -282,7 +280,11 @@ def labelled(
         available = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
         pairs = available.sample(max_examples)
         _check_labels_vary(pairs, files)
-        return _similarity_pairs(f"{_count(pairs, available)} pairs of {files}", task, pairs, paths)
+        found = evaluate_pairs(task, pairs)
+        locations = [_without_folder(place, paths) for place in found.examples.locations]
+        windows = encode_examples(found.task, found.examples)
+        name = f"{_count(pairs, available)} pairs of {files}"
+        return EvaluationSet(name, found.task, found.examples, locations, windows, found.score)
     passage = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
     available = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
     examples = available.sample(max_examples)
@@ -318,13 +320,6 @@ def _without_folder(place: str, paths: Sequence[Path]) -> str:
     for path, name in zip(paths, source_names(paths), strict=True):
         place = place.replace(f"`{path}`", f"`{name}`")
     return place
-
-
-def _similarity_pairs(name: str, task: AnyTask, pairs: Examples, paths: Sequence[Path]) -> EvaluationSet:
-    found = evaluate_pairs(task, pairs)
-    locations = [_without_folder(place, paths) for place in found.examples.locations]
-    windows = encode_examples(found.task, found.examples)
-    return EvaluationSet(name, found.task, found.examples, locations, windows, found.score)
 
 
 def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, max_examples: int) -> EvaluationSet:

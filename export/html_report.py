@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from pathlib import Path
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from export.agreement import TITLES, describe
@@ -12,12 +12,12 @@ from export.records import configuration_of, default_of
 from export.variant import GraphPrecision, format_value
 from tasks.machine import summarize_machine
 from tasks.manifest import Manifest
-from tasks.metrics import is_loss, main_score
+from tasks.metrics import main_score
 from tasks.model_directory import graph_file
-from training.reports.page import render_page
+from training.reports.model_card import format_score
+from training.reports.page import Block, Cell, Table, render_page
 
 REPORT_FILE = "report.html"
-TEMPLATE = "report.html.j2"
 MAX_METRICS = 3
 _TITLES = {
     "skip_layer_norm": "residual and LayerNorm fused",
@@ -39,26 +39,100 @@ def render(manifest: Manifest, num_bytes: int) -> str:
     Args:
         num_bytes: size of the graph with its weights.
     """
-    provenance, qualities = manifest.provenance, manifest.scores["quality"]
-    precision, trials = provenance["graph"]["name"], provenance["graph"]["trials"]
     return render_page(
-        TEMPLATE,
-        folder=Path(__file__).parent,
-        name=f"{manifest.name}/{manifest.version}",
-        precision=precision,
+        f"{manifest.name}/{manifest.version}",
+        title="export report",
+        command="python -m export",
+        badge=Cell(manifest.provenance["graph"]["name"], "right"),
         facts=_facts(manifest, num_bytes),
-        evaluated_on=manifest.scores["evaluated_on"],
-        differences=manifest.scores["fp32_difference"],
-        metrics=[name for name in qualities["PyTorch"]["scores"] if not is_loss(name)][:MAX_METRICS],
-        agreements={name: title for name, title in TITLES.items() if name in qualities[precision].get("agreement", {})},
-        qualities=qualities,
-        times=manifest.scores.get("times", {}),
-        worst=qualities[precision]["worst"] if manifest.precision != "fp32" else [],
-        trials=_by_title(trials, {FINALISTS: _chosen(manifest), PRECISION: precision}),
-        mean_length=trials[-1]["mean_length"] if trials else None,
-        default=_describe_default(manifest, {trial["name"] for trial in trials}),
-        origin=_origin(manifest),
+        sections={
+            "Quality": _quality(manifest),
+            "Speed": _speed(manifest),
+            "Provenance": [Table([[label, Cell(text, "code")] for label, text in _origin(manifest)], kind="settings")],
+        },
     )
+
+
+def _quality(manifest: Manifest) -> list[Block]:
+    own, scores = f"{manifest.provenance['graph']['name']} (this graph)", manifest.scores
+    rows = quality_rows(manifest)
+    for name, row in rows.items():
+        if (key := name.removesuffix(" (this graph)")) in scores.get("times", {}):
+            row["time"] = scores["times"][key]
+    differences = scores["fp32_difference"].values()
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    table = [
+        [
+            Cell(name, "strong") if name == own else name,
+            *(Cell(format_score(row, metric), "strong" if name == own else "") for metric in names),
+        ]
+        for name, row in rows.items()
+    ]
+    blocks: list[Block] = [
+        f"Evaluated on {scores['evaluated_on']}."
+        + (f" The fp32 graph differs from PyTorch by at most {max(differences):.1e}." if differences else ""),
+        Table(table, ["", *names], "scores"),
+        "Cosines compare with PyTorch. Neighbours and predictions: the fraction that are PyTorch's.",
+        "Times: of the graphs within the limits, in the default configuration; 1 is the fastest."
+        if scores.get("times")
+        else "",
+    ]
+    worst = scores["quality"][own.removesuffix(" (this graph)")]["worst"] if manifest.precision != "fp32" else []
+    if worst:
+        blocks += [
+            "Largest differences from PyTorch:",
+            Table([[place.replace("`", ""), f"{cosine:.4f}"] for place, cosine in worst], ["example", "cosine"]),
+        ]
+    return blocks
+
+
+def quality_rows(manifest: Manifest) -> dict[str, dict[str, float]]:
+    """Return the scores, cosines and agreements of everything that was evaluated; this graph is named as such."""
+    own, speeds = manifest.provenance["graph"]["name"], precision_speeds(manifest)
+    return {
+        f"{name} (this graph)" if name == own else name: {
+            **main_scores(quality["scores"]),
+            "mean cosine": quality["mean_cosine"],
+            "lowest cosine": quality["min_cosine"],
+            **{
+                title: quality["agreement"][key] for key, title in TITLES.items() if key in quality.get("agreement", {})
+            },
+            **({"tokens/s": speeds[name]} if name in speeds else {}),
+        }
+        for name, quality in manifest.scores["quality"].items()
+    }
+
+
+def main_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the official scores, without the scores of single labels."""
+    return dict(itertools.islice(scores.items(), MAX_METRICS))
+
+
+def _speed(manifest: Manifest) -> list[Block]:
+    graph = manifest.provenance["graph"]
+    trials = graph["trials"]
+    if not trials:
+        return ["Not tuned: the default graph variant. `python -m export tune` finds the fastest on this machine."]
+    chosen = {FINALISTS: _chosen(manifest), PRECISION: graph["name"]}
+    rows: dict[str, list[list[str | Cell]]] = {}
+    for trial in trials:
+        name, value, ratio = trial["name"], format_value(trial["value"]), trial["ratio"]
+        is_chosen = value == chosen.get(name)
+        speed = f"{100 * ratio:.0f}%, {trial['tokens_per_s']:,.0f} tokens/s"
+        rows.setdefault(_TITLES.get(name, name.replace("_", " ")), []).append(
+            [f"{value} (chosen)" if is_chosen else value, Cell(speed, "strong" if is_chosen else "soft", ratio)]
+        )
+    tried = {trial["name"] for trial in trials}
+    values = default_of(manifest).values().items()
+    named = (f"{name.replace('_', ' ')}: {format_value(value)}" for name, value in values if name in tried)
+    default = "; ".join(named)
+    return [
+        "The autotuner varied one field after the other, each together with the best values found before, on sequences "
+        f"of {trials[-1]['mean_length']:.0f} tokens on average. 100% is the fastest of a group. Then combinations of "
+        "nearly as fast values raced as finalists: among those within 3% of the fastest, the one closest to the "
+        f"default was chosen. The default is what `--no-tune` uses ({default}).",
+        *(Table(group, [title, "speed"]) for title, group in rows.items()),
+    ]
 
 
 def describe_result(manifest: Manifest, num_bytes: int) -> str:
@@ -119,43 +193,19 @@ def _facts(manifest: Manifest, num_bytes: int) -> dict[str, str]:
     }
 
 
-def _describe_default(manifest: Manifest, names: Container[str]) -> str:
-    """Return the default values of the fields that were tried."""
-    values = default_of(manifest).values()
-    return "; ".join(
-        f"{name.replace('_', ' ')}: {format_value(value)}" for name, value in values.items() if name in names
-    )
-
-
-def _by_title(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Group the trials by title, and mark the chosen values of the last two groups."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for trial in trials:
-        name, value = trial["name"], format_value(trial["value"])
-        row = {"value": value, "ratio": trial["ratio"], "speed": trial["tokens_per_s"]}
-        row["chosen"] = value == chosen.get(name)
-        groups.setdefault(_TITLES.get(name, name.replace("_", " ")), []).append(row)
-    return groups
-
-
-def _origin(manifest: Manifest) -> dict[str, str]:
+def _origin(manifest: Manifest) -> list[tuple[str, str]]:
     provenance = manifest.provenance
     checkpoint = provenance["checkpoint"]
-    return {
+    rows = {
         "checkpoint": checkpoint["name"],
         **({"checkpoint, commit of the hub": checkpoint["revision"]} if "revision" in checkpoint else {}),
         "checkpoint, SHA-256": checkpoint["sha256"],
         "CPU": summarize_machine(provenance["machine"]),
-        **_data(provenance.get("data", {})),
         **provenance["versions"],
         "graph, SHA-256": manifest.files[graph_file(manifest, manifest.execution)],
     }
-
-
-def _data(record: Mapping[str, Any]) -> dict[str, str]:
-    rows = {}
-    for name, part in record.items():
+    for name, part in provenance.get("data", {}).items():
         label = name.replace("_", " ")
         rows[label] = part["description"]
         rows |= {f"{label}, SHA-256 of {file}": digest for file, digest in part["files"].items()}
-    return rows
+    return list(rows.items())

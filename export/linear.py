@@ -122,11 +122,12 @@ class LinearLayers:
         """Return a layer's input as uint8, quantised once for all layers that read it."""
         if x not in self._quantised:
             is_dynamic = self._precision.matmul == "dynamic int8"
-            self._quantised[x] = self._quantise_dynamic(x) if is_dynamic else self._quantise_static(layer, x)
+            self._quantised[x] = (
+                Int8Activation(*self._graph.add_many("DynamicQuantizeLinear", x, num_outputs=3))
+                if is_dynamic
+                else self._quantise_static(layer, x)
+            )
         return self._quantised[x]
-
-    def _quantise_dynamic(self, x: str) -> Int8Activation:
-        return Int8Activation(*self._graph.add_many("DynamicQuantizeLinear", x, num_outputs=3))
 
     def _quantise_static(self, layer: str, x: str) -> Int8Activation:
         if layer in self._smoothing_factors:

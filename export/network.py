@@ -107,7 +107,12 @@ class Weights:
     @classmethod
     def from_graph(cls, path: Path) -> Weights:
         """Return the weights stored in a graph that `export.graph` wrote, floats or integers as stored."""
-        arrays = _join_slices({name: _to_float32(array) for name, array in read_arrays(path).items()})
+        arrays = _join_slices(
+            {
+                name: array.astype(np.float32) if array.dtype == np.float16 else array
+                for name, array in read_arrays(path).items()
+            }
+        )
         int8 = {
             name.removesuffix(".int8"): Int8Matrix(values, arrays[f"{name.removesuffix('.int8')}.scales"])
             for name, values in arrays.items()
@@ -203,10 +208,6 @@ _POSITION_TABLES = (
     *("bert.embeddings.position.weight", rotary_name("cos"), rotary_name("frequencies")),
     RELATIVE_BUCKETS,
 )
-
-
-def _to_float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _join_slices(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

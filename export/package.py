@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 
 from export import card, html_report
 from export.autotune.search import Trial
@@ -19,6 +18,7 @@ from export.interop import INTEROP_FILES, write_interop_files
 from export.optimum_export.model import ExportedConfig
 from export.quality_gate import Decision
 from export.records import graph_record
+from export.session import engine_version
 from export.source import Source
 from export.variant import Configuration
 from tasks.embedding import Embedding
@@ -137,7 +137,9 @@ def write_package(
     """
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     proto = onnx.load(directory / file_for(result.configuration.execution), load_external_data=False)
-    hidden_size = _vector_size(proto) if isinstance(source.task, Embedding | TokenEmbedding) else config.hidden_size
+    hidden_size = config.hidden_size
+    if isinstance(source.task, Embedding | TokenEmbedding):  # layers over the vectors can change their size
+        hidden_size = int(proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value)
     write_interop_files(directory, source, hidden_size)
     opset = next(item.version for item in proto.opset_import if not item.domain)
     manifest = Manifest(
@@ -155,16 +157,11 @@ def write_package(
         execution=result.configuration.execution,
         fallback=result.configuration.fallback.execution if result.configuration.fallback else None,
         provenance=_provenance(source, config, result),
-        scores=_checkpoint_scores(source) | _scores(result),
+        scores=_scores(source, result),
         truncate=result.truncate,
         small_vectors=result.small_vectors,
     )
     write_manifest(directory, manifest, notes)
-
-
-def _vector_size(proto: onnx.ModelProto) -> int:
-    """Return the size of the vectors of an embedding graph, which layers over them can change."""
-    return int(proto.graph.output[0].type.tensor_type.shape.dim[-1].dim_value)
 
 
 def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
@@ -208,12 +205,8 @@ def digests(directory: Path) -> dict[str, str]:
 
 def runtime_version(configuration: Configuration) -> dict[str, str]:
     """Return name and version of the packages that run a configuration."""
-    found = {}
-    for item in filter(None, (configuration, configuration.fallback)):
-        package = PACKAGES[item.execution.provider]
-        of_openvino = item.execution.engine == "openvino"
-        found[package] = library_version(package) if of_openvino else onnxruntime.__version__
-    return found
+    settings = (item.execution for item in (configuration, configuration.fallback) if item)
+    return {PACKAGES[item.provider]: engine_version(item) for item in settings}
 
 
 def _provenance(source: Source, config: EncoderConfig | ExportedConfig, result: ExportResult) -> dict[str, Any]:
@@ -248,15 +241,11 @@ def _short_name(value: Any) -> Any:
     return f"{path.parent.name}/{path.name}" if path.name == "checkpoint" else path.name
 
 
-def _checkpoint_scores(source: Source) -> dict[str, Any]:
-    """Return the checkpoint's scores, if it was trained for the exported task."""
-    if source.card and source.card.task == source.task.name and source.card.scores:
-        return {"checkpoint": dict(source.card.scores)}
-    return {}
-
-
-def _scores(result: ExportResult) -> dict[str, Any]:
+def _scores(source: Source, result: ExportResult) -> dict[str, Any]:
+    """Return the scores of the graphs, and of the checkpoint, if it was trained for the exported task."""
+    card = source.card
     return {
+        **({"checkpoint": dict(card.scores)} if card and card.task == source.task.name and card.scores else {}),
         "evaluated_on": result.evaluated_on,
         "fp32_difference": dict(result.differences),
         "quality": {name: asdict(quality) for name, quality in result.decision.qualities.items()},

@@ -270,7 +270,7 @@ def _write_and_check(
     write = partial(_write_and_check_one, decision, network, directory, evaluator=evaluator, limits=limits)
     written, differences = write(configuration)
     if configuration.fallback:
-        evaluator.reporter.say("the same model for servers without OpenVINO:")
+        evaluator.reporter.say(f"the same model for servers without {configuration.execution.provider}:")
         beside, _ = write(configuration.fallback)
         qualities = {**written.qualities, f"{decision.precision.name}, ONNX Runtime": beside.quality}
         written = replace(written, qualities=qualities)

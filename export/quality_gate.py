@@ -340,7 +340,7 @@ def judged_floats(decision: Decision, target: Target, *, evaluator: Evaluator, l
     reason = bf16.shortfall(limits)
     if not reason and bf16.quality.is_less_close(fp32.quality):
         reason = f"less close to PyTorch than in fp32 ({fp32.quality})"
-    evaluator.reporter.say(f"OpenVINO, bf16 between the matrix products: {bf16.quality}; {reason or 'timed, too'}")
+    evaluator.reporter.say(f"{target.provider}, bf16 between matrix products: {bf16.quality}; {reason or 'timed, too'}")
     return target if reason else rival
 
 

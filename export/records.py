@@ -7,9 +7,9 @@
   "trials": [{"name": "attention", "value": "MatMul", "ratio": 0.97, ...}, ...]
 }
 
-Where OpenVINO runs the graph, "fallback" holds the variant of the graph beside it, for ONNX Runtime. Graphs that
-Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text must be a
-batch of its own because padding changes the outputs.
+Where another engine than ONNX Runtime runs the graph, "fallback" holds the variant of the second graph, for ONNX
+Runtime. Graphs that Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text
+must be a batch of its own because padding changes the outputs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import Any
 from export.autotune.search import Trial
 from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
-from export.targets import TARGETS, default_configuration, target_of
+from export.targets import TARGETS, competed, default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.manifest import Manifest
-from tasks.providers import OPENVINO
 
 OPTIMUM = "optimum"
 """Value of "exporter" in a graph's record; graphs that Bertline wrote have none."""
@@ -54,7 +53,7 @@ def is_exported(manifest: Manifest) -> bool:
 def default_of(manifest: Manifest) -> Configuration:
     """Return the default configuration of a model directory's target, or of ONNX Runtime if engines competed."""
     record, target = manifest.provenance["graph"], target_of(manifest.execution)
-    if any(trial["name"].startswith(OPENVINO) for trial in record["trials"]):
+    if competed(target, record["trials"]):
         target = TARGETS[target.name]
     pads = record.get("pads", True)
     return default_configuration(target if pads else target.without_padding())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version as library_version
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) 
     execution = execution or Execution()
     if execution.engine == "openvino":
         return _openvino_run(model, execution)
-    weights = _values(model) if isinstance(model, Graph) else {}
+    arrays = model.weights if isinstance(model, Graph) else {}
+    weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}  # no copy
     session = _session(model, execution, weights)
     names = [output.name for output in session.get_outputs()]
 
@@ -52,6 +54,11 @@ def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) 
         return dict(zip(names, session.run(names, arrays), strict=True))
 
     return run
+
+
+def engine_version(execution: Execution) -> str:
+    """Return the version of the library that runs a graph."""
+    return library_version("openvino") if execution.engine == "openvino" else onnxruntime.__version__
 
 
 def _openvino_run(model: str | Path | Graph, execution: Execution) -> RunModel:
@@ -95,18 +102,13 @@ def is_available(provider: str) -> bool:
     return True
 
 
-def _values(graph: Graph) -> dict[str, onnxruntime.OrtValue]:
-    """Return the weights as values of ONNX Runtime, without a copy."""
-    return {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in graph.weights.items()}
-
-
 def _session(
     model: str | Path | Graph, execution: Execution, weights: Mapping[str, onnxruntime.OrtValue]
 ) -> onnxruntime.InferenceSession:
     """Create a session.
 
     Args:
-        weights: `_values` of a graph, which must live as long as the session.
+        weights: weights of a graph in memory, which must live as long as the session.
     """
     check_installed(execution.provider, onnxruntime.get_available_providers())
     load_libraries(execution.provider, onnxruntime.preload_dlls)

@@ -91,7 +91,7 @@ class Target:
         """Default execution settings, often the fastest."""
         return Execution(
             provider=self.provider,
-            provider_options=PROVIDER_OPTIONS[self.provider],
+            provider_options=PROVIDER_OPTIONS.get(self.provider, {}),
             max_batch_tokens=self.default_batch_tokens,
             num_threads=available_cpus() if self.single_batch else 1,
             disabled_optimizers=self.disabled_optimizers,
@@ -187,6 +187,12 @@ def targets_for(name: str, engine: str = "auto") -> tuple[Target, ...]:
     if engine == "auto" and not has_openvino():
         found = [target for target in found if target.engine != "openvino"]
     return tuple(found)
+
+
+def competed(target: Target, trials: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether trials, as a manifest records them, compared several engines for a target's machine."""
+    rivals = tuple(other.provider for other in TARGETS.values() if other.name == target.name and other.provider != CPU)
+    return any(trial["name"].startswith(rivals) for trial in trials)
 
 
 def target_of(execution: Execution) -> Target:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tasks.manifest import Execution
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT
+from tasks.providers import CPU, CUDA, TENSORRT
 
 MatMulPrecision = Literal["fp32", "fp16", "dynamic int8", "static int8", "SmoothQuant int8"]
 """Precision of the matrix products with weights.
@@ -34,9 +34,8 @@ PROVIDER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     # Keep fp32 at full precision, and accumulate the norms of fp16 in fp32.
     CUDA: {"use_tf32": "0", "enable_skip_layer_norm_strict_mode": "1"},
     TENSORRT: {"trt_fp16_enable": "1", "trt_layer_norm_fp32_fallback": "1", "trt_timing_cache_enable": "1"},
-    OPENVINO: {},
 }
-"""Options passed to each execution provider."""
+"""Options passed to execution providers; others get none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ class Configuration:
     variant: GraphVariant
     execution: Execution
     fallback: Configuration | None = None
-    """Configuration of a second graph, for servers without OpenVINO; None for ONNX Runtime, which every server has."""
+    """Configuration of a second graph, for servers without the engine; None for ONNX Runtime, which needs none."""
 
     def values(self) -> dict[str, Any]:
         """Return all fields of both parts, by name."""
@@ -135,7 +134,7 @@ class Configuration:
     def with_value(self, name: str, value: Any) -> Configuration:
         """Return a copy with another value of one field. TensorRT only takes standard graphs."""
         if name == "provider":
-            execution = replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS[value])
+            execution = replace(self.execution, provider=value, provider_options=PROVIDER_OPTIONS.get(value, {}))
             variant = self.variant.as_standard() if value == TENSORRT else self.variant
             return replace(self, variant=variant, execution=execution)
         if hasattr(self.variant, name):

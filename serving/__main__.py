@@ -32,7 +32,7 @@ import uvloop  # noqa: E402
 from serving.core.errors import error_line  # noqa: E402
 from serving.process import descriptors, logs, ready  # noqa: E402
 from serving.process.print_config import describe_settings, versions  # noqa: E402
-from serving.process.systemd import notify  # noqa: E402
+from serving.process.ready import notify  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
 

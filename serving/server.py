@@ -13,23 +13,23 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serving.core.bearer_tokens import BearerTokens
-from serving.core.budget import Budget
+from serving.core.admission import RequestLimits
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
-from serving.core.limits import RequestLimits
+from serving.core.credentials import BearerTokens, TlsFiles
 from serving.core.metrics import Metrics
 from serving.core.models import Model, Models, load_model
 from serving.core.repository import Repository
-from serving.core.request_memory import RequestMemory
+from serving.core.request_memory import Budget, RequestMemory
 from serving.core.scheduler import Scheduler
 from serving.core.service import InferenceService
-from serving.core.steps import create_guards
-from serving.core.tls_files import TlsFiles
-from serving.grpc_api.encoder import METHODS, SERVICE, encoder_handlers
+from serving.core.steps import Authenticate, Guards, LimitCalls, PaceRefusals
+from serving.endpoints.methods import ENCODER, METHODS, SERVICE, encoder_methods
+from serving.grpc_api.connections import UnreadReplies
 from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
-from serving.grpc_api.interceptor import Interceptor
+from serving.grpc_api.interceptor import Interceptor, RpcMetrics
 from serving.grpc_api.listening import (
+    Certificates,
     channel_options,
     check_free,
     listen,
@@ -39,10 +39,8 @@ from serving.grpc_api.listening import (
 )
 from serving.grpc_api.messages import Messages
 from serving.grpc_api.receiving import Receiver
-from serving.grpc_api.rpc_metrics import RpcMetrics
+from serving.grpc_api.routing import route
 from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
-from serving.grpc_api.tls import Certificates
-from serving.grpc_api.unread import UnreadReplies
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
@@ -92,17 +90,18 @@ class Server:
         self._budget = Budget(settings.buffer_bytes // 2)
         """Memory of received requests and unread replies, of all fronts."""
         self._unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
+        self._memory = RequestMemory(self._budget, self._make_room)
         self.port = 0
         """gRPC port; 0 before `start`."""
         self.metrics_port = 0
         """Port of /metrics and /healthz; 0 before `start`."""
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
-        self._guards = create_guards(
-            self.metrics,
-            BearerTokens(settings.tokens_file) if settings.tokens_file else None,
-            open_health=settings.open_health,
-            max_concurrent_per_client=settings.max_concurrent_per_client,
+        tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+        self._guards = Guards(
+            PaceRefusals(self.metrics),
+            Authenticate(tokens, open_health=settings.open_health),
+            LimitCalls(settings.max_concurrent_per_client),
         )
         self._call_log = CallLog(settings.log_calls)
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
@@ -166,19 +165,19 @@ class Server:
             OSError: when a TLS file cannot be read.
         """
         try:
-            from serving.http_api import status
-            from serving.http_api.create import create_front
+            from serving.http_api import exchange
+            from serving.http_api.app import create_front
         except ModuleNotFoundError as error:
             raise missing_package("--http-port (BERTLINE_HTTP_PORT)", error.name, "http") from None
         observers: list[Callable[[Call], None]] = [self._call_log]
         if self._traces:
-            observers.append(self._traces.observer(status.trace_attributes, status.SERVER_FAULTS))
+            observers.append(self._traces.observer(exchange.trace_attributes, exchange.SERVER_FAULTS))
         return create_front(
             self.settings,
             self._service,
             self._protocol,
             self.metrics,
-            RequestMemory(self._budget, self._make_room),
+            self._memory,
             self._guards,
             tls=self._tls_files(),
             grpc_port=lambda: self.port,
@@ -193,8 +192,7 @@ class Server:
         receiver = Receiver(
             half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
         )
-        memory = RequestMemory(self._budget, self._make_room)
-        return Messages(receiver, memory, self._unread, settings.max_request_bytes)
+        return Messages(receiver, self._memory, self._unread, settings.max_request_bytes)
 
     def _make_room(self) -> None:
         """Close the connections of all fronts whose clients have left replies unread for too long."""
@@ -214,7 +212,8 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._grpc)
-        self._grpc.add_generic_rpc_handlers((encoder_handlers(self._service), self._protocol.handlers()))
+        encoder = route(self._service, ENCODER, encoder_methods(self._service))
+        self._grpc.add_generic_rpc_handlers((encoder, self._protocol.handlers()))
         certificates = self._certificates()
         self.port = listen(self._grpc, self.settings, certificates)
         self.metrics_port = self._serve_metrics(self.settings.metrics_port)

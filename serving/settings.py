@@ -13,8 +13,8 @@ from typing import Literal
 from pydantic import Field, FilePath, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
-from serving.core.budget import default_budget
 from serving.core.errors import lower_first
+from serving.core.request_memory import default_budget
 from tasks.machine import available_cpus
 from tasks.manifest import MAX_BATCH_TOKENS
 

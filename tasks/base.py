@@ -18,6 +18,7 @@ PredictionT = TypeVar("PredictionT")
 
 Outputs = dict[str, np.ndarray]
 """Model outputs for one sequence by name: [length, ...] or [...], without padding."""
+NOT_FINITE = "NaN or infinity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,11 @@ def check_label_names(task: str, labels: Sequence[str]) -> None:
         raise ValueError(f"a label of {task} is blank: `{list(labels)}`")
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Return whether no number is NaN or infinite."""
+    return bool(np.isfinite(array).all())
+
+
 SettingsT = TypeVar("SettingsT", bound=TaskSettings)
 
 
@@ -131,6 +137,29 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     def decode(self, example: ExampleT, features: Sequence[FeaturesT], outputs: Sequence[Outputs]) -> PredictionT:
         """Turn the model outputs for the features of one example into a prediction."""
         raise NotImplementedError
+
+    def is_usable(self, array: np.ndarray) -> bool:
+        """Return whether outputs of the network are usable: logits, some of which may be minus infinity."""
+        return not array.size or bool(np.isfinite(array.max(axis=-1)).all())  # the maximum with a NaN is NaN
+
+    def outputs_problem(self, outputs: Sequence[Outputs]) -> str:
+        """Return what is wrong with the outputs for one example, before `decode`; empty if nothing is."""
+        return "" if all(self.is_usable(array) for output in outputs for array in output.values()) else NOT_FINITE
+
+    def prediction_problem(self, prediction: PredictionT) -> str:
+        """Return what is wrong with a prediction that `outputs_problem` cannot know; empty if nothing is."""
+        return ""
+
+    def vector_size(self, hidden_size: int) -> int:
+        """Return the dimension of the vectors that a model returns; 0 for a task without vectors."""
+        return 0
+
+    def tei_type(self) -> dict[str, Any]:
+        """Return what a model is for, as Text Embeddings Inference writes it; `reranker` for one that gives numbers."""
+        labels = getattr(self.settings, "labels", ("LABEL_0",))
+        numbers = {label: number for number, label in enumerate(labels)}
+        kind = "classifier" if hasattr(self.settings, "labels") else "reranker"
+        return {kind: {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}}
 
     def decisions(self, prediction: PredictionT) -> Sequence[object]:
         """Return what a prediction decides, such as a label or tags, to count equal ones; empty for numbers."""

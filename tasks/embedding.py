@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from tasks._encode import raise_if_invalid
 from tasks._prompted import encode_texts, num_common, prompt_ids_of, prompted_windows, tokenize_prompted
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.base import NOT_FINITE, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.features import Features
 from tasks.prompts import PromptSettings
 from tasks.small_vectors import VectorFormat, to_bytes
@@ -111,6 +111,12 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (hidden_size,)  # of the vectors, see `Manifest.hidden_size`
 
+    def vector_size(self, hidden_size: int) -> int:
+        return hidden_size
+
+    def tei_type(self) -> dict[str, Any]:
+        return {"embedding": {"pooling": "+".join(self.settings.poolings)}}
+
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         prompt = self.settings.prompt(self.prompt_name)
         if not self.windows:
@@ -146,6 +152,20 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
             return vector
         # the number of np.linalg.norm, which releases the interpreter lock even for a short vector
         return vector / max(float(np.sqrt(vector @ vector)), 1e-12)
+
+    def is_usable(self, array: np.ndarray) -> bool:
+        return is_finite(array)
+
+    def outputs_problem(self, outputs: Sequence[Outputs]) -> str:
+        return ""  # the vector holds all outputs
+
+    def prediction_problem(self, prediction: np.ndarray) -> str:
+        if 0 < float(prediction @ prediction) < np.inf:  # then all numbers are finite; one step for the common case
+            return ""
+        if not is_finite(prediction):
+            return NOT_FINITE
+        is_zero = self.settings.normalize and not prediction.any()
+        return "a vector of zeros, which cannot be normalised" if is_zero else ""
 
     def to_bytes(self, vector: np.ndarray) -> bytes:
         """Return a vector in the format."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tasks._encode import check_length, fit_text, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, Outputs, Task, TaskSettings
+from tasks.base import NOT_FINITE, InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
 MASKS_PER_BLOCK = 16
@@ -90,6 +90,12 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
             rows = slice(first, first + MASKS_PER_BLOCK)
             log_probs[rows] = log_softmax(logits[positions[rows]])[:, : self.tokenizer.vocab_size]
         return MaskPrediction(log_probs=log_probs)
+
+    def outputs_problem(self, outputs: Sequence[Outputs]) -> str:
+        return ""  # a prediction needs few of the hundred thousand logits of each token
+
+    def prediction_problem(self, prediction: MaskPrediction) -> str:
+        return "" if self.is_usable(prediction.log_probs) else NOT_FINITE
 
     def decisions(self, prediction: MaskPrediction) -> list[int]:
         return [int(token_id) for token_id in prediction.log_probs.argmax(-1)]

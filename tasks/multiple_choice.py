@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._encode import encode_pairs, raise_if_invalid, tokenize_texts
-from tasks.base import InvalidExample, InvalidExamplesError, Outputs, SeqLength, Task, TaskSettings
+from tasks.base import NOT_FINITE, InvalidExample, InvalidExamplesError, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
 from tasks.metrics import accuracy
@@ -106,6 +106,10 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
         self, example: MultipleChoiceExample, features: Sequence[Features], outputs: Sequence[Outputs]
     ) -> MultipleChoicePrediction:
         return MultipleChoicePrediction(scores=softmax(np.array([float(output["logits"]) for output in outputs])))
+
+    def outputs_problem(self, outputs: Sequence[Outputs]) -> str:
+        logits = np.array([float(output["logits"]) for output in outputs])  # one of each choice
+        return "" if self.is_usable(logits) else NOT_FINITE
 
     def decisions(self, prediction: MultipleChoicePrediction) -> tuple[int]:
         return (prediction.choice,)

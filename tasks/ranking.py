@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks._encode import EMPTY, check_length, raise_if_invalid, tokenize_lists, tokenize_texts
 from tasks._prompted import prompt_ids_of
-from tasks.base import AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings
+from tasks.base import NOT_FINITE, AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import Classification, sigmoid
 from tasks.features import Features
 from tasks.prompts import InputType
@@ -65,6 +65,9 @@ class Ranking(Task[RankingExample, Any, np.ndarray, TaskSettings]):
     def decode(self, example: RankingExample, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
         scores = self._raw_scores(len(example.documents), features, outputs)
         return scores if self.raw_scores else self._activated(scores)
+
+    def prediction_problem(self, prediction: np.ndarray) -> str:
+        return "" if is_finite(prediction) else NOT_FINITE  # log-odds of a logit that is minus infinity
 
     @abstractmethod
     def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:

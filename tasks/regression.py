@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import numpy as np
+
 from tasks._encode import encode_pairs
-from tasks.base import Outputs, SeqLength, Task, TaskSettings
+from tasks.base import Outputs, SeqLength, Task, TaskSettings, is_finite
 from tasks.classification import sigmoid
 from tasks.features import Features
 from tasks.metrics import regression_scores
@@ -56,6 +58,9 @@ class Regression(Task[RegressionExample, Features, float, RegressionSettings]):
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (1,)
+
+    def is_usable(self, array: np.ndarray) -> bool:
+        return is_finite(array)
 
     def encode(self, examples: Sequence[RegressionExample], *, truncate: bool = True) -> list[list[Features]]:
         texts, pairs = [example.text for example in examples], [example.text_pair for example in examples]

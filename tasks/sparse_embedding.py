@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -76,6 +76,12 @@ class SparseEmbedding(Task[str, Features, SparseVector, SparseEmbeddingSettings]
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (vocab_size,)
+
+    def vector_size(self, hidden_size: int) -> int:
+        return self.tokenizer.vocab_size
+
+    def tei_type(self) -> dict[str, Any]:
+        return {"embedding": {"pooling": "splade"}}
 
     def encode(self, examples: Sequence[str], *, truncate: bool = True) -> list[list[Features]]:
         prompt, length = self.settings.prompt(self.prompt_name), self.settings.max_seq_length

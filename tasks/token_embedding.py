@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks._encode import raise_if_invalid
 from tasks._prompted import num_common, prompt_ids_of, prompted_windows, tokenize_fitting
-from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, Task
+from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, Task, is_finite
 from tasks.embedding import Embedding, check_layers
 from tasks.features import Features
 from tasks.prompts import PromptSettings
@@ -127,6 +127,15 @@ class TokenEmbedding(Task[str, TokenFeatures, TokenVectors, TokenEmbeddingSettin
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
         return (hidden_size,)  # of the vectors, see `Manifest.hidden_size`
+
+    def vector_size(self, hidden_size: int) -> int:
+        return hidden_size
+
+    def tei_type(self) -> dict[str, Any]:
+        return {"embedding": {"pooling": "none"}}
+
+    def is_usable(self, array: np.ndarray) -> bool:
+        return is_finite(array)
 
     @property
     def prompt(self) -> str:

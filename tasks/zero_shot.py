@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks._encode import check_length, raise_if_invalid, tokenize_texts
-from tasks.base import AnyTask, InvalidExample, Outputs, Task, TaskSettings
+from tasks.base import NOT_FINITE, AnyTask, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import DEFAULT_THRESHOLD, Classification, ClassificationPrediction, sigmoid, softmax
 from tasks.features import Features
 from tasks.tokenizer import Tokens
@@ -90,6 +90,9 @@ class ZeroShot(Task[str, Features, ClassificationPrediction, TaskSettings]):
             return ClassificationPrediction(self.labels, softmax(entailed))
         scores = sigmoid(entailed - logits[:, self.contradiction]).astype(np.float32)
         return ClassificationPrediction(self.labels, scores, scores >= DEFAULT_THRESHOLD)
+
+    def prediction_problem(self, prediction: ClassificationPrediction) -> str:
+        return "" if is_finite(prediction.scores) else NOT_FINITE
 
 
 def entailment_label(task: AnyTask) -> int | None:

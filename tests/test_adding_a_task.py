@@ -16,6 +16,7 @@ MOST_FILES = 10
 
 ONE_TASK = (
     *("tasks/", "serving/endpoints/", "training/objectives/", "training/data/"),
+    "clients/bertline/operations/",
     "training/model/architectures/",  # names of the task's head in a family
 )
 """Paths of code for one task, such as readers of one format and baselines."""
@@ -35,8 +36,6 @@ SPECIAL = {
         "export/quality.py",
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
-        "serving/core/finite.py",
-        "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/checkpoint/reader.py",  # needs no head
         "training/checkpoint/task_inference.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
@@ -74,7 +73,6 @@ SPECIAL = {
         "clients/bertline/_models.py",  # ranks documents
         "export/evaluation_set.py",
         "export/interop.py",  # the function for other libraries
-        "serving/core/finite.py",
         "serving/http_api/tei.py",  # routes that TEI names after what they do
         "training/checkpoint/activation.py",  # cross-encoders
         "training/checkpoint/task_inference.py",
@@ -86,13 +84,12 @@ SPECIAL = {
         "training/reports/samples.py",
     },
     "tagging": {"training/distillation/tasks.py"},  # windows
-    "multiple-choice": {"serving/core/finite.py"},  # a score for each choice
+    "multiple-choice": set(),
     "masked-lm": {
         "training/model/run.py",  # smaller chunks
         "export/network.py",  # reuses the word-embedding matrix
         "export/parity.py",
         "export/quality_gate.py",
-        "serving/core/finite.py",
         "training/checkpoint/reader.py",
         "training/evaluate.py",
         "training/pretrain.py",
@@ -106,8 +103,6 @@ SPECIAL = {
         "export/package.py",  # size of vectors
         "export/quality_gate.py",  # compares cosines
         "export/source.py",  # layers
-        "serving/core/finite.py",
-        "serving/http_api/tei.py",  # descriptions of models
         "training/checkpoint/task_inference.py",  # modules of PyLate, and query expansion
         "training/checkpoint/sentence_transformers.py",
     },
@@ -115,7 +110,6 @@ SPECIAL = {
         "export/agreement.py",  # no predictions
         "export/quality_gate.py",  # compares cosines
         "export/source.py",
-        "serving/http_api/tei.py",  # descriptions of models
         "training/checkpoint/task_inference.py",  # modules of sentence-transformers
         "training/checkpoint/sentence_transformers.py",
     },

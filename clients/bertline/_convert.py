@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from bertline._batches import batches
 from bertline.errors import ServerError, TextsCut
 from bertline.results import Timings, Usage
-from bertline.v1 import encoder_pb2 as pb
 
 MAX_REQUEST_BYTES = 192 * 1024
 """Maximum bytes of text in one request: enough for 64 long texts or some thousand short ones. Servers accept messages
@@ -182,7 +180,7 @@ class Split:
     def __call__(self, batch_size: int) -> Iterator[Request]:
         """Yield the requests, each with at most `batch_size` inputs."""
         first = 0
-        for part in batches(self.items, _num_bytes, max_items=self.limit(batch_size), max_bytes=self.max_bytes):
+        for part in batches(self.items, num_bytes, max_items=self.limit(batch_size), max_bytes=self.max_bytes):
             yield Request(self.request(**{self.field: part}), first, len(part))
             first += len(part)
 
@@ -198,7 +196,7 @@ class Split:
     @property
     def num_bytes(self) -> int:
         """Bytes of the inputs."""
-        return sum(map(_num_bytes, self.items))
+        return sum(map(num_bytes, self.items))
 
     @property
     def options(self) -> bytes:
@@ -213,36 +211,8 @@ class Split:
         return Request(first.request(**{first.field: items}), 0, len(items))
 
 
-def split_documents(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
-    """Return a function that splits queries with documents into requests lazily, by their number of documents.
-
-    Args:
-        items: inputs. Documents of the same one may be in several requests.
-        request: returns the message.
-    """
-
-    def num_bytes(place: tuple[int, int]) -> int:
-        item, document = items[place[0]], place[1]
-        query = 0 if document else _num_bytes(item.query)
-        return query + sum(map(_num_bytes, item.documents[document : document + 1]))
-
-    def requests(batch_size: int) -> Iterator[Request]:
-        places = ((index, number) for index, item in enumerate(items) for number in range(len(item.documents) or 1))
-        longest = max((_num_bytes(item.query) for item in items), default=0)  # which goes on in a further request
-        max_bytes = max(0, MAX_REQUEST_BYTES - longest)
-        for part in batches(places, num_bytes, max_items=batch_size, max_bytes=max_bytes):
-            inputs = []
-            for index, group in groupby(part, key=itemgetter(0)):
-                numbers = [number for _, number in group]
-                documents = items[index].documents[numbers[0] : numbers[-1] + 1]
-                inputs.append(pb.RerankInput(query=items[index].query, documents=documents))
-            first, first_document = part[0]
-            yield Request(request(inputs=inputs), first, len(inputs), first_document, len(part))
-
-    return requests
-
-
-def _num_bytes(item: Any) -> int:
+def num_bytes(item: Any) -> int:
+    """Return the size of a text or message."""
     if isinstance(item, str):
         return len(item) if item.isascii() else len(item.encode())
     return item.ByteSize()

@@ -30,7 +30,8 @@ def read_items(values: Iterable[ItemT], name: str) -> list[ItemT]:
         raise TypeError(f"`{name}` must be a list, not one string; write `[text]`")
     if isinstance(values, bytes | bytearray | memoryview):
         raise TypeError(f"`{name}` must be a list of strings, not {type(values).__name__}; write `[text.decode()]`")
-    if isinstance(values, Mapping) or _is_frame(values):
+    is_frame = hasattr(values, "columns") and hasattr(values, "keys")  # of pandas: iterates over its column names
+    if isinstance(values, Mapping) or is_frame:
         raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, whose keys alone would be sent")
     if isinstance(values, Set) and not isinstance(values, MappingView):
         raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, which has no order; sort it")
@@ -39,18 +40,13 @@ def read_items(values: Iterable[ItemT], name: str) -> list[ItemT]:
     return list(values)
 
 
-def _is_frame(values: Any) -> bool:
-    """Return whether a value is a pandas DataFrame, which iterates over its column names."""
-    return hasattr(values, "columns") and hasattr(values, "keys")
-
-
 def read_texts(values: Iterable[str]) -> list[str]:
     """Return texts as a list of strings that UTF-8 can encode."""
     texts = read_items(values, "texts")
     try:
         "".join(texts).encode()  # joined: ten times as fast as one by one
     except (TypeError, UnicodeEncodeError):
-        _check([{"text": text} for text in texts])
+        check_texts([{"text": text} for text in texts])
     return texts
 
 
@@ -59,54 +55,13 @@ def read_texts_or_pairs(values: Iterable[str | tuple[str, str]]) -> list[pb.Text
     rows = []
     for index, item in enumerate(read_items(values, "inputs")):
         fields = ("text", "text_pair") if isinstance(item, tuple | list) else ("text",)
-        rows.append(dict(zip(fields, _as_tuple(index, item, (2,)) if len(fields) > 1 else (item,), strict=True)))
-    _check(rows)
+        rows.append(dict(zip(fields, as_tuple(index, item, (2,)) if len(fields) > 1 else (item,), strict=True)))
+    check_texts(rows)
     return [pb.TextInput(**row) for row in rows]
 
 
-def read_questions(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.AnswerInput]:
-    """Return questions with one or several contexts as messages."""
-    rows = []
-    for index, item in enumerate(read_items(values, "inputs")):
-        question, context = _as_tuple(index, item, (2,))
-        contexts = (
-            {"context": context}
-            if isinstance(context, str)
-            else _by_path("contexts", _list(index, "contexts", context))
-        )
-        rows.append({"question": question} | contexts)
-    _check(rows)
-    return [pb.AnswerInput(question=question, contexts=texts) for question, *texts in map(dict.values, rows)]
-
-
-def read_rankings(values: Iterable[tuple[str, Sequence[str]]]) -> list[pb.RerankInput]:
-    """Return queries with documents as messages."""
-    rows = []
-    for index, item in enumerate(read_items(values, "inputs")):
-        query, documents = _as_tuple(index, item, (2,))
-        rows.append((query, _list(index, "documents", documents)))
-    _check([{"query": query} | _by_path("documents", documents) for query, documents in rows])
-    return [pb.RerankInput(query=query, documents=documents) for query, documents in rows]
-
-
-def read_choices(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
-    """Return (question, choices) or (context, question, choices) as messages."""
-    rows = []
-    for index, item in enumerate(read_items(values, "inputs")):
-        *texts, choices = _as_tuple(index, item, (2, 3))
-        rows.append((*[""] * (2 - len(texts)), *texts, _list(index, "choices", choices)))
-    _check([{"context": row[0], "question": row[1]} | _by_path("choices", row[2]) for row in rows])
-    return [pb.ChooseInput(context=context, question=question, choices=choices) for context, question, choices in rows]
-
-
-def read_texts_or_words(values: Iterable[str | Sequence[str]]) -> list[pb.TagInput]:
-    """Return texts and lists of words as messages."""
-    items: list[Any] = read_items(values, "inputs")
-    _check([_by_path("words", item) if isinstance(item, tuple | list) else {"text": item} for item in items])
-    return [pb.TagInput(words=item) if isinstance(item, tuple | list) else pb.TagInput(text=item) for item in items]
-
-
-def _as_tuple(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
+def as_tuple(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
+    """Return an input that has one of some numbers of parts."""
     if isinstance(item, tuple | list) and len(item) in counts:
         return item
     got = f"{len(item)} values" if isinstance(item, tuple | list) else type(item).__name__
@@ -114,17 +69,19 @@ def _as_tuple(index: int, item: Any, counts: Sequence[int]) -> Sequence[Any]:
     raise TypeError(f"input {index}: expected {wanted}, got {got}; for a single input write `[(a, b)]`")
 
 
-def _list(index: int, field: str, values: Any) -> list[Any]:
+def as_list(index: int, field: str, values: Any) -> list[Any]:
+    """Return the texts of a field as a list."""
     if not isinstance(values, tuple | list):
         raise TypeError(f"input {index}, {field}: expected a list of strings, got {type(values).__name__}")
     return list(values)
 
 
-def _by_path(field: str, values: Sequence[Any]) -> dict[str, Any]:
+def by_path(field: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return texts by their path in the input."""
     return {f"{field}[{number}]": value for number, value in enumerate(values)}
 
 
-def _check(rows: Sequence[dict[str, Any]]) -> None:
+def check_texts(rows: Sequence[dict[str, Any]]) -> None:
     """Check that all values are strings that UTF-8 can encode.
 
     Args:

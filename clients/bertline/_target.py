@@ -33,10 +33,6 @@ def check_target(target: Any) -> None:
         raise ValueError(f"a target must be `host:port`, without `{found[0]}`: write `{address}`, not `{target}`{tls}")
     if not target.startswith(_WITHOUT_PORTS):
         for address in target.split(","):
-            _check_port(address, target)
-
-
-def _check_port(address: str, target: str) -> None:
-    port = _PORT.fullmatch(address)
-    if port and not 1 <= int(port[1][:20]) <= MAX_PORT:
-        raise ValueError(f"the port of a target must be 1 to {MAX_PORT}, not {port[1]}: `{target}`")
+            port = _PORT.fullmatch(address)
+            if port and not 1 <= int(port[1][:20]) <= MAX_PORT:
+                raise ValueError(f"the port of a target must be 1 to {MAX_PORT}, not {port[1]}: `{target}`")

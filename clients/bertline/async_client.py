@@ -7,45 +7,26 @@ async with AsyncClient("127.0.0.1:50051") as client:
 
 from __future__ import annotations
 
-import asyncio
-import copy
-from collections import deque
-from collections.abc import Awaitable, Hashable, Iterable, Sequence
-from itertools import islice
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
 
-import grpc
-import grpc.aio
 import numpy as np
 
-from bertline._calls import (
-    InputType,
-    Pooling,
-    TokenFormat,
-    VectorFormat,
-    answer_call,
-    choose_call,
-    classify_call,
-    embed_call,
-    embed_sparse_call,
-    embed_tokens_call,
-    fill_mask_call,
-    health_call,
-    model_call,
-    models_call,
-    regress_call,
-    rerank_call,
-    tag_call,
-    tokenize_call,
-    zero_shot_call,
-)
-from bertline._coalescing import Coalescer, Member, SharedRequest, concerns_one
-from bertline._connection import CLOSED, Connection, Health, Priority, Stubs, health_of_error, health_of_reply
-from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
-from bertline._inputs import read_flag, read_timeout
-from bertline._status import may_be_unhealthy
-from bertline.errors import BertlineError, ModelNotFound, Overloaded, ServerError, TimedOut
+from bertline._async_sender import AsyncSender
+from bertline.errors import ModelNotFound
+from bertline.operations.answer import answer_call
+from bertline.operations.base import InputType
+from bertline.operations.choose import choose_call
+from bertline.operations.classify import classify_call
+from bertline.operations.embed import Pooling, VectorFormat, embed_call
+from bertline.operations.embed_sparse import embed_sparse_call
+from bertline.operations.embed_tokens import TokenFormat, embed_tokens_call
+from bertline.operations.fill_mask import fill_mask_call
+from bertline.operations.models import health_call, model_call, models_call
+from bertline.operations.regress import regress_call
+from bertline.operations.rerank import rerank_call
+from bertline.operations.tag import tag_call
+from bertline.operations.tokenize import tokenize_call
+from bertline.operations.zero_shot import zero_shot_call
 from bertline.results import (
     Answer,
     Choice,
@@ -60,45 +41,9 @@ from bertline.results import (
     Usage,
 )
 
-ResultT = TypeVar("ResultT")
 
-
-class AsyncClient:
+class AsyncClient(AsyncSender):
     """Client of one server, for one event loop. Arguments, results and errors are those of `Client`."""
-
-    def __init__(
-        self,
-        target: str = "127.0.0.1:50051",
-        *,
-        timeout: float = 30.0,
-        batch_size: int = 64,
-        num_in_flight: int = 4,
-        credentials: grpc.ChannelCredentials | None = None,
-        token: str | None = None,
-        check_health: bool | None = None,
-        priority: Priority = "interactive",
-        coalesce: bool = True,
-    ) -> None:
-        self._connection = Connection(
-            target=target,
-            timeout=timeout,
-            batch_size=batch_size,
-            num_in_flight=num_in_flight,
-            credentials=credentials,
-            token=token,
-            check_health=check_health,
-            priority=priority,
-        )
-        self._stubs: Stubs | None = None  # opened by the first call, in its event loop
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        self._coalescer = (
-            Coalescer(self._connection.num_in_flight, self._connection.batch_size)
-            if read_flag("coalesce", coalesce)
-            else None
-        )
-        self._sending: set[asyncio.Task[None]] = set()
-        """Tasks that send shared requests; asyncio itself keeps no reference to them."""
 
     async def embed(
         self,
@@ -340,206 +285,3 @@ class AsyncClient:
             return await self._run(health_call(model, version), timeout)
         except ModelNotFound:
             return False
-
-    async def close(self) -> None:
-        """Close the connection. Calls that are under way fail with ServerError."""
-        self._closed = True
-        for member in self._coalescer.clear() if self._coalescer else ():
-            _fail(member, ServerError(CLOSED))
-        for channel in self._stubs.channels if self._stubs else ():
-            await channel.close()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
-        if self._closed:
-            raise ValueError("the client is closed")
-        limit = self._connection.timeout if timeout is None else read_timeout(timeout)
-        replies = ReplyCollector(call, usage)
-        lane = self._coalescer.lane(call) if self._coalescer else None
-        if lane is None:
-            await self._send(call, replies, limit)
-        else:
-            await self._send_with_others(lane, call, replies, limit)
-        return replies.result()
-
-    async def _send_with_others(
-        self, lane: Hashable, call: Call[ResultT], replies: ReplyCollector[ResultT], timeout: float
-    ) -> None:
-        """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
-        assert self._coalescer
-        loop = self._check_loop()
-        member = Member(call, replies, timeout, loop.create_future())
-        if self._coalescer.enter(lane, member):
-            try:
-                await self._send(call, replies, timeout)
-            finally:
-                self._send_waiting(lane, [member])
-            return
-        expiry = loop.call_later(timeout, self._expire, member)
-        try:
-            await member.waiter
-        finally:
-            expiry.cancel()
-
-    def _expire(self, member: Member) -> None:
-        _fail(member, self._connection.timed_out(member.timeout))
-
-    def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
-        """Send calls that wait, in a task of their own, now that the request of others has ended."""
-        assert self._coalescer
-        if members := self._coalescer.leave(lane, ended):
-            task = asyncio.get_running_loop().create_task(self._send_shared(lane, members))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-
-    async def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
-        error: Exception | None = None
-        try:
-            if waiting := [member for member in members if not member.waiter.done()]:
-                await self._send_together(waiting)
-        except Exception as unexpected:
-            error = unexpected
-        finally:
-            for member in members:  # those that stay unanswered; without an error, as this task was cancelled
-                _fail(member, copy.copy(error) if error else ServerError(CLOSED))
-            self._send_waiting(lane, members)
-
-    async def _send_together(self, members: Sequence[Member]) -> None:
-        """Send calls as one request or, if one of them may be wrong, each alone."""
-        shared = SharedRequest(members)
-        try:
-            await self._send(shared.call, shared, shared.timeout)
-        except BertlineError as error:
-            if len(members) > 1 and concerns_one(error) and not self._closed:
-                await asyncio.gather(*(self._send_alone(member) for member in members if not member.waiter.done()))
-            else:
-                for member in members:
-                    _fail(member, self._connection.own_error(error, member.timeout))
-        else:
-            for member in members:
-                _succeed(member)
-
-    async def _send_alone(self, member: Member) -> None:
-        try:
-            await self._send(member.call, member.replies, max(0.0, member.left_s))
-        except TimedOut as error:
-            _fail(member, self._connection.own_error(error, member.timeout))
-        except Exception as error:
-            _fail(member, error)
-        else:
-            _succeed(member)
-
-    async def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
-        """Send the requests of a call, and add their replies in order."""
-        in_flight: deque[tuple[Request, Any, bool]] = deque()
-        num_sent = 0
-        try:
-            for request in call.requests(self._connection.batch_size):
-                num_sent += 1
-                if len(in_flight) == self._connection.num_in_flight:
-                    replies.add(*await self._first(call.method, in_flight, timeout))
-                stubs = self._open()
-                is_checked = stubs.is_checked(call.method)
-                rpc = stubs.method(call.method, is_checked=is_checked)
-                in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
-            while in_flight:
-                replies.add(*await self._first(call.method, in_flight, timeout, is_only=num_sent == 1))
-        finally:
-            for _, sent, _ in in_flight:
-                sent.cancel()
-
-    def _check_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the running event loop, which must be that of the first call."""
-        loop = asyncio.get_running_loop()
-        self._loop = self._loop or loop
-        if self._loop is not loop:
-            raise ValueError("an AsyncClient belongs to the event loop of its first call; make one for each loop")
-        return loop
-
-    def _open(self) -> Stubs:
-        self._check_loop()
-        if self._stubs is None:
-            self._stubs = Stubs(self._connection, grpc.aio)
-        return self._stubs
-
-    async def _first(
-        self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float, *, is_only: bool = False
-    ) -> RequestAndReply:
-        """Wait for the first reply. If the queue is full, which this call's own requests may fill, send it alone.
-
-        Args:
-            is_only: the call has no other request.
-        """
-        request, sent, is_checked = in_flight[0]
-        try:
-            answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
-        except Overloaded as error:
-            if error.is_final or is_only:
-                raise
-            for _, other, _ in islice(in_flight, 1, None):
-                await other.code()  # waits until it has ended
-            stubs = self._open()
-            is_checked = stubs.is_checked(method)
-            again = self._connection.send(stubs.method(method, is_checked=is_checked), request, timeout)
-            answered = await self._wait(method, request, timeout, again, is_checked=is_checked)
-        in_flight.popleft()
-        return answered
-
-    async def _wait(
-        self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, is_checked: bool
-    ) -> RequestAndReply:
-        """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
-        stubs = self._stubs
-        assert stubs is not None  # opened before anything was sent
-        try:
-            reply = await sent
-        except asyncio.CancelledError as error:
-            if self._closed and not _is_cancelled():
-                raise ServerError(CLOSED) from error
-            raise
-        except grpc.RpcError as error:
-            health = await self._health(timeout) if is_checked and may_be_unhealthy(error) else None
-            if health is not Health.REFUSED:
-                raise stubs.error(error, request, timeout, health) from error
-        else:
-            if reply is None:  # grpc.aio returns None for bytes that it cannot parse
-                raise ServerError("the server sent a reply that cannot be read")
-            stubs.was_connected = True
-            return request, reply
-        again = self._connection.send(stubs.method(method), request, timeout)
-        answered = await self._wait(method, request, timeout, again, is_checked=False)
-        stubs.give_up_health()
-        return answered
-
-    async def _health(self, timeout: float) -> Health:
-        watch = self._open().watch_health(timeout)
-        try:
-            reply = await watch.read()
-            return health_of_reply(None if reply is grpc.aio.EOF else reply)
-        except grpc.RpcError as error:
-            return health_of_error(error)
-        finally:
-            watch.cancel()
-
-
-def _succeed(member: Member) -> None:
-    if not member.waiter.done():
-        member.waiter.set_result(None)
-
-
-def _fail(member: Member, error: Exception) -> None:
-    if not member.waiter.done():
-        member.waiter.set_exception(error)
-
-
-def _is_cancelled() -> bool:
-    """Return whether the running task was cancelled. A call is cancelled without that when its channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Annotated, Any, NoReturn
 
 try:
@@ -39,8 +40,8 @@ from bertline.commands.bench import bench
 from bertline.commands.credentials import connect, set_credentials
 from bertline.commands.filled_options import Command, Group
 from bertline.commands.options import TARGET, JobCommand, Target, Timeout, job_command, model_option
-from bertline.commands.serve import ANY_FLAGS, serve
 from bertline.errors import BertlineError
+from bertline.jobs.engine import NO_SERVER, SERVER
 from bertline.jobs.ray_pool import RayFailed
 from bertline.jobs.storage import FileError
 from bertline.jobs.write import json_line, standard_output
@@ -113,7 +114,18 @@ for command in (
 ):
     app.command(cls=JobCommand)(job_command(command))
 app.command(cls=Command)(bench)
-app.command(context_settings=ANY_FLAGS, add_help_option=False)(serve)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
+def serve(context: typer.Context) -> NoReturn:
+    """Serve a directory of models.
+
+    Usage: bertline serve MODELS-DIR [flags of the server, which --help lists]. It runs `bertline-server`, a separate
+    package. With that package's extra `export`, MODELS-DIR can be a repository of the Hugging Face hub, org/name.
+    """
+    if not find_spec(SERVER):
+        raise FileError(f"{NO_SERVER}, or use `make serve` in a checkout")
+    os.execv(sys.executable, [sys.executable, "-P", "-m", SERVER, *context.args])
 
 
 @app.command(cls=Command)

@@ -210,11 +210,11 @@ def http() -> str:
     """Return the page of the routes of the HTTP API."""
     from unittest.mock import Mock
 
-    from serving.http_api.create import all_operations
-    from serving.http_api.openapi import document
+    from serving.http_api.app import all_operations
+    from serving.http_api.server_routes import describe_routes
 
     operations = all_operations(Mock(), Mock(), Mock(), max_request_bytes=0, health_problem=str)
-    described = document(operations)
+    described = describe_routes(operations)
     schemas = described["components"]["schemas"]
     routes, rpcs, requests = [], list[str](), dict[str, None]()
     for path, methods in described["paths"].items():

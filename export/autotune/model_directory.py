@@ -41,8 +41,6 @@ from tasks.machine import available_cpus, describe_machine
 from tasks.manifest import Manifest, Precision
 from tasks.model_directory import (
     GRAPH_FILES,
-    OPENVINO_DATA_FILE,
-    OPENVINO_FILE,
     ModelDirectory,
     file_for,
     read_model_directory,
@@ -106,8 +104,9 @@ def tune_model_directory(
             if not configuration.fallback or target.engine != "onnxruntime":
                 raise
             reporter.say(f"{configuration.execution.provider} is left out: {first_line(error)}")
-            for name in (OPENVINO_FILE, OPENVINO_DATA_FILE):
-                (new / name).unlink(missing_ok=True)
+            name = file_for(configuration.execution)
+            for path in (new / name, new / f"{name}.data"):
+                path.unlink(missing_ok=True)
             configuration = configuration.fallback
         graph = graph_record(network, precision, configuration, trials)
         write_manifest(new, _updated(directory.manifest, digests(new), graph, configuration), notes)
@@ -127,10 +126,11 @@ def check_tunable(manifest: Manifest, engine: str = "auto") -> tuple[Target, ...
     targets = targets_for(target_of(execution).name, engine)
     check_provider(execution)
     check_provider(targets[0].execution)
-    if dict(execution.provider_options) != dict(PROVIDER_OPTIONS[execution.provider]):
+    expected = dict(PROVIDER_OPTIONS.get(execution.provider, {}))
+    if dict(execution.provider_options) != expected:
         raise ValueError(
             "`execution.provider_options` in manifest.json were edited, and tuning would reset them; set them to "
-            f"{json.dumps(PROVIDER_OPTIONS[execution.provider])}, tune, and edit them again"
+            f"{json.dumps(expected)}, tune, and edit them again"
         )
     return targets
 

@@ -82,7 +82,7 @@ def able_targets(
         ValueError: when the only one does not run them.
     """
     is_exported = isinstance(network, ExportedNetwork)
-    able = [item for item in targets if item.runs(precision) and not (is_exported and item.engine == "openvino")]
+    able = [item for item in targets if item.runs(precision) and not (is_exported and item.engine != "onnxruntime")]
     if not able:
         what = "a graph that Optimum exported" if is_exported else precision.name
         raise ValueError(f"{targets[0].flag} does not run {what}; use --engine onnxruntime")
@@ -167,7 +167,7 @@ def _search(timer: Timer, target: Target, reporter: Reporter) -> tuple[list[Conf
             continue  # its graph has no variants
         configurations = {value: best.with_value(name, value) for value in values}
         trials += (raced := _race_configurations(timer, name, configurations, reporter, min_s=FIELD_S))
-        best = configurations[_fastest(raced)]
+        best = configurations[max(raced, key=lambda trial: trial.ratio).value]
         timer.close_sessions(keep=[best])
     return [*_combinations(best, trials), _closest_to_default(best, default, trials), default], trials
 
@@ -297,11 +297,6 @@ def _trials(timer: Timer, name: str, seconds: Mapping[Any, float], reporter: Rep
     results = [f"{format_value(trial.value)} {100 * trial.ratio:.0f}%" for trial in trials]
     reporter.say("\n    ".join([f"{label}:", *results]) if name == FINALISTS else f"{label}: {', '.join(results)}")
     return trials
-
-
-def _fastest(trials: Sequence[Trial]) -> Any:
-    """Return the value of the fastest trial."""
-    return max(trials, key=lambda trial: trial.ratio).value
 
 
 def _combinations(best: Configuration, trials: Sequence[Trial]) -> list[Configuration]:

@@ -44,8 +44,8 @@ class Workload:
     def samples(self, max_batch_tokens: int) -> list[tuple[float, list[Arrays]]]:
         """Return the batches of several workloads with lengths drawn from this one's, for one pass after the other.
 
-        Their batches have other shapes, as a server's: it rarely sees a shape again soon, and OpenVINO takes longer for
-        a shape that it does not remember.
+        Their batches have other shapes, as a server's: it rarely sees a shape again soon, and some engines take longer
+        for a shape that they do not remember.
 
         Returns:
             The tokens of this workload divided by those of the sample, and the sample's batches.

@@ -12,9 +12,8 @@ import torch
 from onnx import TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
-from export.optimum_export.model import TransformersModel
+from export.optimum_export.model import TransformersModel, quiet
 from export.optimum_export.network import ExportedNetwork, read_graph
-from export.optimum_export.quiet import quiet
 from export.storage import Graph
 from tasks import AnyTask
 from tasks.batching import RunModel

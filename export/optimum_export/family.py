@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from export.optimum_export.exporter import find_config_class, reason_of
-from export.optimum_export.model import ExportedConfig, TransformersModel
-from export.optimum_export.quiet import quiet
+from export.optimum_export.model import ExportedConfig, TransformersModel, quiet
 from tasks import AnyTask
 from tasks.json_files import read_optional_json
 from tasks.manifest import Precision

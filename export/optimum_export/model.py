@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress Python warnings, and log records below ERROR, in the whole process, while libraries load and trace."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 @dataclass(frozen=True, kw_only=True)

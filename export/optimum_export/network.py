@@ -11,8 +11,7 @@ from typing import ClassVar
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from export.optimum_export.model import ExportedConfig
-from export.optimum_export.quiet import quiet
+from export.optimum_export.model import ExportedConfig, quiet
 from export.storage import MAX_FILE_BYTES, MIN_WEIGHT_BYTES, Graph, external_initializers, save_graph
 from export.variant import MatMulPrecision
 from tasks import AnyTask

@@ -1,13 +1,27 @@
-"""Record of one call while it runs: caller, limits, sizes, stages, outcome. The same for every protocol."""
+"""Record of one call while it runs: caller, headers, limits, sizes, stages, outcome. The same for every protocol."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from serving.core.errors import ExpiredError, InvalidRequestError, MessageTooLargeError, shorten
 from serving.core.job import Origin
+
+REQUEST_ID = "x-request-id"
+TRACE_CONTEXT = ("traceparent", "tracestate")
+PRIORITY, INTERACTIVE, BULK = "priority", "interactive", "bulk"
+MAX_REPLY = "max-reply-bytes"
+_HTTP_PRIORITY = re.compile(r"\s*(u=.*|i\b.*)?")
+_ID = re.compile(r"[!-~]{1,128}")
+"""Printable ASCII without spaces, which fits into a header and a log line."""
+
+T = TypeVar("T")
 
 
 def reserve_nothing(num_bytes: int) -> None:
@@ -111,3 +125,74 @@ class Call:
         self.has_ended = True
         self.reserve_memory = reserve_nothing  # the former function refers to the call: a cycle
         self.seconds = time.monotonic() - self.started_s
+
+    def check(self) -> None:
+        """Check that the caller still waits. Long work must call this regularly.
+
+        Raises:
+            ExpiredError: when the deadline has passed, or the call was cancelled.
+        """
+        if self.has_ended or (self.deadline_s is not None and time.monotonic() > self.deadline_s):
+            raise ExpiredError("the deadline passed before the reply was ready")
+
+    def check_reply(self, num_bytes: int) -> None:
+        """Raise MessageTooLargeError if the client does not accept a reply of this size."""
+        if self.max_reply_bytes is not None and num_bytes > self.max_reply_bytes:
+            raise MessageTooLargeError(
+                f"the reply is too large: `{num_bytes}` bytes (maximum `{self.max_reply_bytes}`, {MAX_REPLY}); "
+                "send fewer inputs per call, or let the client receive more"
+            )
+
+    def while_pending(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items while the caller waits.
+
+        Raises:
+            ExpiredError: as `check`.
+        """
+        for item in items:
+            self.check()
+            yield item
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """Return the caller's request id, or a new one if it sent none or an unusable one."""
+    sent = headers.get(REQUEST_ID, "")
+    return sent if _ID.fullmatch(sent) else os.urandom(8).hex()
+
+
+def trace_context(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of the trace that a call belongs to; empty if it belongs to none."""
+    if TRACE_CONTEXT[0] not in headers:
+        return {}
+    return {name: headers[name] for name in TRACE_CONTEXT if name in headers}
+
+
+def is_bulk(headers: Mapping[str, str]) -> bool:
+    """Return whether a call gives way to interactive calls. Ignore values of RFC 9218, such as `u=3`.
+
+    Raises:
+        InvalidRequestError: when the priority is unknown.
+    """
+    priority = headers.get(PRIORITY, INTERACTIVE)
+    if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
+        raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
+    return priority == BULK
+
+
+def max_reply_bytes(headers: Mapping[str, str]) -> int | None:
+    """Return the size of the largest reply that a client accepts; None if it does not say.
+
+    Raises:
+        InvalidRequestError: when the value is no number.
+    """
+    value = headers.get(MAX_REPLY)
+    if value is None:
+        return None
+    if (found := num_bytes(value)) is None:
+        raise InvalidRequestError(shorten(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
+    return found
+
+
+def num_bytes(value: str) -> int | None:
+    """Return the number of bytes that a header gives; None if it is no such number."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic as _now
 from typing import Any, Generic, TypeVar
 
 from serving.core.calls import Call, Stage
-from serving.core.errors import ExpiredError, NoThreadError
-from serving.core.round_robin import RoundRobinQueue
+from serving.core.errors import ExpiredError, NoThreadError, UnavailableError
 
 SMALL_BYTES = 1024
 """Maximum bytes of a request that is handled on the event loop, in well under a millisecond and without thread
@@ -27,6 +28,71 @@ RETRY_S = 1.0
 """Seconds after which to retry a call that was refused because too many wait."""
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _CallerQueue(Generic[ItemT]):
+    """Items of one caller, oldest first."""
+
+    sizes: dict[ItemT, int] = field(default_factory=dict)
+    size: int = 0
+
+
+class RoundRobinQueue(Generic[ItemT]):
+    """Queue that alternates between callers; the items of a caller keep their order."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _CallerQueue[ItemT]] = {}
+        """Queues by caller, in the order of their turns."""
+        self.size = 0
+        """Total size of all items."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def callers(self) -> list[str]:
+        """Return the callers that have items, in the order of their turns."""
+        return list(self._queues)
+
+    def put(self, caller: str, item: ItemT, size: int = 1) -> None:
+        """Add an item of a caller."""
+        queue = self._queues.setdefault(caller, _CallerQueue())
+        queue.sizes[item] = size
+        queue.size += size
+        self.size += size
+        self._count += 1
+
+    def take(self, is_allowed: Callable[[str], bool] = lambda caller: True) -> tuple[str, ItemT] | None:
+        """Remove the oldest item of the next caller for which `is_allowed` is true; return None if there is none."""
+        caller = next(filter(is_allowed, self._queues), None)
+        if caller is None:
+            return None
+        item = next(iter(self._queues[caller].sizes))
+        self.discard(caller, item)
+        if queue := self._queues.pop(caller, None):
+            self._queues[caller] = queue  # its next turn is after all others
+        return caller, item
+
+    def take_back(self) -> ItemT:
+        """Remove the newest item of the caller whose items have the largest total size."""
+        caller = max(self._queues, key=lambda name: self._queues[name].size)
+        item = next(reversed(self._queues[caller].sizes))
+        self.discard(caller, item)
+        return item
+
+    def discard(self, caller: str, item: ItemT) -> None:
+        """Remove an item of a caller, if it is still there."""
+        queue = self._queues.get(caller)
+        if queue is None or item not in queue.sizes:
+            return
+        size = queue.sizes.pop(item)
+        queue.size -= size
+        self.size -= size
+        self._count -= 1
+        if not queue.sizes:
+            del self._queues[caller]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +106,7 @@ class _Work(Generic[T]):
 
 
 class CodecPool:
-    """Thread pool that serves callers in turns; the calls of one caller run in order."""
+    """Thread pool that alternates between callers; the calls of one caller run in order."""
 
     def __init__(
         self, name: str, num_threads: int, observe_wait: Callable[[str, float], None], *, max_size: int | None = None
@@ -150,3 +216,45 @@ class CodecPool:
             return work.function()
         finally:
             self._busy.discard(threading.get_ident())
+
+
+class FutureBridge:
+    """Awaits concurrent futures like `asyncio.wrap_future`, but a batch of several calls wakes the loop only once."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        """Waiters whose futures are done."""
+        self._is_woken = False
+
+    async def wait(self, future: Future[T]) -> T:
+        """Return the result of a future. Cancel the future when the caller is cancelled.
+
+        Raises:
+            UnavailableError: when the future was cancelled because the server ends.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(lambda _: self._done(loop, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if future.cancelled():
+            raise UnavailableError("the server ends; send the request to another one")
+        return future.result()
+
+    def _done(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any]) -> None:
+        """Wake the loop, from any thread."""
+        self._waiters.append(waiter)
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(self._release)
+
+    def _release(self) -> None:
+        self._is_woken = False
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)

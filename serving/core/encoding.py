@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serving.core.admission import Admission
-from serving.core.calls import Stage
+from serving.core.admission import Admission, RequestLimits, count_cut
+from serving.core.calls import Call, Stage
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.latency_model import LatencyModel
-from serving.core.limits import RequestLimits, count_cut
 from serving.core.metrics import Metrics
 from serving.core.models import Model
-from serving.core.request import PendingRequest
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
@@ -47,39 +45,39 @@ class TextEncoder:
 
     def encode(
         self,
-        request: PendingRequest,
+        call: Call,
         model: Model,
         task: AnyTask,
         examples: Sequence[Any],
         *,
+        num_bytes: int,
         truncate: bool | None,
         windowed: frozenset[str] = frozenset(),
         field_path: Callable[[InvalidExample], str],
-        read_bytes: int = 0,
     ) -> Encoded:
         """Encode examples.
 
         Args:
-            request: request that holds the examples.
+            call: record of the call.
             model: model that answers the request.
             task: task of the model, with the options of the request.
             examples: examples of the task.
+            num_bytes: bytes of text that the model reads, as `Endpoint.read_bytes`.
             truncate: True to cut texts that are too long instead of refusing them; None for the manifest's default.
             windowed: fields of the examples that are split into windows and may have any length.
             field_path: returns the path of an invalid example in the request.
-            read_bytes: as `Endpoint.read_bytes`, if the request repeats texts.
 
         Raises:
             InvalidRequestError: naming the examples that cannot be encoded.
         """
-        num_bytes, started_s = max(len(request.data), read_bytes), time.monotonic()
+        started_s = time.monotonic()
         truncate = model.manifest.truncate if truncate is None else truncate
         try:
             checked = examples
             if num_bytes > self._limits.unchecked_bytes(task.settings):
                 checked = self._limits.enforce_lengths(examples, task.settings, windowed=windowed, truncate=truncate)
             completing, encoding = [
-                self._checked(task, request, model, is_windowed=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
+                self._checked(call, model, task, is_windowed=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
                 for _ in range(2)  # both read the same tokens, and each counts them from zero
             ]
             completed = [completing.complete(example) for example in checked]
@@ -88,20 +86,18 @@ class TextEncoder:
             raise InvalidRequestError(
                 violations=[Violation(field_path(item), item.reason) for item in error.invalid]
             ) from error
-        self.record(request, model, started_s)
+        self.record(call, model, started_s)
         if checked is not examples:
             windows = [count_cut(*parts) for parts in zip(windows, examples, checked, strict=True)]
         self._learn(model, num_bytes, windows)
         return Encoded(completed, windows)
 
-    def check_tokens(
-        self, request: PendingRequest, model: Model, *, is_windowed: bool = False
-    ) -> Callable[[int], None]:
+    def check_tokens(self, call: Call, model: Model, *, is_windowed: bool = False) -> Callable[[int], None]:
         """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens.
 
         Args:
-            request: request whose texts are tokenized.
-            model: model of the request.
+            call: call whose texts are tokenized.
+            model: model that answers it.
             is_windowed: True if the model computes all tokens. Too many are then refused before all are read.
 
         Returns:
@@ -111,25 +107,30 @@ class TextEncoder:
 
         def check(num_more: int) -> None:
             nonlocal num_tokens, next_check
-            request.check()
+            call.check()
             num_tokens += num_more
             if is_windowed and num_tokens >= next_check:
                 next_check = num_tokens + CHECKED_TOKENS
-                self._admission.admit(request, model, num_tokens)
+                self._admission.admit(call, model, num_tokens)
 
         return check
 
-    def record(self, request: PendingRequest, model: Model, started_s: float) -> float:
+    def record(self, call: Call, model: Model, started_s: float) -> float:
         """Record a tokenization that began at `started_s` and ends now; return its seconds."""
         seconds = time.monotonic() - started_s
         self._metrics.encoded(model, seconds)
-        request.call.stages.append(Stage("tokenize", started_s, seconds))
+        call.stages.append(Stage("tokenize", started_s, seconds))
         return seconds
 
-    def _checked(self, task: AnyTask, request: PendingRequest, model: Model, *, is_windowed: bool) -> AnyTask:
+    def _checked(self, call: Call, model: Model, task: AnyTask, *, is_windowed: bool) -> AnyTask:
         """Return the task with a tokenizer that checks the request while it reads."""
-        check_tokens = self.check_tokens(request, model, is_windowed=is_windowed)
-        return replace(task, tokenizer=task.tokenizer.with_progress(check_tokens, _check_windows(request)))
+        check_tokens = self.check_tokens(call, model, is_windowed=is_windowed)
+        check_windows = limited(
+            lambda _: call.check(),
+            MAX_WINDOWS,
+            f"the texts need more than {MAX_WINDOWS} windows, the maximum of a request",
+        )
+        return replace(task, tokenizer=task.tokenizer.with_progress(check_tokens, check_windows))
 
     def _learn(self, model: Model, num_bytes: int, windows: Sequence[Sequence[Features]]) -> None:
         if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
@@ -139,21 +140,25 @@ class TextEncoder:
             self._latency_model.observe_request(model, num_bytes, len(windows), num_tokens)
 
 
-def _check_windows(request: PendingRequest) -> Callable[[int], None]:
-    """Return a callback for `Tokenizer.with_progress`, called with the number of further windows.
+def limited(check: Callable[[int], None], most: int, reason: str) -> Callable[[int], None]:
+    """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens or windows.
 
-    It raises InvalidRequestError when there are too many, and ExpiredError as `PendingRequest.check`.
+    Args:
+        check: callback that is called first.
+        most: maximum number of them in all.
+        reason: what is wrong with more; completed with what to do.
+
+    Returns:
+        Function that raises InvalidRequestError when there are more.
     """
-    num_windows = 0
+    total = 0
 
-    def check(num_more: int) -> None:
-        nonlocal num_windows
-        request.check()
-        num_windows += num_more
-        if num_windows > MAX_WINDOWS:
-            reason = (
-                f"the texts need more than {MAX_WINDOWS} windows, the maximum of a request; send fewer or shorter texts"
-            )
-            raise InvalidRequestError(reason, [Violation("inputs", reason)])
+    def check_both(num_more: int) -> None:
+        nonlocal total
+        check(num_more)
+        total += num_more
+        if total > most:
+            message = f"{reason}; send fewer or shorter texts"
+            raise InvalidRequestError(message, [Violation("inputs", message)])
 
-    return check
+    return check_both

@@ -5,14 +5,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from serving.core.admission import ParseLimits, RequestLimits
+from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
-from serving.core.limits import ParseLimits, RequestLimits
+from serving.core.errors import UnusableOutputError, Violation
 from serving.core.models import Model, Models
-from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
 from tasks.features import Features
+
+
+class Request(Protocol):
+    """Request as a front has received it: parsed when it has been found acceptable."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the serialised request."""
+
+    def digest(self) -> bytes:
+        """Return a digest that only equal requests have."""
+
+    def parse(self, limits: ParseLimits) -> Any:
+        """Return the message of the request.
+
+        Raises:
+            InvalidRequestError: when the bytes are not a valid request, or exceed the limits.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +57,19 @@ class Inference(ABC):
     reply_bytes: int
     """Bytes of the reply, as far as it is large; reserved before the inputs are computed. Set by `encode`."""
 
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each sequence."""
+        return [len(window) for items in self.windows for window in items]
+
     @abstractmethod
-    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+    def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Tokenize the inputs and set `windows`.
 
         Args:
             encoder: encodes examples within the limits of a request.
-            request: the serialised request, its deadline and its call.
+            call: record of the call.
+            num_bytes: size of the serialised request.
 
         Raises:
             InvalidRequestError: naming the inputs that cannot be encoded.
@@ -73,14 +98,6 @@ class Inference(ABC):
 
 class Endpoint(ABC):
     """One operation, such as Embed. Stateless: the same object serves all calls."""
-
-    @abstractmethod
-    def parse(self, data: bytes, limits: ParseLimits) -> Any:
-        """Parse a request.
-
-        Raises:
-            InvalidRequestError: when the bytes are not a valid request, or exceed the limits.
-        """
 
     @abstractmethod
     def find_model(self, models: Models, request: Any) -> Model:
@@ -123,3 +140,19 @@ class Endpoint(ABC):
         Raises:
             InvalidRequestError: when it has too many parts, or an option that the model does not support.
         """
+
+
+def check_usable(model: Model, problem: str, path: str) -> None:
+    """Check what a model returned for an input: damaged weights, or weights too large for fp16, give NaN and infinity.
+
+    Args:
+        model: model that answers.
+        problem: what is wrong, by a hook of the task; empty if nothing is.
+        path: path of the input in the request.
+
+    Raises:
+        UnusableOutputError: when there is a problem.
+    """
+    if problem:
+        remedy = "its weights are damaged, or its precision is too low for this input"
+        raise UnusableOutputError(Violation(path, f"{model} returned {problem}: {remedy}"))

@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from serving.core import file_watcher
+from serving.core import credentials
 from serving.core.errors import REFUSAL_REASONS, DeadlineTooShortError, QueueFullError, TooLargeError
 from serving.core.models import Model, State
 from serving.core.scheduler import BatchStats
@@ -51,7 +51,7 @@ class ModelSeries:
 
 
 class Metrics:
-    """All series of one server, in a registry of its own. Thread-safe."""
+    """All series of one server, in a separate registry. Thread-safe."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -292,7 +292,7 @@ class _ReloadCollector(Collector):
             "1 if changed files cannot be read, so that the content read before stays in use.",
             labels=("what",),
         )
-        for kind, is_failing in file_watcher.failing().items():
+        for kind, is_failing in credentials.failing().items():
             family.add_metric((kind,), is_failing)
         yield family
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -17,18 +16,15 @@ import numpy as np
 
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.core.latency_model import LinearFit
-from serving.core.session import Arrays, Run, Session
+from serving.core.session import Arrays, Run, Session, choose_execution
 from tasks.base import AnyTask, Outputs
 from tasks.features import Features, collate, split_outputs
 from tasks.first_line import first_line
 from tasks.manifest import Execution, Manifest
 from tasks.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
-from tasks.providers import has_openvino
 from tasks.registry import create_task
 from tasks.tokenizer import Tokenizer
 from tasks.tokenizer_files import TOKENIZER_FILE
-
-logger = logging.getLogger(__name__)
 
 MAX_RUNS, MAX_MEASURE_S = 5, 0.1
 """Limits of the measurement at load time: a batch is run at most MAX_RUNS times, and not again after MAX_MEASURE_S."""
@@ -170,7 +166,7 @@ def load_model(
         num_threads: threads of a batch; replaces the value of the manifest.
         workers: number of cores; limits `num_threads`.
         max_run_s: maximum seconds of a warm-up run.
-        engine_fallback: without OpenVINO, load the graph for ONNX Runtime of a model directory that has both.
+        engine_fallback: as in `choose_execution`.
         loaded: model loaded from this path before; returned if the manifest is unchanged.
 
     Raises:
@@ -191,7 +187,7 @@ def load_model(
             f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1}, but the manifest's "
             f"vocab_size is `{manifest.vocab_size}`; export the model again"
         )
-    execution = _execution(manifest, path, engine_fallback=engine_fallback)
+    execution = choose_execution(manifest, path, engine_fallback=engine_fallback)
     num_threads = num_threads or execution.num_threads
     execution = replace(
         execution,
@@ -201,25 +197,6 @@ def load_model(
     session = Session(directory, task.output_names, execution, workers)
     model = Model(manifest=manifest, task=task, session=session, execution=execution)
     return replace(model, measured_batches=model.warm_up(max_run_s), manifest_json=manifest.to_json())
-
-
-def _execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:
-    """Return the execution settings of a model, for an engine that is installed.
-
-    Raises:
-        ValueError: when the engine is missing, and no fallback exists or is wanted.
-    """
-    execution = manifest.execution
-    if execution.engine != "openvino" or has_openvino():
-        return execution
-    if manifest.fallback is None:
-        remedy = "pip install openvino, or export the model again with --engine onnxruntime"
-    elif not engine_fallback:
-        remedy = "pip install openvino, or start with --engine-fallback to use its graph for ONNX Runtime"
-    else:
-        logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino is not installed", path)
-        return manifest.fallback
-    raise ValueError(f"`{path}` was exported for OpenVINO, which is not installed; {remedy}")
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

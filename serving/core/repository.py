@@ -17,10 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from serving.core.directory_scan import DirectoryScan, Fingerprint, VersionKey, Versions, fingerprint, scan_directory
 from serving.core.errors import error_line, shorten
 from serving.core.models import Model, Models, State, Version
-from serving.core.storage_threads import StorageThreads, StorageWork, WorkKey
+from serving.core.storage import (
+    DirectoryScan,
+    Fingerprint,
+    StorageThreads,
+    StorageWork,
+    VersionKey,
+    Versions,
+    WorkKey,
+    fingerprint,
+    scan_directory,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,21 +1,50 @@
-"""Session of one model, in the engine of its manifest: ONNX Runtime or OpenVINO."""
+"""Session of one model, in the engine of its manifest: ONNX Runtime, or OpenVINO (`tasks.openvino_graph`)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnxruntime as ort
 
-from serving.core.onnx_runtime import OnnxRuntimeGraph
 from tasks.features import INPUT_NAMES
 from tasks.first_line import first_line
-from tasks.manifest import Execution
+from tasks.manifest import FATAL, Execution, Manifest
 from tasks.model_directory import ModelDirectory
 from tasks.openvino_graph import OpenVINOGraph
+from tasks.providers import CPU, CUDA, check_installed, check_started, has_openvino, load_libraries
+from tasks.regular import read_regular
 
 Arrays = dict[str, np.ndarray]
+
+logger = logging.getLogger(__name__)
+
+
+def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:
+    """Return the execution settings of a model, for an engine that is installed.
+
+    Args:
+        manifest: manifest of the model.
+        path: its directory, for messages.
+        engine_fallback: without OpenVINO, take the graph for ONNX Runtime of a directory that has both.
+
+    Raises:
+        ValueError: when the engine is missing, and no fallback exists or is wanted.
+    """
+    execution = manifest.execution
+    if execution.engine != "openvino" or has_openvino():
+        return execution
+    if manifest.fallback is None:
+        remedy = "pip install openvino, or export the model again with --engine onnxruntime"
+    elif not engine_fallback:
+        remedy = "pip install openvino, or start with --engine-fallback to use its graph for ONNX Runtime"
+    else:
+        logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino is not installed", path)
+        return manifest.fallback
+    raise ValueError(f"`{path}` was exported for OpenVINO, which is not installed; {remedy}")
 
 
 class Run(Protocol):
@@ -39,6 +68,98 @@ class Graph(Protocol):
 
     def release_memory(self, arrays: Arrays) -> None:
         """Free what larger batches than this one took. No other run may be active."""
+
+
+class OnnxRuntimeRun:
+    """Run of a graph that another thread can abort, even before it begins."""
+
+    def __init__(self) -> None:
+        self.options = ort.RunOptions()
+        self.options.log_severity_level = FATAL
+
+    def abort(self) -> None:
+        """End the run with an exception after its current operator."""
+        self.options.terminate = True
+
+
+class OnnxRuntimeGraph:
+    """Session of ONNX Runtime; `run` is thread-safe."""
+
+    new_run = OnnxRuntimeRun
+
+    def __init__(self, path: Path, weight_files: Sequence[str], execution: Execution) -> None:
+        """Load a graph.
+
+        Args:
+            path: path of the graph.
+            weight_files: names of the files in its folder that hold its weights.
+            execution: execution provider, threads and options.
+
+        Raises:
+            ValueError: when the execution provider is not installed or does not start.
+            Exception: of any class, when ONNX Runtime refuses the graph.
+        """
+        check_installed(execution.provider, ort.get_available_providers())
+        load_libraries(execution.provider, ort.preload_dlls)
+        options = ort.SessionOptions()
+        execution.configure(options)
+        weights = _weights(path, weight_files, execution, options)
+        try:
+            self._session = ort.InferenceSession(
+                str(path),
+                options,
+                providers=execution.providers,
+                disabled_optimizers=list(execution.disabled_optimizers),
+                enable_fallback=0,  # otherwise it falls back to another provider with only a line on stdout
+            )
+        finally:
+            del weights  # ONNX Runtime has copied them
+        check_started(execution.provider, self._session.get_providers())
+        self._provider = execution.provider
+        self.inputs = tuple(item.name for item in self._session.get_inputs())
+        """Names of the inputs."""
+        self.outputs = tuple(item.name for item in self._session.get_outputs())
+        """Names of the outputs."""
+
+    def run(self, names: Sequence[str], arrays: dict[str, np.ndarray], run: OnnxRuntimeRun) -> dict[str, np.ndarray]:
+        """Run the graph on one batch.
+
+        Args:
+            names: names of the outputs to return.
+            arrays: inputs by name.
+            run: handle to abort the run with.
+
+        Returns:
+            Outputs by name.
+        """
+        return dict(zip(names, self._session.run(names, arrays, run.options), strict=True))
+
+    def release_memory(self, arrays: dict[str, np.ndarray]) -> None:
+        """Run a batch on CPUs, after which ONNX Runtime frees the memory of earlier, larger ones; do nothing on GPUs.
+
+        The first block stays, with the weights.
+        """
+        if self._provider == CPU:
+            run = self.new_run()
+            run.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+            self.run(self.outputs[:1], arrays, run)
+
+
+def _weights(path: Path, names: Sequence[str], execution: Execution, options: ort.SessionOptions) -> list[bytes]:
+    """Read the external weight files of the graph and pass them to ONNX Runtime.
+
+    ONNX Runtime itself would map the files into memory: a later write would change the outputs, and a truncated file
+    would crash the process.
+
+    Returns:
+        The weights, to be kept alive until the session exists.
+    """
+    if execution.provider not in (CPU, CUDA):  # other providers read the files by name
+        return []
+    weights = [read_regular(path.parent / name) for name in names]
+    if names:
+        options.add_external_initializers_from_files_in_memory(list(names), weights, list(map(len, weights)))
+    return weights
 
 
 class Session:

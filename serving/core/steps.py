@@ -6,14 +6,16 @@ lists its steps in order; `grpc_api/interceptor.py` is an example.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.core.bearer_tokens import BearerTokens
-from serving.core.calls import Call
-from serving.core.concurrency import ConcurrencyCounter
+from serving.core.calls import Call, is_bulk, max_reply_bytes
+from serving.core.credentials import BearerTokens
 from serving.core.errors import (
     REFUSAL_REASONS,
     MessageTooLargeError,
@@ -21,9 +23,16 @@ from serving.core.errors import (
     TooManyCallsError,
     drop_tracebacks,
 )
-from serving.core.headers import is_bulk, max_reply_bytes
 from serving.core.metrics import Metrics
-from serving.core.refusal_pacing import RefusalPacer
+
+RATE = 100.0
+"""Refusals per second that are sent without delay. Beyond it, callers that are refused repeatedly have to wait."""
+MAX_DELAY_S = 2.0
+"""Longest delay of a refusal; also the time for which a caller counts as recently refused."""
+MARGIN_S = 0.05
+"""Seconds before the deadline of its call at which a delayed refusal is sent, so that it arrives in time."""
+MAX_DELAYED = 1000
+"""Maximum number of refusals that are delayed at the same time. Further ones are sent immediately."""
 
 Answer = Callable[[Call, Any], Awaitable[Any]]
 
@@ -77,6 +86,47 @@ class CountCalls:
             self._metrics.handled(call.path, call.status, call.seconds)
 
 
+class RefusalPacer:
+    """Delays refusals to callers that retry too fast, and spreads them over time. Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        """Time at which all refusals so far would have been sent at RATE; from a second ago to MAX_DELAY_S ahead."""
+        self._last_s: OrderedDict[str, float] = OrderedDict()
+        """Time at which each caller was last refused, latest last."""
+        self._num_delayed = 0
+
+    async def wait(self, caller: str, remaining_s: float | None) -> None:
+        """Wait until a refusal may be sent.
+
+        Args:
+            caller: token or connection.
+            remaining_s: seconds until the deadline of the call; None for a call without one.
+        """
+        now_s = asyncio.get_running_loop().time()
+        was_refused = self._was_refused(caller, now_s)
+        self._next_s = min(max(self._next_s, now_s - 1.0) + 1 / RATE, now_s + MAX_DELAY_S)
+        delay_s = min(MAX_DELAY_S, self._next_s - now_s)
+        if remaining_s is not None:
+            delay_s = min(delay_s, remaining_s - MARGIN_S)
+        if not was_refused or delay_s <= 0 or self._num_delayed >= MAX_DELAYED:
+            return
+        self._num_delayed += 1
+        try:
+            await asyncio.sleep(delay_s)
+        finally:
+            self._num_delayed -= 1
+
+    def _was_refused(self, caller: str, now_s: float) -> bool:
+        """Return whether a caller was refused recently, and record that it is refused now."""
+        while self._last_s and next(iter(self._last_s.values())) < now_s - MAX_DELAY_S:
+            self._last_s.popitem(last=False)
+        was_refused = caller in self._last_s
+        self._last_s[caller] = now_s
+        self._last_s.move_to_end(caller)
+        return was_refused
+
+
 class PaceRefusals:
     """Counts refusals, and delays those to callers that retry too fast."""
 
@@ -127,6 +177,33 @@ class ReadHeaders:
         return await proceed(call, context)
 
 
+class ConcurrencyCounter:
+    """Number of concurrent calls of each client. Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __getitem__(self, client: str) -> int:
+        """Return the number of calls of a client."""
+        return self._counts[client]
+
+    @property
+    def total(self) -> int:
+        """Number of calls of all clients."""
+        return self._counts.total()
+
+    @contextmanager
+    def count(self, client: str) -> Iterator[None]:
+        """Count a call while the context lasts."""
+        self._counts[client] += 1
+        try:
+            yield
+        finally:
+            self._counts[client] -= 1
+            if not self._counts[client]:
+                del self._counts[client]
+
+
 class LimitCalls:
     """Limits the concurrent calls of each client, except health checks."""
 
@@ -160,20 +237,3 @@ class Guards:
     pace: PaceRefusals
     authenticate: Authenticate
     limit: LimitCalls
-
-
-def create_guards(
-    metrics: Metrics, tokens: BearerTokens | None, *, open_health: bool, max_concurrent_per_client: int | None
-) -> Guards:
-    """Return the shared steps.
-
-    Args:
-        metrics: metrics of the server.
-        tokens: valid bearer tokens; None for an open server.
-        open_health: True if health checks need no token.
-        max_concurrent_per_client: maximum number of concurrent calls of a token, or of an address without tokens; None
-            for no limit.
-    """
-    return Guards(
-        PaceRefusals(metrics), Authenticate(tokens, open_health=open_health), LimitCalls(max_concurrent_per_client)
-    )

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import MAX_WORDS
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.limits import MAX_WORDS
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import serialize_parts
 from tasks.base import InvalidExample
@@ -25,7 +25,6 @@ class Answer(TextEndpoint):
 
     name = "Answer"
     task = Spans.name
-    request_type = pb.AnswerRequest
     reply_type = pb.AnswerReply
 
     def part_counts(self, request: pb.AnswerRequest) -> Mapping[str, int]:
@@ -66,7 +65,6 @@ class Tag(TextEndpoint):
 
     name = "Tag"
     task = Tagging.name
-    request_type = pb.TagRequest
     reply_type = pb.TagReply
 
     def examples(self, request: pb.TagRequest, task: Tagging) -> list[TaggingExample]:

@@ -11,17 +11,16 @@ from typing import Any, ClassVar
 from google.protobuf.message import Message
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import RequestLimits
+from serving.core.calls import Call
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.encoding import TextEncoder
-from serving.core.endpoint import Endpoint, Inference, Reply
+from serving.core.endpoint import Endpoint, Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.finite import check_outputs, check_prediction
-from serving.core.limits import ParseLimits, RequestLimits
 from serving.core.models import Model, Models
-from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
 from serving.endpoints.catalog import reference
-from serving.endpoints.wire import parse, serialize_elements
+from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 
@@ -36,18 +35,12 @@ class TextEndpoint(Endpoint):
     name: ClassVar[str]
     """Method of the service."""
     task: ClassVar[str]
-    """Task of its models; a name of its own for Rerank and ZeroShot, whose models have others."""
-    request_type: ClassVar[type[Message]]
+    """Task of its models; another name for Rerank and ZeroShot, whose models have several."""
     reply_type: ClassVar[type[Message]]
     inputs: ClassVar[str] = "inputs"
     """Field of the request that holds the inputs."""
-
-    def parse(self, data: bytes, limits: ParseLimits) -> Any:
-        return parse(self.request_type, data, limits)
-
     returns_vectors: ClassVar[bool] = False
     """True if a reply holds what the graph returns."""
-
     any_task: ClassVar[bool] = False
     """True if `task_for` decides which models can do it, whatever their task."""
 
@@ -145,32 +138,32 @@ class TextInference(Inference):
     tokenize_s: float = 0.0
     reply_bytes: int = 0
 
-    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+    def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Encode the inputs, and check the size of the reply."""
         endpoint, message = self.endpoint, self.request
         encoded = encoder.encode(
-            request,
+            call,
             self.model,
             self.task,
             endpoint.examples(message, self.task),
+            num_bytes=endpoint.read_bytes(message, num_bytes),
             truncate=message.truncate if message.HasField("truncate") else None,
             windowed=endpoint.windowed_fields(message),
             field_path=lambda invalid: endpoint.field_path(invalid, message),
-            read_bytes=endpoint.read_bytes(message, len(request.data)),
         )
         self.examples, self.windows = encoded.examples, encoded.windows
         self.reply_bytes = endpoint.reply_bytes(self.windows, message, self.task)
         if endpoint.returns_vectors:
-            self.reply_bytes = vectors_bytes(self.windows, self.model)
-        self.tokenize_s = request.call.stages[-1].seconds
+            self.reply_bytes = 4 * self.model.num_outputs(self.lengths)
+        self.tokenize_s = call.stages[-1].seconds
 
     def decode(self, index: int, outputs: list[Any]) -> Any:
         """Decode the outputs for one input, and convert them to its part of the reply."""
         example = self.examples[index]
         path = f"{self.endpoint.inputs}[{index}]"
-        check_outputs(self.model, outputs, path)
+        check_usable(self.model, self.model.task.outputs_problem(outputs), path)
         prediction = self.task.decode(example, self.windows[index], outputs)
-        check_prediction(self.model, self.task, prediction, path)
+        check_usable(self.model, self.task.prediction_problem(prediction), path)
         return self.endpoint.result(prediction, example, self.task, self.request)
 
     def reply(self, done: JobResult) -> Reply:
@@ -187,11 +180,6 @@ class TextInference(Inference):
         results = self.endpoint.serialized_results(done.results)
         data = b"".join([reply.SerializeToString(), *results, serialized_timings])
         return Reply(data, len(serialized_timings))
-
-
-def vectors_bytes(windows: Sequence[Sequence[Features]], model: Model) -> int:
-    """Return the bytes of the vectors that a model returns for features."""
-    return 4 * model.num_outputs([len(window) for items in windows for window in items])
 
 
 def raise_violations(violations: Iterable[Violation]) -> None:

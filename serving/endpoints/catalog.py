@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import ParseLimits
+from serving.core.endpoint import Request
 from serving.core.models import Model, Models, State, Version
-from serving.endpoints.wire import parse
-from tasks.embedding import Embedding
-from tasks.sparse_embedding import SparseEmbedding
-from tasks.token_embedding import TokenEmbedding
 
 STATES = {
     State.LOADING: pb.MODEL_STATE_LOADING,
@@ -22,50 +20,39 @@ def reference(model: Model) -> pb.ModelRef:
     return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
 
 
-def list_models(models: Models, data: bytes) -> bytes:
+def list_models(models: Models, request: Request) -> bytes:
     """Answer a ListModelsRequest: all versions, loaded or not."""
-    parse(pb.ListModelsRequest, data)
+    request.parse(ParseLimits())
     return pb.ListModelsReply(models=[describe(item) for item in models.versions]).SerializeToString()
 
 
-def get_model(models: Models, data: bytes) -> bytes:
+def get_model(models: Models, request: Request) -> bytes:
     """Answer a GetModelRequest for a loaded model.
 
     Raises:
         ModelNotFoundError, UnavailableError, InvalidRequestError: as `Models.find`.
     """
-    request = parse(pb.GetModelRequest, data)
-    model = models.find(request.model.name, request.model.version)
+    wanted = request.parse(ParseLimits()).model
+    model = models.find(wanted.name, wanted.version)
     return next(describe(item) for item in models.versions if item.model is model).SerializeToString()
 
 
 def describe(version: Version) -> pb.ModelInfo:
     """Return the description of a version, loaded or not."""
-    if version.model:
-        info = _describe_loaded(version.model)
-    else:
-        info = pb.ModelInfo(model=pb.ModelRef(name=version.name, version=version.version))
-    info.state, info.error = STATES[version.state], version.error
-    return info
-
-
-def _describe_loaded(model: Model) -> pb.ModelInfo:
+    ref, state = pb.ModelRef(name=version.name, version=version.version), STATES[version.state]
+    if not (model := version.model):
+        return pb.ModelInfo(model=ref, state=state, error=version.error)
     manifest = model.manifest
     return pb.ModelInfo(
-        model=reference(model),
+        model=ref,
+        state=state,
+        error=version.error,
         task=manifest.task,
         precision=manifest.precision,
         max_seq_length=manifest.settings.max_seq_length,
-        dim=_dim(model),
+        dim=model.task.vector_size(manifest.hidden_size),
         labels=getattr(manifest.settings, "labels", ()),
         digest=model.digest,
         manifest_json=model.manifest_json,
         engine=model.execution.engine,
     )
-
-
-def _dim(model: Model) -> int:
-    """Return the dimension of the vectors of a model; 0 for a task without vectors."""
-    if isinstance(model.task, SparseEmbedding):
-        return model.task.tokenizer.vocab_size
-    return model.manifest.hidden_size if isinstance(model.task, Embedding | TokenEmbedding) else 0

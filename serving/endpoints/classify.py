@@ -19,7 +19,6 @@ class Classify(TextEndpoint):
 
     name = "Classify"
     task = Classification.name
-    request_type = pb.ClassifyRequest
     reply_type = pb.ClassifyReply
 
     def examples(self, request: pb.ClassifyRequest, task: Classification) -> list[ClassificationExample]:
@@ -65,7 +64,6 @@ class Regress(TextEndpoint):
 
     name = "Regress"
     task = Regression.name
-    request_type = pb.RegressRequest
     reply_type = pb.RegressReply
 
     def examples(self, request: pb.RegressRequest, task: Regression) -> list[RegressionExample]:
@@ -86,7 +84,6 @@ class Choose(TextEndpoint):
 
     name = "Choose"
     task = MultipleChoice.name
-    request_type = pb.ChooseRequest
     reply_type = pb.ChooseReply
 
     def part_counts(self, request: pb.ChooseRequest) -> Mapping[str, int]:

@@ -12,10 +12,10 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import UnusableOutputError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
-from serving.endpoints.prompts import prompt_name_of, prompt_violations
 from serving.endpoints.wire import header
-from tasks.base import InvalidExample
+from tasks.base import AnyTask, InvalidExample
 from tasks.embedding import Embedding, Pooling
+from tasks.prompts import InputType
 from tasks.small_vectors import VectorFormat
 
 POOLINGS = {pb.Pooling.Value(f"POOLING_{name.upper()}"): name for name in get_args(Pooling)}
@@ -25,6 +25,7 @@ FORMATS: dict[int, VectorFormat] = {
     pb.VECTOR_FORMAT_INT8: "int8",
     pb.VECTOR_FORMAT_BINARY: "binary",
 }
+INPUT_TYPES: dict[int, InputType] = {pb.INPUT_TYPE_QUERY: "query", pb.INPUT_TYPE_DOCUMENT: "document"}
 VECTORS = pb.EmbedReply.VECTORS_FIELD_NUMBER
 MAX_WINDOWS_PER_TOKEN = 4
 """Maximum number of windows that a token is part of. It limits the cost of a text to a multiple of its length."""
@@ -35,7 +36,6 @@ class Embed(TextEndpoint):
 
     name = "Embed"
     task = Embedding.name
-    request_type = pb.EmbedRequest
     reply_type = pb.EmbedReply
     inputs = "texts"
     returns_vectors = True
@@ -134,3 +134,27 @@ def _room_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]
     prompted = replace(task, prompt_name=prompt_name_of(request, task))
     if problem := prompted.window_problem():
         yield Violation("windows", problem)
+
+
+def prompt_name_of(request: Any, task: AnyTask) -> str | None:
+    """Return the name of the prompt that a request asks for; None for the default prompt of the model."""
+    if request.HasField("prompt_name"):
+        return str(request.prompt_name)
+    kind = INPUT_TYPES.get(request.input_type)
+    return str(task.settings.prompt_name_for(kind)) if kind else None
+
+
+def prompt_violations(request: Any, task: AnyTask, *, exclusive: bool = True) -> Iterator[Violation]:
+    """Yield what is wrong with `prompt_name` and `input_type` of a request.
+
+    Args:
+        exclusive: False if a request may have both.
+    """
+    if request.input_type not in (pb.INPUT_TYPE_UNSPECIFIED, *INPUT_TYPES):
+        yield Violation("input_type", f"unknown: {request.input_type} (1 for query, 2 for document)")
+    elif exclusive and request.input_type and request.HasField("prompt_name"):
+        yield Violation("input_type", "set together with `prompt_name`; give one of them")
+    try:
+        task.settings.prompt(prompt_name_of(request, task))
+    except ValueError as error:
+        yield Violation("prompt_name", str(error))

@@ -10,7 +10,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import MAX_SCORES, TextEndpoint, raise_violations
-from serving.endpoints.prompts import prompt_name_of, prompt_violations
+from serving.endpoints.embed import prompt_name_of, prompt_violations
 from serving.endpoints.wire import header, serialize_elements
 from tasks.base import InvalidExample
 from tasks.features import Features
@@ -28,7 +28,6 @@ class EmbedSparse(TextEndpoint):
 
     name = "EmbedSparse"
     task = SparseEmbedding.name
-    request_type = pb.EmbedSparseRequest
     reply_type = pb.EmbedSparseReply
     inputs = "texts"
 

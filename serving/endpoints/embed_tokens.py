@@ -10,8 +10,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
-from serving.endpoints.embed import check_float16
-from serving.endpoints.prompts import prompt_name_of, prompt_violations
+from serving.endpoints.embed import check_float16, prompt_name_of, prompt_violations
 from serving.endpoints.wire import header
 from tasks.base import InvalidExample
 from tasks.features import Features
@@ -32,7 +31,6 @@ class EmbedTokens(TextEndpoint):
 
     name = "EmbedTokens"
     task = TokenEmbedding.name
-    request_type = pb.EmbedTokensRequest
     reply_type = pb.EmbedTokensReply
     inputs = "texts"
     returns_vectors = True

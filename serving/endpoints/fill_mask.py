@@ -27,7 +27,6 @@ class FillMask(TextEndpoint):
 
     name = "FillMask"
     task = MaskedLM.name
-    request_type = pb.FillMaskRequest
     reply_type = pb.FillMaskReply
     inputs = "texts"
 

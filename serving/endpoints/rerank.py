@@ -20,7 +20,6 @@ class Rerank(TextEndpoint):
 
     name = "Rerank"
     task = Ranking.name
-    request_type = pb.RerankRequest
     reply_type = pb.RerankReply
 
     any_task = True

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from typing import BinaryIO
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.codec_pool import SEQUENCE_BYTES
-from serving.core.errors import InvalidRequestError, Violation
+from serving.core.encoding import limited
+from serving.core.endpoint import Request
 from serving.core.models import Model
-from serving.core.request import PendingRequest
 from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
 from serving.endpoints.base import text_pair
 from serving.endpoints.catalog import reference
-from serving.endpoints.wire import header, parse
+from serving.endpoints.wire import header
 from tasks.sequence_template import SequenceTemplate
 from tasks.tokenizer import Tokenizer
 
@@ -29,64 +28,45 @@ PART_TOKENS = 1024
 second."""
 
 
-async def answer_tokenize(service: InferenceService, data: bytes, deadline_s: float | None, call: Call) -> bytes:
+async def answer_tokenize(service: InferenceService, request: Request, call: Call) -> bytes:
     """Answer a TokenizeRequest.
 
     Args:
         service: models, limits and threads.
-        data: serialised request.
-        deadline_s: deadline in seconds on the clock of `time.monotonic`; None for a call without one.
+        request: request as its front has received it.
         call: record of the call.
 
     Raises:
         ServingError: when the request is invalid, refused or expired.
     """
-    request = PendingRequest(data, deadline_s, call)
-    model, inputs = await service.codec_pool.run(
-        call, len(data), partial(_parse, service, request), small=ADMITTED_BYTES
-    )
-    size = max(len(data), SEQUENCE_BYTES * len(inputs))
+
+    def parse_inputs() -> tuple[Model, Sequence[pb.TextInput]]:
+        message = request.parse(service.limits.for_parsing(call.check))
+        model = service.models.find(message.model.name, message.model.version)
+        record_model(call, model, len(message.inputs))
+        service.limits.check_count(len(message.inputs))
+        return model, message.inputs
+
+    model, inputs = await service.codec_pool.run(call, request.num_bytes, parse_inputs, small=ADMITTED_BYTES)
+    size = max(request.num_bytes, SEQUENCE_BYTES * len(inputs))
     # Always in the thread: a reply names every token, so it takes longer than the size of the request suggests.
-    return await service.tokenize_pool.run(call, size, partial(_reply, service, request, model, inputs), small=0)
+    return await service.tokenize_pool.run(call, size, lambda: _reply(service, call, model, inputs), small=0)
 
 
-def _parse(service: InferenceService, request: PendingRequest) -> tuple[Model, Sequence[pb.TextInput]]:
-    message = parse(pb.TokenizeRequest, request.data, service.limits.for_parsing(request.check))
-    model = service.models.find(message.model.name, message.model.version)
-    record_model(request.call, model, len(message.inputs))
-    service.limits.check_count(len(message.inputs))
-    return model, message.inputs
-
-
-def _reply(service: InferenceService, request: PendingRequest, model: Model, inputs: Sequence[pb.TextInput]) -> bytes:
+def _reply(service: InferenceService, call: Call, model: Model, inputs: Sequence[pb.TextInput]) -> bytes:
     texts = {f"inputs[{index}].text": item.text for index, item in enumerate(inputs)}
     pairs = {f"inputs[{index}].text_pair": item.text_pair for index, item in enumerate(inputs)}
     service.limits.check_chars(texts | pairs)
     started_s = time.monotonic()
-    tokenizer = model.task.tokenizer.with_progress(_limited(service.encoder.check_tokens(request, model)))
+    reason = f"the texts have more than {MAX_TOKENS} tokens, the maximum of a reply"
+    check_tokens = limited(service.encoder.check_tokens(call, model), MAX_TOKENS, reason)
+    tokenizer = model.task.tokenizer.with_progress(check_tokens)
     data = BytesIO()  # returns its content without a copy
-    num_tokens = write_results(data, request.while_pending(tokenize(tokenizer, inputs)))
-    timings = pb.Timings(tokenize_s=service.encoder.record(request, model, started_s))
+    num_tokens = write_results(data, call.while_pending(tokenize(tokenizer, inputs)))
+    timings = pb.Timings(tokenize_s=service.encoder.record(call, model, started_s))
     reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)
     data.write(reply.SerializeToString())
     return data.getvalue()
-
-
-def _limited(check: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a callback for `Tokenizer.with_progress` that also refuses more than MAX_TOKENS."""
-    num_tokens = 0
-
-    def check_both(num_more: int) -> None:
-        nonlocal num_tokens
-        check(num_more)
-        num_tokens += num_more
-        if num_tokens > MAX_TOKENS:
-            reason = (
-                f"the texts have more than {MAX_TOKENS} tokens, the maximum of a reply; send fewer or shorter texts"
-            )
-            raise InvalidRequestError(reason, [Violation("inputs", reason)])
-
-    return check_both
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ takes up to a hundred bytes of memory. So large requests are parsed in pieces, a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -15,8 +17,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from serving.core.admission import ParseLimits
 from serving.core.errors import MAX_VIOLATIONS, InvalidRequestError, Violation
-from serving.core.limits import ParseLimits
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -31,6 +33,50 @@ _VARINT_TYPES = {
     FieldDescriptor.TYPE_ENUM,
     *(getattr(FieldDescriptor, f"TYPE_{kind}{size}") for kind in ("INT", "UINT", "SINT") for size in (32, 64)),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedRequest:
+    """Request as it came over the wire."""
+
+    request_type: type[Message]
+    data: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the request."""
+        return len(self.data)
+
+    def digest(self) -> bytes:
+        """Return a digest of all bytes."""
+        return hashlib.sha256(self.data).digest()
+
+    def parse(self, limits: ParseLimits) -> Any:
+        """Return the message; see `parse`."""
+        return parse(self.request_type, self.data, limits)
+
+
+class BuiltRequest:
+    """Request that a front has built of what it has received, within its own limits. It is not parsed again."""
+
+    def __init__(self, message: Message, body: bytes = b"") -> None:
+        """Set the message. Call this in a thread if it is large: protobuf serialises a message to learn its size.
+
+        Args:
+            message: message of the endpoint.
+            body: what the front has received, if it holds more than the message.
+        """
+        self._message, self._body = message, body
+        self.num_bytes = len(body) or message.ByteSize()
+        """Size of the request, serialised."""
+
+    def digest(self) -> bytes:
+        """Return a digest of the body, or of the message serialised."""
+        return hashlib.sha256(self._body or self._message.SerializeToString(deterministic=True)).digest()
+
+    def parse(self, limits: ParseLimits) -> Any:
+        """Return the message."""
+        return self._message
 
 
 def parse(request_type: type[MessageT], data: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> MessageT:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import RequestLimits
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.limits import RequestLimits
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, TextInference, raise_violations
 from serving.endpoints.classify import serialize_classification
@@ -23,7 +23,6 @@ class ZeroShot(TextEndpoint):
 
     name = "ZeroShot"
     task = zero_shot.ZeroShot.name
-    request_type = pb.ZeroShotRequest
     reply_type = pb.ZeroShotReply
     inputs = "texts"
 

@@ -1,23 +1,192 @@
-"""Interceptor of all gRPC calls: the steps that every call passes, in order."""
+"""Interceptor of all gRPC calls: the steps that every call passes, in order, and the metrics of calls."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from grpc_health.v1 import health
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from serving.core.calls import Call
-from serving.core.errors import drop_tracebacks
-from serving.core.steps import Answer, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
-from serving.grpc_api.current import current_call, set_current_call
+from serving.core.calls import REQUEST_ID, Call, request_id, trace_context
+from serving.core.errors import TooManyWatchesError, UnknownMethodError, drop_tracebacks, shorten
+from serving.core.metrics import SECONDS
+from serving.core.steps import Answer, ConcurrencyCounter, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
+from serving.grpc_api.connections import Resets
 from serving.grpc_api.messages import Behaviour, Messages
-from serving.grpc_api.rpc_metrics import RpcMetrics
-from serving.grpc_api.steps import CheckMethod, Identify, LimitWatches, SendStatus
+from serving.grpc_api.routing import current_call, set_current_call
+from serving.grpc_api.status import abort
 
+MAX_WATCHES, MAX_WATCHES_PER_CONNECTION = 4096, 32
+"""Maximum number of health watches, in all and of a connection. Each lasts until its client leaves."""
+ROUNDING_S = 0.02
+"""Seconds by which a client's deadline may pass before the server's, in addition to a hundredth of the timeout."""
+LABELS = ("grpc_service", "grpc_method", "grpc_type")
 _HEALTH = f"/{health.SERVICE_NAME}/"
+_WATCH = f"{_HEALTH}Watch"
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Series of one method."""
+
+    started: Counter
+    handling: Histogram
+    handled: Mapping[str, Counter]
+    """Counters by name of the status."""
+
+
+class RpcMetrics:
+    """Counts and times the calls of some services. Calls of other services are not counted."""
+
+    def __init__(self, registry: CollectorRegistry, services: Mapping[str, Iterable[str]]) -> None:
+        """Create the series of all methods.
+
+        Args:
+            registry: registry of the server's metrics.
+            services: full name of each service -> its methods.
+        """
+        self._started = Counter("grpc_server_started_total", "RPCs started.", LABELS, registry=registry)
+        self._handled = Counter(
+            "grpc_server_handled_total", "RPCs ended, by status.", (*LABELS, "grpc_code"), registry=registry
+        )
+        self._handling = Histogram(
+            "grpc_server_handling_seconds",
+            "From start to end of an RPC.",
+            LABELS,
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._methods = {
+            f"/{service}/{method}": self._series(service, method)
+            for service, methods in services.items()
+            for method in methods
+        }
+
+    def started(self, path: str) -> None:
+        """Count a call of a method, `/service/name`, that starts."""
+        if series := self._methods.get(path):
+            series.started.inc()
+
+    def handled(self, path: str, status: str, seconds: float) -> None:
+        """Count a call that has ended."""
+        if series := self._methods.get(path):
+            series.handling.observe(seconds)
+            series.handled[status].inc()
+
+    def _series(self, service: str, method: str) -> _Series:
+        labels = (service, method, "unary")
+        return _Series(
+            started=self._started.labels(*labels),
+            handling=self._handling.labels(*labels),
+            handled={code.name: self._handled.labels(*labels, _label(code)) for code in grpc.StatusCode},
+        )
+
+
+def _label(code: grpc.StatusCode) -> str:
+    """Return the name of a code as dashboards know it: `InvalidArgument`, but `OK` in capitals."""
+    return "OK" if code is grpc.StatusCode.OK else code.name.title().replace("_", "")
+
+
+class Identify:
+    """Records who calls, the request id, the trace and the deadline. The client gets the request id back."""
+
+    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
+        """Fill in the fields of the call, and set its trailing metadata."""
+        call.connection = unquote(context.peer())  # `ipv6:%5B::1%5D:50123`
+        call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
+        remaining_s = context.time_remaining()
+        call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
+        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        return await proceed(call, context)
+
+
+class SendStatus:
+    """Converts errors to statuses, and records the status of each call. No other place does."""
+
+    def __init__(self) -> None:
+        self._resets = Resets()
+
+    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
+        """Answer a call with a reply or a status."""
+        try:
+            return await _abort_on_error(call, context, proceed)
+        except asyncio.CancelledError as error:
+            drop_tracebacks(error)
+            self._record_cancellation(call, context.time_remaining())
+            raise
+        except Exception as error:
+            call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
+            drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and with it the frames
+            raise
+
+    def _record_cancellation(self, call: Call, remaining_s: float | None) -> None:
+        timeout_s = None if call.deadline_s is None else call.deadline_s - call.started_s
+        code = code_of_cancellation(timeout_s, remaining_s)
+        call.status = code.name
+        was_early = remaining_s is not None and timeout_s is not None and remaining_s > timeout_s / 2
+        if code is grpc.StatusCode.CANCELLED or was_early:
+            self._resets.add(call.connection)
+
+
+class CheckMethod:
+    """Refuses calls of unknown methods."""
+
+    def __init__(self, known: Container[str]) -> None:
+        self._known = known
+
+    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
+        """Proceed if the method is known, or raise UnknownMethodError."""
+        if call.path not in self._known:
+            raise UnknownMethodError(shorten(f"no such method: `{call.path}`"))
+        return await proceed(call, context)
+
+
+class LimitWatches:
+    """Limits the open health watches, in all and of each connection."""
+
+    def __init__(self) -> None:
+        self._watches = ConcurrencyCounter()
+
+    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
+        """Count a watch while it is open, or raise TooManyWatchesError."""
+        if call.path != _WATCH:
+            return await proceed(call, context)
+        num_watches = self._watches[call.connection]
+        is_full = self._watches.total >= MAX_WATCHES or num_watches >= MAX_WATCHES_PER_CONNECTION
+        if is_full and num_watches:  # each connection may have one, since connections are limited, too
+            raise TooManyWatchesError("too many health watches; open one per connection")
+        with self._watches.count(call.connection):
+            return await proceed(call, context)
+
+
+async def _abort_on_error(call: Call, context: Any, proceed: Answer) -> Any:
+    try:
+        return await proceed(call, context)
+    except grpc.aio.BaseError:  # the call has its status already
+        raise
+    except Exception as error:
+        await abort(context, error)
+
+
+def code_of_cancellation(timeout_s: float | None, remaining_s: float | None) -> grpc.StatusCode:
+    """Return the code of a cancelled call.
+
+    It is DEADLINE_EXCEEDED also if the client's deadline passed slightly before the server's: gRPC rounds up the
+    timeout that it sends, by a hundredth at most.
+
+    Args:
+        timeout_s: seconds to the deadline when the call began; None for a call without a deadline.
+        remaining_s: seconds to the deadline now.
+    """
+    expired = timeout_s is not None and remaining_s is not None and remaining_s <= 0.01 * timeout_s + ROUNDING_S
+    return grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -81,7 +250,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler.response_streaming:
             behaviour = partial(_write_all, behaviour)
         answer_messages = self._messages.answer_all if handler.request_streaming else self._messages.answer_one
-        answer: Answer = partial(answer_messages, behaviour, handler.request_deserializer or _same)
+        answer: Answer = partial(answer_messages, behaviour, handler.request_deserializer or bytes)
         for step in reversed(self._steps):
             answer = partial(step, proceed=answer)
 
@@ -111,7 +280,3 @@ async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
         return
     async for reply in replies:
         await context.write(reply)
-
-
-def _same(data: bytes) -> bytes:
-    return data

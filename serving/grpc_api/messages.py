@@ -11,10 +11,9 @@ from grpc_reflection.v1alpha import reflection
 
 from serving.core.calls import Call
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, NoRoomError, UnreadRepliesError
-from serving.core.headers import MAX_REPLY
 from serving.core.request_memory import RETRY_S, RequestMemory
+from serving.grpc_api.connections import UnreadReplies
 from serving.grpc_api.receiving import Receiver
-from serving.grpc_api.unread import UnreadReplies
 
 MAX_UNREAD_BYTES = 128 * 2**20
 """Bytes of unread replies above which further calls of a connection are refused."""
@@ -93,11 +92,7 @@ class Messages:
 
     async def _check_reply(self, call: Call) -> None:
         """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if the memory is used up."""
-        if call.max_reply_bytes is not None and call.reply_bytes > call.max_reply_bytes:
-            raise MessageTooLargeError(
-                f"the reply is too large: `{call.reply_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
-                "send fewer inputs per call, or let the client receive more"
-            )
+        call.check_reply(call.reply_bytes)
         is_first_health = call.is_health and not self._unread[call.connection]
         if not is_first_health and not await self._unread.fits_soon(call.connection, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)

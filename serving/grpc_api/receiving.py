@@ -1,4 +1,4 @@
-"""Receiving of messages: a bounded number at a time, connections in turns, each message within a time limit.
+"""Receiving of messages: a bounded number at a time, alternately by connection, each message within a time limit.
 
 gRPC buffers 32 KiB of a message before a handler reads it, and the whole message once it reads. So only a few calls
 read at the same time. A small message arrives immediately. A message that is not complete within QUICK_S is large or
@@ -24,17 +24,17 @@ import asyncio
 import math
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
 import grpc
 
+from serving.core.codec_pool import RoundRobinQueue
 from serving.core.errors import NoMessageError, ReceivingError, drop_tracebacks
-from serving.core.round_robin import RoundRobinQueue
 from serving.grpc_api.status import abort
-from serving.grpc_api.uncancelled import uncancelled
 
 WINDOW_BYTES = 32 * 1024
 """Bytes of a message that gRPC buffers before a handler reads it."""
@@ -306,3 +306,33 @@ class Receiver:
         self._aborting.discard(aborted)
         if not aborted.cancelled():
             drop_tracebacks(aborted.exception())
+
+
+async def uncancelled(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await a coroutine that awaits asyncio futures. If this is cancelled, the coroutine still runs to its end.
+
+    If a task is cancelled while it awaits a batch of gRPC operations, gRPC leaks the memory of the batch: some hundred
+    bytes, and the message that it may bring (grpc/grpc issue 43360). Clients can cancel as many calls as they like. A
+    separate task for each read would avoid the leak, too, but costs more.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            future = coroutine.send(None)
+            future._asyncio_future_blocking = False  # as a task does with the future that it awaits
+            waiter: asyncio.Future[None] = loop.create_future()
+            future.add_done_callback(lambda _, waiter=waiter: waiter.done() or waiter.set_result(None))
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                future.add_done_callback(lambda _: _finish(coroutine))
+                raise
+    except StopIteration as done:
+        return done.value
+
+
+def _finish(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Resume a coroutine whose result nobody needs. gRPC's reads await only one future."""
+    with suppress(Exception):
+        coroutine.send(None)
+    coroutine.close()

@@ -1,39 +1,50 @@
-"""Routing of gRPC calls to methods that know no gRPC: serialised request and call -> serialised reply."""
+"""Routing of gRPC calls to methods that know no gRPC: request and call -> serialised reply."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
+from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.methods import Method
-from serving.grpc_api.current import current_call
+from serving.endpoints.wire import SerializedRequest
+
+_current: ContextVar[Call] = ContextVar("call")
+"""Call that the current asyncio task handles. Threads get the call as an argument."""
+
+set_current_call = _current.set
+current_call = _current.get
 
 
 def route(
-    service: InferenceService, name: str, methods: Mapping[str, Method], *, always: Collection[str] = ()
+    service: InferenceService,
+    descriptor: ServiceDescriptor,
+    methods: Mapping[str, Method],
+    *,
+    always: Collection[str] = (),
 ) -> grpc.GenericRpcHandler:
     """Return the gRPC handlers of a service. Errors of its methods become statuses in the interceptor.
 
     Args:
         service: counts the calls, and refuses them while it is unavailable.
-        name: full name of the gRPC service.
+        descriptor: the gRPC service.
         methods: methods by name.
         always: names of methods that are answered while the service is unavailable, too.
     """
-    handlers = {
-        method_name: grpc.unary_unary_rpc_method_handler(_handler(service, method, always=method_name in always))
-        for method_name, method in methods.items()
-    }
-    return grpc.method_handlers_generic_handler(name, handlers)
 
+    def handler(name: str, method: Method) -> grpc.RpcMethodHandler:
+        request_type = GetMessageClass(descriptor.methods_by_name[name].input_type)
 
-def _handler(
-    service: InferenceService, method: Method, *, always: bool
-) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes]]:
-    async def handler(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        service.begin_call(always=always)
-        return await method(data, current_call())
+        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            service.begin_call(always=name in always)
+            return await method(SerializedRequest(request_type, data), current_call())
 
-    return handler
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    handlers = {name: handler(name, method) for name, method in methods.items()}
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)

@@ -1,4 +1,4 @@
-"""ASGI application: routes, and around each the steps that every request passes."""
+"""ASGI application: the routes of the server, and around each the steps that every request passes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,47 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
 from serving.core.calls import Call
+from serving.core.credentials import TlsFiles
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
+from serving.core.metrics import Metrics
+from serving.core.request_memory import RequestMemory
+from serving.core.service import InferenceService
 from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders, Step
+from serving.endpoints.rerank import Rerank
+from serving.http_api import openai, playground, rerank, rpc
 from serving.http_api.body import Body, BodyReader, DisconnectedError
-from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope
-from serving.http_api.http_metrics import HttpMetrics
-from serving.http_api.status import own_error
-from serving.http_api.steps import AnswerOperation, Identify, ReadDeadline, SendStatus
+from serving.http_api.connection import Connections
+from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope, own_error
+from serving.http_api.front import HttpFront, TlsContext
+from serving.http_api.open_inference import OpenInferenceRoutes
+from serving.http_api.server_routes import description_route, health_route, metrics_route
+from serving.http_api.steps import (
+    UNKNOWN,
+    AnswerOperation,
+    CheckOrigin,
+    CompressReply,
+    HttpMetrics,
+    Identify,
+    ReadDeadline,
+    SendStatus,
+)
+from serving.http_api.tei import TeiRoutes
+from serving.open_inference.service import OpenInference
+from serving.settings import Settings
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 PART_BYTES = 2**16
 """Bytes of a reply that are handed to the connection at a time."""
 JSON_FACTOR = 4
 """Bytes of a reply in JSON per byte of its message, at most: a number of four bytes has up to 13 characters."""
-UNKNOWN = "unknown"
-"""Route of requests without a route, in metrics."""
+EXPOSED_HEADERS = ("x-request-id", "retry-after")
+"""Headers of replies that pages of other origins may read."""
 
 
 class HttpApp:
@@ -168,3 +191,95 @@ def _other_method(path: str, methods: Mapping[str, Operation]) -> Operation:
         raise MethodNotAllowedError(f"`{path}` has no method `{exchange.scope['method']}`; use {allowed}", allowed)
 
     return Operation("ANY", path, answer, next(iter(methods.values())).error_body)
+
+
+def all_operations(
+    service: InferenceService,
+    protocol: OpenInference,
+    registry: CollectorRegistry | None,
+    *,
+    max_request_bytes: int,
+    health_problem: Callable[[], str],
+) -> list[Operation]:
+    """Return all routes but their description and the page.
+
+    Args:
+        service: answers requests.
+        protocol: answers those of the Open Inference Protocol.
+        registry: metrics for `/metrics`; None for no such route.
+        max_request_bytes: maximum size of a request, for `/info`.
+        health_problem: returns why the server cannot answer; empty if it can.
+    """
+    return [
+        health_route(health_problem),
+        *([metrics_route(registry, service.codec_pool)] if registry else []),
+        *openai.operations(service),
+        *rpc.operations(service),
+        *rerank.operations(service, rpc.json_method(service, Rerank.name)),
+        *OpenInferenceRoutes(service, protocol).operations(),
+        *TeiRoutes(service, max_request_bytes).operations(),
+    ]
+
+
+def create_front(
+    settings: Settings,
+    service: InferenceService,
+    protocol: OpenInference,
+    metrics: Metrics,
+    memory: RequestMemory,
+    guards: Guards,
+    *,
+    tls: TlsFiles | None,
+    grpc_port: Callable[[], int],
+    health_problem: Callable[[], str],
+    observers: Sequence[Callable[[Call], None]],
+) -> HttpFront:
+    """Return the HTTP front of a server.
+
+    Args:
+        settings: settings of the server.
+        service: answers requests.
+        protocol: answers those of the Open Inference Protocol.
+        metrics: metrics of the server.
+        memory: memory of received requests.
+        guards: steps that all fronts share.
+        tls: the server's certificate; None for plain text.
+        grpc_port: returns the gRPC port, for calls that the page of the models shows.
+        health_problem: returns why the server cannot answer; empty if it can.
+        observers: called with each ended call.
+
+    Raises:
+        ValueError: when a TLS file cannot be used.
+        OSError: when a TLS file cannot be read.
+    """
+    http_metrics = HttpMetrics(metrics.registry)
+    routes = HttpApp(
+        guards,
+        http_metrics,
+        BodyReader(memory, service.codec_pool, service.limits, settings.max_request_bytes, settings.receive_s),
+        service.begin_call,
+        observers,
+        CheckOrigin(
+            None if settings.tokens_file or settings.tls_cert else (settings.host, *settings.http_hosts),
+            settings.http_origins,
+        ),
+        [CompressReply(service.codec_pool)] if settings.http_gzip else [],
+    )
+    registry = metrics.registry if settings.metrics_host is None else None
+    operations = all_operations(
+        service, protocol, registry, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
+    )
+    page = playground.operations(grpc_port, tls=tls is not None)
+    routes.add([*operations, description_route(operations), *page])
+    app: ASGIApp = routes  # type: ignore[assignment]
+    if settings.http_origins:
+        app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
+    connections = Connections(
+        app,
+        memory.budget,
+        max_connections=settings.max_connections,
+        unread_s=settings.keepalive_timeout_s,
+        refused=http_metrics.refused,
+        scheme="https" if tls else "http",
+    )
+    return HttpFront(connections, TlsContext(tls) if tls else None)

@@ -10,23 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from serving.core.budget import CALL_BYTES
-from serving.core.calls import Call
+from serving.core.admission import RequestLimits
+from serving.core.calls import Call, num_bytes
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import InvalidRequestError, MessageTooLargeError, ReceivingError, UnsupportedMediaError
-from serving.core.headers import MAX_REPLY, num_bytes
-from serving.core.limits import RequestLimits
-from serving.core.request import PendingRequest
-from serving.core.request_memory import RequestMemory
+from serving.core.request_memory import CALL_BYTES, RequestMemory
 from serving.http_api.exchange import Exchange
 from serving.http_api.json_body import has_few_values, memory_of_values, parse_object
 
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
 """Argument of zlib for the format of gzip."""
-
 MAX_RATIO = 1032
 """Largest ratio at which gzip compresses."""
-
 
 T = TypeVar("T")
 
@@ -45,21 +40,20 @@ class Body:
     max_values: int
     """Maximum number of strings, objects and lists."""
 
-    async def read(self, build: Callable[[dict[str, Any]], T], num_bytes: int | None = None) -> T:
+    async def read(self, build: Callable[[dict[str, Any]], T], size: int | None = None) -> T:
         """Parse the JSON, and return what `build` makes of its values, in a thread if it is large.
 
         Args:
             build: checks and converts the values; should not keep them.
-            num_bytes: size of the JSON, if other bytes follow.
+            size: size of the JSON, if other bytes follow.
 
         Raises:
             InvalidRequestError: when it is not a JSON object, or holds too many values.
             NoRoomError: when its values need more memory than is free.
         """
-        data, call = self.data[:num_bytes], self.call
+        data, call = self.data[:size], self.call
         if not has_few_values(data):
-            check = PendingRequest(data, call.deadline_s, call).check
-            count = partial(memory_of_values, data, self.max_values, check)
+            count = partial(memory_of_values, data, self.max_values, call.check)
             call.reserve_memory(await self.pool.run(call, len(data), count))
         return await self.pool.run(call, len(data), lambda: build(parse_object(data)))
 
@@ -134,11 +128,7 @@ class BodyReader:
             NoRoomError: when too much memory is in use.
             MessageTooLargeError: when the client does not accept as many bytes.
         """
-        if call.max_reply_bytes is not None and num_bytes > call.max_reply_bytes:
-            raise MessageTooLargeError(
-                f"the reply is too large: `{num_bytes}` bytes (maximum `{call.max_reply_bytes}`, {MAX_REPLY}); "
-                "send fewer inputs per call, or let the client receive more"
-            )
+        call.check_reply(num_bytes)
         if not call.is_health:
             exchange.release = await self._memory.hold(call.connection, num_bytes)
 

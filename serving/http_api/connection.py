@@ -14,7 +14,7 @@ import re
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
@@ -22,9 +22,9 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from serving.core.budget import Budget
 from serving.core.calls import connection_name
 from serving.core.errors import InvalidRequestError
+from serving.core.request_memory import Budget
 from serving.http_api.framing import Body, ChunkedBody, Head, MalformedRequestError
 
 HEADERS_S = 20.0
@@ -57,7 +57,14 @@ class Connections:
     """Open connections of a front, and what they share. Lives in one event loop."""
 
     def __init__(
-        self, app: ASGIApp, budget: Budget, *, max_connections: int, unread_s: float, scheme: str = "http"
+        self,
+        app: ASGIApp,
+        budget: Budget,
+        *,
+        max_connections: int,
+        unread_s: float,
+        refused: Callable[[str, float], None],
+        scheme: str = "http",
     ) -> None:
         """Set the limits.
 
@@ -66,10 +73,11 @@ class Connections:
             budget: memory budget of all messages.
             max_connections: maximum number of open connections.
             unread_s: seconds in which a client must read something of a reply that waits for it.
+            refused: called with the status of each request that cannot be read, and the seconds that it took.
             scheme: `http` or `https`.
         """
         self.app, self.budget, self.scheme = app, budget, scheme
-        self.max_connections, self.unread_s = max_connections, unread_s
+        self.max_connections, self.unread_s, self.refused = max_connections, unread_s, refused
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
         """Connections without a request that is being answered, the one that has waited longest first."""
@@ -350,6 +358,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, status: str, reason: str) -> None:
         """Answer a request that cannot be read, and close the connection."""
         if not self._is_closing:
+            self._all.refused(status.partition(" ")[0], time.monotonic() - self._since_s)
             headers = f"content-type: text/plain\r\nconnection: close\r\ncontent-length: {len(reason) + 1}"
             self.transport.write(f"HTTP/1.1 {status}\r\n{headers}\r\n\r\n{reason}\n".encode())
             self._body = Body(1)  # whatever follows

@@ -56,8 +56,8 @@ class Head:
             raise MalformedRequestError("only HTTP/1.1 is spoken here", "505 HTTP Version Not Supported")
         if len(self.headers) > MAX_HEADERS:
             raise MalformedRequestError(f"more than {MAX_HEADERS} headers", "431 Request Header Fields Too Large")
-        if len(self.values(b"host")) > 1:
-            raise MalformedRequestError("more than one header `host`")
+        if len(hosts := self.values(b"host")) > 1 or (self.version == "1.1" and not hosts):
+            raise MalformedRequestError(f"{len(hosts)} headers `host`; send one")
 
     def on_url(self, part: bytes) -> None:
         """Take a part of the target."""

@@ -18,15 +18,14 @@ import orjson
 from google.protobuf import json_format
 from pydantic import FailFast, Field, PlainValidator, WithJsonSchema
 
-from serving.core.calls import Call
+from serving.core.calls import Call, num_bytes
 from serving.core.errors import InvalidRequestError
-from serving.core.headers import num_bytes
 from serving.core.service import InferenceService
+from serving.endpoints.wire import BuiltRequest
 from serving.http_api.body import Body
-from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
+from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation, message_of
 from serving.http_api.fields import Fields, validated
 from serving.http_api.json_reply import array_parts, dumps, join, list_parts, object_parts
-from serving.http_api.status import message_of
 from serving.open_inference.service import OpenInference
 from serving.open_inference.tensors import BYTES, DTYPES, invalid_field
 from serving.open_inference.v2 import service_pb2 as pb
@@ -121,7 +120,7 @@ class OpenInferenceRoutes:
         return Operation("GET", path, answer, oip_error, is_health=True, summary=summary)
 
     async def _index(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        reply = await self._methods["RepositoryIndex"](b"", call)
+        reply = await self._methods["RepositoryIndex"](BuiltRequest(pb.RepositoryIndexRequest()), call)
         return HttpReply(orjson.dumps(_plain(pb.RepositoryIndexResponse.FromString(reply)).get("models", [])))
 
     async def _infer(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
@@ -138,10 +137,9 @@ class OpenInferenceRoutes:
         return HttpReply(data, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
 
 
-def _named(request_type: Any, exchange: Exchange) -> bytes:
+def _named(request_type: Any, exchange: Exchange) -> BuiltRequest:
     """Return a request for the model that the path names, if it names one."""
-    data: bytes = request_type(**exchange.path_parameters).SerializeToString()
-    return data
+    return BuiltRequest(request_type(**exchange.path_parameters))
 
 
 def _plain(message: Any) -> dict[str, Any]:
@@ -158,8 +156,8 @@ WantsBinary = Callable[[str], bool]
 """Function that returns whether an output is wanted in binary."""
 
 
-def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any]) -> tuple[bytes, WantsBinary]:
-    """Return a request as a serialised message, and which outputs are wanted in binary.
+def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any]) -> tuple[BuiltRequest, WantsBinary]:
+    """Return a request, and which outputs are wanted in binary.
 
     Args:
         tensors: tensors in binary, after the JSON of the body.
@@ -197,7 +195,7 @@ def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any
         item = message.outputs.add(name=wanted.name)
         _add_parameters(item.parameters, wanted.parameters, f"outputs[{index}].parameters", _WANTED)
         chosen[wanted.name] = bool(wanted.parameters.get(_WANTED, all_binary))
-    return message.SerializeToString(), lambda output: chosen.get(output, all_binary)
+    return BuiltRequest(message), lambda output: chosen.get(output, all_binary)
 
 
 def _add_parameters(target: Any, parameters: Mapping[str, Any], path: str, *own: str) -> None:
@@ -267,14 +265,14 @@ def _output_parts(outputs: Iterable[tuple[Any, bytes]], wants_binary: WantsBinar
         if wants_binary(item.name):
             yield dumps(output | {"parameters": {_SIZE: len(raw)}})
         else:
-            numbers = list_parts(_texts(raw), 1024) if item.datatype == BYTES else _number_parts(item.datatype, raw)
+            numbers = (
+                list_parts(_texts(raw), 1024)
+                if item.datatype == BYTES
+                else array_parts(np.frombuffer(raw, DTYPES[item.datatype]))
+            )
             yield from object_parts(output, data=numbers)
         comma = b","
     yield b"]" if comma == b"," else b"[]"
-
-
-def _number_parts(datatype: str, raw: bytes) -> Iterator[bytes]:
-    return array_parts(np.frombuffer(raw, DTYPES[datatype]))
 
 
 def _texts(raw: bytes) -> Iterator[str]:

@@ -6,7 +6,8 @@ Source: OpenAI's API reference, "Embeddings" and "Models".
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -14,17 +15,20 @@ import numpy as np
 import orjson
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import RequestLimits
 from serving.core.calls import Call
+from serving.core.encoding import TextEncoder
 from serving.core.models import Model
 from serving.core.service import InferenceService
+from serving.endpoints.base import TextInference
 from serving.endpoints.embed import Embed
+from serving.endpoints.wire import BuiltRequest
 from serving.http_api.body import Body
-from serving.http_api.embed_token_ids import EmbedTokenIds
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.exchange import Exchange, HttpReply, Operation, openai_error
 from serving.http_api.fields import Dimensions, Fields, TextsOrTokenIds, model_reference, named_as, validated
 from serving.http_api.json_reply import join, list_parts, object_parts
-from serving.http_api.status import openai_error
 from serving.open_inference.tensors import invalid_field
+from tasks.features import Features
 
 CREATED = 0
 """Time of creation of every model: manifests hold none."""
@@ -61,8 +65,8 @@ class EmbeddingsRequest(Fields):
         """True for texts, False for token ids."""
         return isinstance(self.input[0], str)
 
-    def request(self) -> pb.EmbedRequest:
-        """Return the request, without token ids.
+    def message(self) -> pb.EmbedRequest:
+        """Return the message of the request, without token ids.
 
         Raises:
             InvalidRequestError: when a field has no effect on token ids.
@@ -86,18 +90,18 @@ class EmbeddingsRequest(Fields):
 def operations(service: InferenceService) -> Iterator[Operation]:
     """Yield OpenAI's routes."""
 
-    def read(values: dict[str, Any]) -> tuple[EmbeddingsRequest, Embed, bytes]:
+    def read(data: bytes, values: dict[str, Any]) -> tuple[EmbeddingsRequest, Embed, BuiltRequest]:
         fields = validated(values, EmbeddingsRequest)
         service.limits.check_count(len(fields.input), field="input")
-        request = fields.request()
+        message = fields.message()
         if fields.has_texts:
-            return fields, Embed(), request.SerializeToString()
-        return fields, EmbedTokenIds(request, cast(list[list[int]], fields.input)), b""
+            return fields, Embed(), BuiltRequest(message)
+        return fields, EmbedTokenIds(cast(list[list[int]], fields.input)), BuiltRequest(message, data)
 
     async def embeddings(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        fields, endpoint, request = await body.read(read)
+        fields, endpoint, request = await body.read(partial(read, body.data))
         with named_as({"texts": "input", "inputs": "input", "format": "output_dtype"}):
-            reply = await service.infer(endpoint, request or body.data, call.deadline_s, call)
+            reply = await service.infer(endpoint, request, call)
         write = partial(_embeddings, reply.data, fields.output_dtype, fields.encoding_format)
         return HttpReply(await service.codec_pool.run(call, len(reply.data), write))
 
@@ -145,3 +149,69 @@ def _embeddings(data: bytes, dtype: str, encoding: str) -> bytes:
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
     return join(object_parts(values, data=list_parts(items, 16)))
+
+
+class EmbedTokenIds(Embed):
+    """Token ids of texts, special tokens included -> vectors. An object serves one request."""
+
+    inputs = "input"
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        """Set the token ids of each text."""
+        self._rows = rows
+
+    def num_inputs(self, request: pb.EmbedRequest) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def max_tokens(self, request: pb.EmbedRequest, model: Model) -> float:
+        """Return the number of tokens."""
+        return sum(map(len, self._rows))
+
+    def prepare(self, request: pb.EmbedRequest, model: Model, limits: RequestLimits) -> TextInference:
+        """Return the inference on the rows."""
+        task, examples = self.task_for(request, model), [""] * len(self._rows)
+        return _TokenIdInference(self, request, model, task, examples, rows=self._rows)
+
+
+@dataclass(slots=True)
+class _TokenIdInference(TextInference):
+    rows: Sequence[Sequence[int]] = ()
+
+    def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
+        """Check the rows."""
+        for number, row in enumerate(call.while_pending(self.rows)):
+            _check_row(row, number, self.model)
+        self.windows = [
+            [Features(input_ids=np.array(row, np.int64), token_type_ids=np.zeros(len(row), np.int64))]
+            for row in self.rows
+        ]
+        self.reply_bytes = 4 * self.model.num_outputs(self.lengths)
+
+
+def _check_row(row: Sequence[int], number: int, model: Model) -> None:
+    """Refuse a row that is too long, or of another tokenizer, whose vector would be wrong: some clients send OpenAI's.
+
+    Ids that are right by chance are not noticed.
+    """
+    tokenizer, longest, field = model.task.tokenizer, model.task.settings.max_seq_length, f"input[{number}]"
+    if len(row) > longest:
+        raise invalid_field(field, f"too long: `{len(row)}` tokens (maximum `{longest}`)")
+    stop = model.manifest.vocab_size
+    if wrong := [place for place, item in enumerate(row) if not 0 <= item < stop]:
+        raise invalid_field(f"{field}[{wrong[0]}]", f"must be from 0 to {stop - 1}: `{row[wrong[0]]}`")
+    first, last = (ids.tolist() for ids in (tokenizer.single.ids[0], tokenizer.single.ids[-1]))
+    inside = row[len(first) : len(row) - len(last)]
+    if list(row[: len(first)]) != first or list(row[len(row) - len(last) :]) != last:
+        problem = f"they begin with `{row[0]}` and end with `{row[-1]}`, its own with `{first}` and `{last}`"
+    elif not inside:
+        raise invalid_field(field, "the tokens of an empty text; send at least one of a text")
+    elif strange := {tokenizer.pad_id, *first, *last}.intersection(inside):
+        problem = f"special token `{min(strange)}` is inside"
+    else:
+        return
+    raise invalid_field(
+        field,
+        f"not token ids of this model: {problem} (POST /v1/tokenize gives them); send texts, in LangChain with "
+        "check_embedding_ctx_length=False",
+    )

@@ -18,12 +18,12 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
+from serving.endpoints.wire import BuiltRequest
 from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.exchange import Exchange, HttpReply, Operation, message_of, own_error
 from serving.http_api.fields import Fields, model_reference, named_as, validated
 from serving.http_api.json_reply import join, list_parts, object_parts
-from serving.http_api.rpc import JsonMethod, to_protobuf
-from serving.http_api.status import message_of, own_error
+from serving.http_api.rpc import JsonMethod, rpc_request
 
 NAMES = {
     "inputs[0].query": "query",
@@ -94,14 +94,14 @@ class RerankFields(Fields):
     max_chunks_per_doc: None = None
     rank_fields: None = None
 
-    def to_protobuf(self) -> bytes:
-        """Return the request as a serialised RerankRequest."""
+    def request(self) -> BuiltRequest:
+        """Return the request of the RPC."""
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
         options = {"top_n": self.top_n, "label": self.label, "truncate": self.truncate}
-        return rerank_request(self.model, self.query, texts, **options).SerializeToString()
+        return rerank_request(self.model, self.query, texts, **options)
 
 
-def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> pb.RerankRequest:
+def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> BuiltRequest:
     """Return the RPC's request for one query.
 
     Args:
@@ -111,7 +111,7 @@ def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any)
         options: other fields of the request.
     """
     inputs = [pb.RerankInput(query=query, documents=texts)]
-    return pb.RerankRequest(model=model_reference(model), inputs=inputs, **options)
+    return BuiltRequest(pb.RerankRequest(model=model_reference(model), inputs=inputs, **options))
 
 
 def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Operation]:
@@ -123,19 +123,19 @@ def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Op
     """
     endpoint, pool = Rerank(), service.codec_pool
 
-    def read(values: dict[str, Any]) -> tuple[RerankFields, bytes]:
+    def read(values: dict[str, Any]) -> tuple[RerankFields, BuiltRequest]:
         fields = validated(values, RerankFields)
         service.limits.check_count(len(fields.documents), "documents", field="documents")
-        return fields, fields.to_protobuf()
+        return fields, fields.request()
 
-    def read_either(values: dict[str, Any]) -> tuple[RerankFields | None, bytes]:
-        return (None, to_protobuf(pb.RerankRequest, values)) if "inputs" in values else read(values)
+    def read_either(values: dict[str, Any]) -> tuple[RerankFields | None, BuiltRequest]:
+        return (None, rpc_request(pb.RerankRequest, values)) if "inputs" in values else read(values)
 
-    async def rank(fields: RerankFields, request: bytes, call: Call, version: str) -> HttpReply:
+    async def rank(fields: RerankFields, request: BuiltRequest, call: Call, version: str) -> HttpReply:
         if fields.return_documents:
             call.reserve_memory(call.request_bytes)
         with named_as(NAMES):
-            data = (await service.infer(endpoint, request, call.deadline_s, call)).data
+            data = (await service.infer(endpoint, request, call)).data
         size = call.request_bytes if fields.return_documents else len(data)
         return HttpReply(await pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
 

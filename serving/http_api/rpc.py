@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from bertline.v1 import encoder_pb2 as pb
+from serving.core.admission import MAX_WORDS
 from serving.core.calls import Call
-from serving.core.errors import InvalidRequestError, shorten
-from serving.core.limits import MAX_WORDS
+from serving.core.endpoint import Request
+from serving.core.errors import InvalidRequestError, Violation, shorten
 from serving.core.service import InferenceService
 from serving.endpoints.answer_tag import Tag
-from serving.endpoints.methods import encoder_methods
+from serving.endpoints.methods import ENCODER, encoder_methods
 from serving.endpoints.rerank import Rerank
+from serving.endpoints.wire import BuiltRequest
 from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.exchange import MAX_VIOLATIONS, Exchange, HttpReply, Operation, own_error
+from serving.http_api.json_body import path_of
 from serving.http_api.json_reply import join, message_parts
-from serving.http_api.status import MAX_VIOLATIONS, own_error
-from serving.http_api.wrong_fields import wrong_fields
 
+JsonMethod = Callable[[Request, Call], Awaitable[HttpReply]]
+"""Function from a request to the reply in JSON."""
+Path = tuple[str | int, ...]
 _PREFIX = "Failed to parse "
-
-
-JsonMethod = Callable[[bytes, Call], Awaitable[HttpReply]]
-"""Function from a serialised request to the reply in JSON."""
+_WANTED = {
+    FieldDescriptor.CPPTYPE_STRING: "a string",
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_UINT32: f"an integer from 0 to {2**32 - 1}",
+}
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:
     """Yield a route for each RPC but Rerank: `POST /v1/embed` and so on, with dashes between words."""
-    for rpc in pb.DESCRIPTOR.services_by_name["Encoder"].methods:
+    for rpc in ENCODER.methods:
         if rpc.name != Rerank.name:  # its path has another route
             yield Operation(
                 "POST",
-                path_of(rpc.name),
+                rpc_path(rpc.name),
                 partial(_answer, GetMessageClass(rpc.input_type), json_method(service, rpc.name)),
                 own_error,
                 summary=f"RPC {rpc.name} of bertline.v1, in protobuf's JSON mapping.",
@@ -48,7 +53,7 @@ def operations(service: InferenceService) -> Iterator[Operation]:
             )
 
 
-def path_of(rpc: str) -> str:
+def rpc_path(rpc: str) -> str:
     """Return the path of an RPC: `/v1/fill-mask` for FillMask."""
     return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
 
@@ -56,35 +61,85 @@ def path_of(rpc: str) -> str:
 async def _answer(
     request_type: type[Message], method: JsonMethod, body: Body, call: Call, exchange: Exchange
 ) -> HttpReply:
-    return await method(await body.read(partial(to_protobuf, request_type)), call)
+    return await method(await body.read(partial(rpc_request, request_type)), call)
 
 
 def json_method(service: InferenceService, name: str) -> JsonMethod:
     """Return an RPC whose reply is JSON."""
-    reply_type = GetMessageClass(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name[name].output_type)
+    reply_type = GetMessageClass(ENCODER.methods_by_name[name].output_type)
     method, pool = encoder_methods(service)[name], service.codec_pool
 
-    async def answer(request: bytes, call: Call) -> HttpReply:
+    async def answer(request: Request, call: Call) -> HttpReply:
         reply = await method(request, call)
         return HttpReply(await pool.run(call, len(reply), lambda: join(message_parts(reply_type.FromString(reply)))))
 
     return answer
 
 
-def to_protobuf(request_type: type[Message], values: dict[str, Any]) -> bytes:
-    """Return the values of a JSON request as a serialised message.
+def rpc_request(request_type: type[Message], values: dict[str, Any]) -> BuiltRequest:
+    """Return the request with the values of a JSON request.
 
     Raises:
         InvalidRequestError: when they do not fit the message: the error names the field.
     """
     try:
-        return json_format.ParseDict(values, request_type()).SerializeToString()
+        return BuiltRequest(json_format.ParseDict(values, request_type()))
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
         found = InvalidRequestError(violations=islice(wrong_fields(values, request_type), MAX_VIOLATIONS))
-        raise (found if found.violations else InvalidRequestError(shorten(_reason(error)))) from None
+        if not found.violations:  # in protobuf's words: `inputs: repeated field must be in [] which is "a" at ...`
+            reason = " ".join(str(error).replace(_PREFIX, "").rstrip(".").split())
+            found = InvalidRequestError(shorten(reason))
+        raise found from None
 
 
-def _reason(error: Exception) -> str:
-    """Return protobuf's error as one sentence: `inputs: repeated field must be in [] which is "a" at ...`."""
-    text = str(error).removeprefix(_PREFIX).replace(f"{_PREFIX}", "").rstrip(".")
-    return " ".join(text.split())
+def wrong_fields(values: Mapping[str, Any], message_type: type[Message], path: Path = ()) -> Iterator[Violation]:
+    """Yield the fields that are unknown or have a value of a wrong type.
+
+    Args:
+        values: values of a JSON request, or of a message in it.
+        message_type: type of the message.
+        path: path of the message in the request.
+    """
+    fields = message_type.DESCRIPTOR.fields
+    by_name = {name: field for field in fields for name in (field.name, field.json_name)}
+    for name, value in values.items():
+        place, field = (*path, name), by_name.get(name)
+        if field is None:
+            known = ", ".join(item.name for item in fields)
+            yield _violation(place, f"unknown field (fields: {known})")
+        elif value is None:
+            continue  # as if it were absent
+        elif not field.is_repeated:
+            yield from _wrong_value(field, value, message_type, place)
+        elif not isinstance(value, list):
+            yield _violation(place, "must be a list")
+        else:
+            for index, item in enumerate(value):
+                yield from _wrong_value(field, item, message_type, (*place, index))
+
+
+def _wrong_value(field: FieldDescriptor, value: Any, message_type: type[Message], path: Path) -> Iterator[Violation]:
+    if field.message_type:
+        if isinstance(value, dict):
+            yield from wrong_fields(value, GetMessageClass(field.message_type), path)
+        else:
+            known = ", ".join(item.name for item in field.message_type.fields)
+            yield _violation(path, f"must be an object (fields: {known})")
+    elif not _fits(field, value, message_type):
+        names = [item.name for item in field.enum_type.values] if field.enum_type else []
+        wanted = f"one of {', '.join(names)}" if names else _WANTED[field.cpp_type]
+        yield _violation(path, f"must be {wanted}")
+
+
+def _fits(field: FieldDescriptor, value: Any, message_type: type[Message]) -> bool:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and field.type == FieldDescriptor.TYPE_STRING:
+        return isinstance(value, str)
+    try:
+        json_format.ParseDict({field.name: [value] if field.is_repeated else value}, message_type())
+    except (json_format.ParseError, ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _violation(path: Path, reason: str) -> Violation:
+    return Violation(shorten(path_of(path)), reason)

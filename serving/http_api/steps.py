@@ -1,4 +1,4 @@
-"""Steps of a request that need HTTP: its headers, its body, its statuses."""
+"""Steps of a request that need HTTP: its headers, its body, its statuses and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
-from serving.core.calls import Call, connection_name
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from serving.core.calls import REQUEST_ID, Call, connection_name, request_id, trace_context
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import (
     ExpiredError,
@@ -23,11 +25,10 @@ from serving.core.errors import (
     drop_tracebacks,
     shorten,
 )
-from serving.core.headers import REQUEST_ID, request_id, trace_context
+from serving.core.metrics import SECONDS
 from serving.core.steps import Answer as Proceed
 from serving.http_api.body import GZIP_WINDOW, BodyReader, DisconnectedError
-from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation
-from serving.http_api.status import error_reply
+from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation, error_reply
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
@@ -40,6 +41,41 @@ _FASTEST = 1
 _QUALITY_ZERO = re.compile(r"0(\.0{0,3})?")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _JSON_TYPES = ("application/json", "text/json")
+LABELS = ("http_method", "http_route")
+UNKNOWN = "unknown"
+"""Route of requests without a route, in metrics."""
+
+
+class HttpMetrics:
+    """Counts and times the requests of the known routes. Others, also malformed ones, count as route `unknown`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._started = Counter("http_server_started_total", "HTTP requests started.", LABELS, registry=registry)
+        self._handled = Counter(
+            "http_server_handled_total", "HTTP requests ended, by status.", (*LABELS, "http_status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "http_server_handling_seconds",
+            "From start to end of an HTTP request.",
+            LABELS,
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+    def started(self, path: str) -> None:
+        """Count a request of a route, `POST /v1/embeddings`, that starts."""
+        self._started.labels(*path.split(" ", 1)).inc()
+
+    def handled(self, path: str, status: str, seconds: float) -> None:
+        """Count a request that has ended."""
+        labels = path.split(" ", 1)
+        self._handled.labels(*labels, "200" if status == "OK" else status).inc()
+        self._seconds.labels(*labels).observe(seconds)
+
+    def refused(self, status: str, seconds: float) -> None:
+        """Count a request that could not be read."""
+        self.started(f"ANY {UNKNOWN}")
+        self.handled(f"ANY {UNKNOWN}", status, seconds)
 
 
 class Identify:

@@ -26,8 +26,9 @@ from serving.endpoints.embed_sparse import EmbedSparse
 from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
+from serving.endpoints.wire import BuiltRequest
 from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation
+from serving.http_api.exchange import Exchange, HttpReply, Operation, message_of
 from serving.http_api.fields import (
     Dimensions,
     Fields,
@@ -40,7 +41,6 @@ from serving.http_api.fields import (
 from serving.http_api.json_reply import join, list_parts
 from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import rerank_request
-from serving.http_api.status import message_of
 from serving.http_api.tei_replies import (
     classify_json,
     embed_json,
@@ -52,10 +52,7 @@ from serving.http_api.tei_replies import (
 )
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
-from tasks.embedding import EmbeddingSettings
 from tasks.regression import Regression
-from tasks.sparse_embedding import SparseEmbeddingSettings
-from tasks.token_embedding import TokenEmbeddingSettings
 
 PREFIX = "/tei/{model}"
 _ERROR_TYPES = {
@@ -137,15 +134,15 @@ class EmbedFields(Fields):
     prompt_name: str | None = None
     dimensions: Dimensions | None = None
 
-    def to_protobuf(self, name: str) -> bytes:
-        """Return the request as a serialised EmbedRequest."""
-        request = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
-        request.normalize = self.normalize is not False
+    def request(self, name: str) -> BuiltRequest:
+        """Return the request of the RPC."""
+        message = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
+        message.normalize = self.normalize is not False
         if self.prompt_name is not None:
-            request.prompt_name = self.prompt_name
+            message.prompt_name = self.prompt_name
         if self.dimensions is not None:
-            request.dimensions = self.dimensions
-        return request.SerializeToString()
+            message.dimensions = self.dimensions
+        return BuiltRequest(message)
 
 
 class TextFields(Fields):
@@ -156,12 +153,12 @@ class TextFields(Fields):
     truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
-    def to_protobuf(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> bytes:
-        """Return the request as a serialised message."""
-        request = request_type(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
+    def request(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> BuiltRequest:
+        """Return the request of the RPC."""
+        message = request_type(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
         if self.prompt_name is not None:
-            request.prompt_name = self.prompt_name
-        return request.SerializeToString()
+            message.prompt_name = self.prompt_name
+        return BuiltRequest(message)
 
 
 class PredictFields(Fields):
@@ -174,11 +171,10 @@ class PredictFields(Fields):
     parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
-    def to_protobuf(self, name: str, request_type: type[pb.ClassifyRequest | pb.RegressRequest]) -> bytes:
-        """Return the request as a serialised message."""
+    def request(self, name: str, request_type: type[pb.ClassifyRequest | pb.RegressRequest]) -> BuiltRequest:
+        """Return the request of the RPC."""
         inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in self.inputs[1]]
-        request = request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate))
-        return request.SerializeToString()
+        return BuiltRequest(request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate)))
 
 
 class RerankFields(Fields):
@@ -193,10 +189,10 @@ class RerankFields(Fields):
     """Cuts the query only: documents are read whole."""
     truncation_direction: Literal["Right", "right"] = "Right"
 
-    def to_protobuf(self, name: str) -> bytes:
-        """Return the request as a serialised RerankRequest."""
+    def request(self, name: str) -> BuiltRequest:
+        """Return the request of the RPC."""
         options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
-        return rerank_request(name, self.query, self.texts, **options).SerializeToString()
+        return rerank_request(name, self.query, self.texts, **options)
 
 
 class TokenizeFields(Fields):
@@ -206,10 +202,10 @@ class TokenizeFields(Fields):
     add_special_tokens: bool = True
     prompt_name: None = None
 
-    def to_protobuf(self, name: str) -> bytes:
-        """Return the request as a serialised TokenizeRequest."""
+    def request(self, name: str) -> BuiltRequest:
+        """Return the request of the RPC."""
         inputs = [pb.TextInput(text=text) for text in self.inputs]
-        return pb.TokenizeRequest(model=model_reference(name), inputs=inputs).SerializeToString()
+        return BuiltRequest(pb.TokenizeRequest(model=model_reference(name), inputs=inputs))
 
 
 class DecodeFields(Fields):
@@ -284,24 +280,24 @@ class TeiRoutes:
         return await answers[task](body, call, name)
 
     async def _answer_embed(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, EmbedFields).to_protobuf(name))
+        request = await body.read(lambda values: validated(values, EmbedFields).request(name))
         return await self._infer(self._embed, request, call, embed_json)
 
     async def _answer_embed_sparse(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, TextFields).to_protobuf(name, pb.EmbedSparseRequest))
+        request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedSparseRequest))
         return await self._infer(self._embed_sparse, request, call, sparse_json)
 
     async def _answer_embed_all(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, TextFields).to_protobuf(name, pb.EmbedTokensRequest))
+        request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedTokensRequest))
         return await self._infer(self._embed_tokens, request, call, token_vectors_json)
 
     async def _answer_predict(self, body: Body, call: Call, name: str) -> bytes:
         is_regression = self._is_regression(name)
         request_type = pb.RegressRequest if is_regression else pb.ClassifyRequest
 
-        def read(values: dict[str, Any]) -> tuple[bool, bytes]:
+        def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
             fields = validated(values, PredictFields)
-            return fields.inputs[0], fields.to_protobuf(name, request_type)
+            return fields.inputs[0], fields.request(name, request_type)
 
         several, request = await body.read(read)
         if is_regression:
@@ -309,9 +305,9 @@ class TeiRoutes:
         return await self._infer(self._classify, request, call, partial(classify_json, several))
 
     async def _answer_rerank(self, body: Body, call: Call, name: str) -> bytes:
-        def read(values: dict[str, Any]) -> tuple[list[str] | None, bytes]:
+        def read(values: dict[str, Any]) -> tuple[list[str] | None, BuiltRequest]:
             fields = validated(values, RerankFields)
-            return fields.texts if fields.return_text else None, fields.to_protobuf(name)
+            return fields.texts if fields.return_text else None, fields.request(name)
 
         texts, request = await body.read(read)
         if texts:
@@ -321,12 +317,12 @@ class TeiRoutes:
     async def _answer_tokenize(self, body: Body, call: Call, name: str) -> bytes:
         embedder = self._embedder(name)
 
-        def read(values: dict[str, Any]) -> tuple[bool, bytes]:
+        def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
             fields = validated(values, TokenizeFields)
-            return fields.add_special_tokens, fields.to_protobuf(embedder)
+            return fields.add_special_tokens, fields.request(embedder)
 
         with_special, request = await body.read(read)
-        reply = await answer_tokenize(self._service, request, call.deadline_s, call)
+        reply = await answer_tokenize(self._service, request, call)
         call.reserve_memory(JSON_FACTOR * len(reply))
         return await self._service.codec_pool.run(call, len(reply), partial(tokenize_json, with_special, reply))
 
@@ -343,7 +339,7 @@ class TeiRoutes:
             "model_id": manifest.name,
             "model_sha": manifest.version,
             "model_dtype": manifest.precision,
-            "model_type": _model_type(settings),
+            "model_type": model.task.tei_type(),
             "max_input_length": settings.max_seq_length,
             "max_batch_tokens": model.max_batch_tokens,
             "max_client_batch_size": self._service.limits.max_texts,
@@ -356,7 +352,7 @@ class TeiRoutes:
     async def _infer(
         self,
         endpoint: Any,
-        request: bytes,
+        request: BuiltRequest,
         call: Call,
         write: Callable[[bytes], bytes],
         names: Mapping[str, str] = _NAMES,
@@ -365,13 +361,13 @@ class TeiRoutes:
 
         Args:
             endpoint: operation that the request is for.
-            request: serialised request of the endpoint.
+            request: request of the endpoint.
             call: record of the call.
             write: returns the JSON of a serialised reply, which may repeat texts of the request.
             names: as in `named_as`.
         """
         with named_as(names):
-            reply = (await self._service.infer(endpoint, request, call.deadline_s, call)).data
+            reply = (await self._service.infer(endpoint, request, call)).data
         return await self._service.codec_pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
 
     def _model(self, name: str) -> Model:
@@ -402,15 +398,3 @@ def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> by
             raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
     decode = model.task.tokenizer.backend.decode_batch  # unlike `decode`, it releases the interpreter lock
     return join(list_parts(decode([row], skip_special_tokens=skip_special)[0] for row in rows))
-
-
-def _model_type(settings: Any) -> dict[str, Any]:
-    """Return what a model is for, as TEI writes it; `reranker` for one that gives numbers."""
-    if isinstance(settings, EmbeddingSettings):
-        return {"embedding": {"pooling": "+".join(settings.poolings)}}
-    if isinstance(settings, SparseEmbeddingSettings | TokenEmbeddingSettings):
-        return {"embedding": {"pooling": "splade" if isinstance(settings, SparseEmbeddingSettings) else "none"}}
-    if labels := getattr(settings, "labels", ()):
-        numbers = {label: number for number, label in enumerate(labels)}
-        return {"classifier": {"id2label": {str(n): label for label, n in numbers.items()}, "label2id": numbers}}
-    return {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}

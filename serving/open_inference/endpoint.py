@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
+from serving.core.admission import RequestLimits
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.endpoint import Endpoint, Inference
-from serving.core.limits import ParseLimits, RequestLimits
 from serving.core.models import Model, Models
-from serving.endpoints.wire import parse
 from serving.open_inference.task_tensors import TASK_TENSORS
 from serving.open_inference.tensors import BYTES, check_shapes, invalid_field
 from serving.open_inference.texts import TextTensorInference
@@ -19,10 +18,6 @@ from tasks.features import INPUT_NAMES
 
 class ModelInfer(Endpoint):
     """Tensors of texts or token ids -> tensors of the task's predictions or of the graph's outputs."""
-
-    def parse(self, data: bytes, limits: ParseLimits) -> pb.ModelInferRequest:
-        """Parse a request."""
-        return parse(pb.ModelInferRequest, data, limits)
 
     def find_model(self, models: Models, request: pb.ModelInferRequest) -> Model:
         """Return the model of this name."""

@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from serving.core.admission import ParseLimits
 from serving.core.calls import Call
+from serving.core.endpoint import Request
 from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.methods import Method, infer_method
-from serving.endpoints.wire import parse
 from serving.grpc_api.routing import route
 from serving.open_inference import token_ids
 from serving.open_inference.endpoint import ModelInfer, check_named, find_named
@@ -21,12 +22,12 @@ from serving.open_inference.task_tensors import TASK_TENSORS
 from serving.open_inference.tensors import BYTES, TensorSpec, invalid_field
 from serving.open_inference.v2 import service_pb2 as pb
 
-SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-METHODS = tuple(method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
+PROTOCOL = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+SERVICE, METHODS = PROTOCOL.full_name, tuple(method.name for method in PROTOCOL.methods)
 
 NAME = "bertline"
-PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "openvino": "openvino"}
-"""Engine -> name that Triton gives it."""
+PLATFORMS = {"onnxruntime": "onnxruntime_onnx"}
+"""Engine -> name that Triton gives it, if it has another one."""
 EXTENSIONS = ("model_configuration",)
 HEALTH = ("ServerLive", "ServerReady", "ModelReady")
 """Methods that are answered while the server is unavailable, too."""
@@ -48,19 +49,19 @@ class OpenInference:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the gRPC handlers of the service."""
-        return route(self._service, SERVICE, self.methods(), always=HEALTH)
+        return route(self._service, PROTOCOL, self.methods(), always=HEALTH)
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods by name: serialised request and call -> serialised reply."""
+        """Return the methods by name: request and call -> serialised reply."""
         return {
-            "ServerLive": _method(pb.ServerLiveRequest, lambda _: pb.ServerLiveResponse(live=True)),
-            "ServerReady": _method(pb.ServerReadyRequest, self._server_ready),
-            "ModelReady": _method(pb.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": _method(pb.ServerMetadataRequest, _server_metadata),
-            "ModelMetadata": _method(pb.ModelMetadataRequest, self._model_metadata),
+            "ServerLive": _method(lambda _: pb.ServerLiveResponse(live=True)),
+            "ServerReady": _method(self._server_ready),
+            "ModelReady": _method(self._model_ready),
+            "ServerMetadata": _method(_server_metadata),
+            "ModelMetadata": _method(self._model_metadata),
             "ModelInfer": infer_method(self._service, ModelInfer()),
-            "ModelConfig": _method(pb.ModelConfigRequest, self._model_config),
-            "RepositoryIndex": _method(pb.RepositoryIndexRequest, self._repository_index),
+            "ModelConfig": _method(self._model_config),
+            "RepositoryIndex": _method(self._repository_index),
         }
 
     def _server_ready(self, request: pb.ServerReadyRequest) -> Message:
@@ -73,8 +74,8 @@ class OpenInference:
 
     def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
         model = find_named(self._service.models, request.name, request.version)
-        name = model.manifest.name
-        reply = pb.ModelMetadataResponse(name=name, platform=PLATFORMS[model.execution.engine])
+        name, engine = model.manifest.name, model.execution.engine
+        reply = pb.ModelMetadataResponse(name=name, platform=PLATFORMS.get(engine, engine))
         reply.versions.extend(item.manifest.version for item in self._service.models if item.manifest.name == name)
         for specs, tensors in ((input_specs(model), reply.inputs), (output_specs(model), reply.outputs)):
             for spec in specs:
@@ -84,7 +85,7 @@ class OpenInference:
     def _model_config(self, request: pb.ModelConfigRequest) -> Message:
         model = find_named(self._service.models, request.name, request.version)
         engine = model.execution.engine
-        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORMS[engine], backend=engine)
+        config = pb.ModelConfig(name=model.manifest.name, platform=PLATFORMS.get(engine, engine), backend=engine)
         for spec in input_specs(model):
             config.input.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape, optional=True)
         for spec in output_specs(model):
@@ -109,9 +110,9 @@ def output_specs(model: Model) -> list[TensorSpec]:
     return [*TASK_TENSORS[model.task.name].outputs(model), *token_ids.output_specs(model)]
 
 
-def _method(request_type: type[Any], answer: Callable[[Any], Message]) -> Method:
-    async def method(data: bytes, call: Call) -> bytes:
-        return answer(parse(request_type, data)).SerializeToString()
+def _method(answer: Callable[[Any], Message]) -> Method:
+    async def method(request: Request, call: Call) -> bytes:
+        return answer(request.parse(ParseLimits())).SerializeToString()
 
     return method
 

@@ -150,7 +150,7 @@ class EmbeddingTensors(TaskTensors):
 
 
 class ClassificationTensors(TaskTensors):
-    """Texts or pairs -> labels with probabilities, likeliest first; of multi-label models also which are selected."""
+    """Texts or pairs -> labels with probabilities, most likely first; of multi-label models also which are selected."""
 
     task = Classification.name
     inputs = (TEXT, TEXT_PAIR)
@@ -231,7 +231,7 @@ class SpansTensors(TaskTensors):
 
 
 class MaskedLMTensors(TaskTensors):
-    """Texts with masks -> tokens, likeliest first, one row for each mask of all texts."""
+    """Texts with masks -> tokens, most likely first, one row for each mask of all texts."""
 
     task = MaskedLM.name
     options = ("truncate", "top_k")
@@ -264,7 +264,7 @@ class MaskedLMTensors(TaskTensors):
 
 
 class MultipleChoiceTensors(TaskTensors):
-    """Choices, with a context and a question -> the likeliest choice."""
+    """Choices, with a context and a question -> the most likely choice."""
 
     task = MultipleChoice.name
     inputs = (

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
-from serving.core.endpoint import Inference, Reply
+from serving.core.endpoint import Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.finite import check_outputs, check_prediction
 from serving.core.models import Model
-from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
-from serving.endpoints.base import vectors_bytes
 from serving.open_inference.options import Options, read_options
 from serving.open_inference.task_tensors import Row, TaskTensors
 from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
@@ -42,7 +40,7 @@ class TextTensorInference(Inference):
     def __post_init__(self) -> None:
         self.task = self.model.task
 
-    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+    def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Read options and tensors, and encode the texts."""
         tensors, message = self.tensors, self.request
         self.options = read_options(message.parameters, tensors.options)
@@ -50,10 +48,11 @@ class TextTensorInference(Inference):
         self.outputs = requested_outputs(message, tensors.outputs(self.model))
         self.task = tensors.task_for(self.model.task, self.options)
         encoded = encoder.encode(
-            request,
+            call,
             self.model,
             self.task,
             [tensors.example(row, self.task) for row in _rows(arrays, tensors)],
+            num_bytes=num_bytes,
             truncate=self.options.truncate,
             windowed=tensors.windowed_fields,
             field_path=partial(_field_path, list(arrays)),
@@ -61,14 +60,14 @@ class TextTensorInference(Inference):
         self.examples, self.windows = encoded.examples, encoded.windows
         self.reply_bytes = tensors.reply_bytes(self.windows, self.options, self.task)
         if tensors.returns_vectors:
-            self.reply_bytes = vectors_bytes(self.windows, self.model)
+            self.reply_bytes = 4 * self.model.num_outputs(self.lengths)
 
     def decode(self, index: int, outputs: list[Outputs]) -> Sequence[Any]:
         """Return the values of the output tensors for one example."""
         path = f"{self.tensors.inputs[0].name}[{index}]"
-        check_outputs(self.model, outputs, path)
+        check_usable(self.model, self.model.task.outputs_problem(outputs), path)
         prediction = self.task.decode(self.examples[index], self.windows[index], outputs)
-        check_prediction(self.model, self.task, prediction, path)
+        check_usable(self.model, self.task.prediction_problem(prediction), path)
         return self.tensors.result(prediction, self.examples[index], self.options, self.task)
 
     def reply(self, done: JobResult) -> Reply:

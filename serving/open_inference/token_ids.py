@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
-from serving.core.endpoint import Inference, Reply
-from serving.core.finite import check_arrays
+from serving.core.endpoint import Inference, Reply, check_usable
 from serving.core.models import Model
-from serving.core.request import PendingRequest
 from serving.core.scheduler import JobResult
 from serving.open_inference.options import read_options
 from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
 from serving.open_inference.v2 import service_pb2 as pb
-from tasks.base import Outputs
+from tasks.base import NOT_FINITE, Outputs
 from tasks.features import INPUT_NAMES, Features
 
 MAX_OUTPUT_BYTES = 128 * 2**20
@@ -49,7 +48,7 @@ class TokenIdInference(Inference):
     windows: Sequence[Sequence[Features]] = ()
     reply_bytes: int = 0
 
-    def encode(self, encoder: TextEncoder, request: PendingRequest) -> None:
+    def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Read and check the arrays."""
         model, message = self.model, self.request
         read_options(message.parameters, ())
@@ -77,7 +76,8 @@ class TokenIdInference(Inference):
     def decode(self, index: int, outputs: list[Outputs]) -> dict[str, np.ndarray]:
         """Copy the requested outputs of one row, so that those of its batch can be freed."""
         arrays = {spec.name: np.array(outputs[0][spec.name], dtype=np.float32) for spec in self.outputs}
-        check_arrays(self.model, arrays.values(), f"input_ids[{index}]")
+        problem = "" if all(map(self.model.task.is_usable, arrays.values())) else NOT_FINITE
+        check_usable(self.model, problem, f"input_ids[{index}]")
         return arrays
 
     def reply(self, done: JobResult) -> Reply:

@@ -1,9 +1,10 @@
-"""Announcement that the server takes calls: a line on standard output, and JSON for the process that started it."""
+"""Announcement that the server takes calls: a line on standard output, JSON for its parent, states for supervisors."""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,9 @@ from serving.process.logs import FORMATTERS, JsonFormatter
 from serving.process.streams import write_all
 
 logger = logging.getLogger("serving")
+
+NOTIFY_S = 1.0
+"""Maximum seconds to wait while the socket of the supervisor is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,15 @@ def _write(fd: int, data: bytes) -> None:
         logger.warning("cannot write to --ready-fd `%d`: %s", fd, error.strerror)
     finally:
         os.close(fd)
+
+
+def notify(state: str) -> None:
+    """Send a state such as `READY=1` to a supervisor that speaks sd_notify; do nothing if NOTIFY_SOCKET is unset."""
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(NOTIFY_S)
+        try:
+            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            logger.warning("cannot send %s to NOTIFY_SOCKET `%s`: %s", state, address, error.strerror or error)

@@ -211,7 +211,7 @@ def _warn(error: OSError) -> None:
 def _unblock(fd: int) -> None:
     """Make a pipe or terminal non-blocking.
 
-    Opens it again to get a file description of its own, so that other processes that share it are not affected. Sockets
+    Opens it again to get another file description, so that other processes that share it are not affected. Sockets
     and pipes without a reader cannot be opened again.
     """
     mode = os.fstat(fd).st_mode

@@ -21,7 +21,7 @@ SERVICE_NAME = "bertline"
 
 
 class Traces:
-    """Sender of spans to a collector, with a thread of its own."""
+    """Sender of spans to a collector, in a separate thread."""
 
     def __init__(self, endpoint: str, sample: float) -> None:
         """Start the sender. If there is no collector, the log says so after the first spans.

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,6 +34,11 @@ Run = Callable[..., Result]
 def parsed(line: str) -> Any:
     """Parse a line of JSON; fail on NaN and infinities, which Python accepts."""
     return json.loads(line, parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
+
+
+def read_jsonl(path: Path | str) -> list[Any]:
+    """Read the lines that end in a line feed; other Unicode line ends do not count."""
+    return [parsed(line) for line in Path(path).read_bytes().decode().split("\n")[:-1]]
 
 
 def numbers(text: str) -> list[float]:

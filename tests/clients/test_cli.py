@@ -56,30 +56,6 @@ def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str
     assert fails(run(*arguments), message, 2)
 
 
-def test_a_closed_pipe_is_no_error(target: str, tmp_path: Path) -> None:
-    """The command ends quietly if its reader closes the pipe."""
-    texts = tmp_path / "texts.txt"
-    texts.write_text("text\n" * 5000)
-    script = f"{sys.executable} -m bertline.cli embed -i {texts} -t {target} | head -1"
-    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
-
-    assert result.stdout.count(b"\n") == 1
-    assert result.stderr == b""
-
-
-@pytest.mark.parametrize(
-    ("redirection", "message"), [("<&-", b"cannot read standard input"), (">&-", b"cannot write standard output")]
-)
-def test_closed_streams_are_reported_in_one_line(target: str, redirection: str, message: bytes) -> None:
-    """The error names a standard stream that the shell has closed."""
-    script = f"echo text | {sys.executable} -m bertline.cli embed --input - --target {target} {redirection}"
-    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
-
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert result.stderr.count(b"\n") == 1
-
-
 def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Path) -> None:
     """Ctrl-C ends the command without a traceback and leaves no file."""
     server.delay(60, method="Embed")
@@ -92,20 +68,6 @@ def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Pat
 
     assert (process.returncode, output) == (130, (b"", b""))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_reported_in_one_line(target: str) -> None:
-    """The command exits with 1 if it cannot write results."""
-    with open("/dev/full", "wb") as full:
-        process = subprocess.run(
-            [sys.executable, "-m", "bertline.cli", "embed", "text", "-t", target],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-
-    assert process.returncode == 1
-    assert process.stderr == b"bertline: No space left on device: `standard output`\n"
 
 
 def test_texts_of_the_command_line(run: Run) -> None:
@@ -309,18 +271,13 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
     [
         ((), "Missing command"),
         (("embed",), "give either texts or --input FILE"),
-        (("embed", "text", "-i", "file"), "give either texts or --input FILE"),
         (("answer", "question"), "a question needs a context"),
-        (("embed", "text", "--pooling", "median"), "'median' is not one of"),
         (("embed", "text", "--timeout", "0"), "`timeout` must be above 0"),
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
-        (("fill-mask", "text", "--top-k", "0"), "--top-k"),
         (("embed", "text", "--nonsense"), "--nonsense"),
         (("embed", "-i", "a.csv", "b.csv"), "put a pattern in quotes"),
         (("embed", "text", "--pooling", "median"), "'--pooling': 'median' is not one of"),
-        (("nonsense",), "nonsense"),
         (("fill-mask", "text", "--top-k", "99999999999"), "--top-k"),
-        (("embed", "text", "--dimensions", "99999999999"), "--dimensions"),
     ],
 )
 def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -335,18 +292,10 @@ def test_wrong_calls_are_reported_in_one_line(run: Run, arguments: tuple[str, ..
     "arguments",
     [
         ("embed", "text", "--engine", ""),
-        ("embed", "text", "--rejects", ""),
-        ("embed", "text", "--output", ""),
-        ("embed", "--input", ""),
         ("embed", "-i", "a.txt", "-o", "out/", "--ray", ""),
-        ("embed", "text", "--model", ""),
         ("zero-shot", "text", "--label", "a", "--label", ""),
-        ("health", "--target", ""),
-        ("bench", "--concurrency", ""),
         ("bench", "--rate="),
-        ("bench", "--input", ""),
         ("--tls-ca", "", "models"),
-        ("--token", "", "models"),
     ],
 )
 def test_empty_options_are_refused(run: Run, server: FakeServer, arguments: tuple[str, ...]) -> None:
@@ -450,32 +399,6 @@ def test_names_of_models_are_never_cut(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "…" not in shown
 
 
-def test_bench(run: Run, server: FakeServer) -> None:
-    """The bench prints figures as a table or JSON, and exits with 1 if calls failed."""
-    options = ("--requests", "20", "--concurrency", "2,4", "--warm-up", "0")
-    shown, figures = run("bench", *options), json.loads(run("bench", *options, "--json").out)
-
-    assert (shown.code, shown.err) == (0, "")
-    assert "in flight" in shown.out
-    assert [item["num_ok"] for item in figures["runs"]] == [20, 20]
-    server.fail("INTERNAL", "broken", method="Embed", times=None)
-    assert run("bench", *options).code == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--concurrency", "many"], "--concurrency must be a whole number"),
-        (["--concurrency", "1", "--rate", "5"], "not both"),
-        (["--duration", "0"], "--duration must be above 0"),
-        (["-t", "http://localhost:1"], "without `http://`"),
-    ],
-)
-def test_wrong_calls_of_bench(run: Run, arguments: list[str], message: str) -> None:
-    """Wrong usage is an error of one line."""
-    assert fails(run("bench", *arguments), message, code=2)
-
-
 def test_progress_is_shown_to_a_person_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar appears if stderr is a terminal and results go elsewhere."""
     path = tmp_path / "texts.txt"
@@ -566,7 +489,7 @@ def test_the_summary_counts_the_whole_job(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """The summary counts rows, rejected and truncated ones of all runs of the job."""
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     server.models = [FakeModel(max_seq_length=8, manifest={"truncate": True})]
     path = tmp_path / "texts.txt"
     path.write_text(("refuse\n" + "a text of more words than eight\n" + "text\n" * 98) * 8)
@@ -621,11 +544,11 @@ def test_columns_are_spelt_in_two_ways(run: Run, spelling: list[str]) -> None:
 
 def test_columns_that_no_operation_has(run: Run) -> None:
     """The error names the known columns for either spelling, and a hyphen stands for an underscore."""
-    message = "--column is NAME=COLUMN, with NAME one of text, text_pair: `body=x`"
+    message = "--column is NAME=COLUMN, with NAME one of text, text_pair, each once: `body=x`"
     pair = b'{"text": "one", "other": "two"}\n'
 
     assert fails(run("classify", "-i", "-", "--columns.body", "x"), message, 2)
-    assert fails(run("classify", "-i", "-", "--columns.text"), "'--column' requires an argument", 2)
+    assert fails(run("classify", "-i", "-", "--columns.text"), "each once: `text=`", 2)
     assert run("classify", "-i", "-", "--format", "jsonl", "--columns.text-pair", "other", stdin=pair).code == 0
 
 

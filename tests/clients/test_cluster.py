@@ -57,7 +57,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> None:
             progress(number, pickle.loads(pickle.dumps(make_worker))()(number))
 
     monkeypatch.setattr("bertline.jobs.run.map_partitions", in_turn)
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
 
 
 @pytest.fixture
@@ -128,11 +128,14 @@ def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, 
 
 
 @pytest.mark.parametrize("rows", [256, 0])
-def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, pool: None, rows: int) -> None:
+@pytest.mark.parametrize("options", [[], ["--ray", "local"]], ids=["process", "cluster"])
+def test_rows_that_are_gone(
+    run: Run, server: FakeServer, tmp_path: Path, pool: None, rows: int, options: list[str]
+) -> None:
     """A file that has become shorter since the job started is refused."""
     path, line = tmp_path / "in.jsonl", '{"text": "a"}\n'
     path.write_text(line * 1000)
-    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--ray", "local", "--in-flight", "1")
+    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", *options, "--in-flight", "1")
     server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
     run(*arguments)
     server.reset()

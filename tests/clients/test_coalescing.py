@@ -19,10 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, InvalidInput, Overloaded, ServerError, TextsCut, TimedOut, Usage
-from bertline._calls import classify_call, embed_call, rerank_call, zero_shot_call
 from bertline._coalescing import MAX_BYTES, MAX_INPUTS, Coalescer, Member
 from bertline._convert import Call, ReplyCollector
 from bertline.errors import BertlineError
+from bertline.operations.classify import classify_call
+from bertline.operations.embed import embed_call
+from bertline.operations.rerank import rerank_call
+from bertline.operations.zero_shot import zero_shot_call
 from bertline.testing import FakeModel, FakeServer, vector
 
 KINDS = [Client, AsyncClient]
@@ -202,7 +205,7 @@ def test_timeouts_of_calls_that_go_alone_are_their_own(server: FakeServer, toget
     check_timeouts(found, [10, 20], "the queue is long")
 
 
-@pytest.mark.parametrize("timeout", [0.29, 0.3, 0.31, 0.5])
+@pytest.mark.parametrize("timeout", [0.29, 0.3, 0.31])
 def test_a_hanging_server_times_each_call_out(server: FakeServer, together: Run, timeout: float) -> None:
     """The error names the timeout of the call, whether it ends before, at or after the moment of its request."""
     server.delay(0.3, times=1)
@@ -223,7 +226,7 @@ def check_timeouts(errors: Sequence[Any], timeouts: Sequence[float], details: st
         assert error.__cause__ is None or isinstance(error.__cause__, grpc.RpcError)
 
 
-@pytest.mark.parametrize("number", [np.float32, np.float64, Fraction])
+@pytest.mark.parametrize("number", [np.float32, Fraction])
 def test_any_real_number_is_a_timeout(server: FakeServer, together: Run, number: Callable[[float], Any]) -> None:
     """A call with a timeout of another type than float may wait for others."""
     server.delay(number(0.2))
@@ -345,7 +348,7 @@ def test_a_fault_of_the_client_reaches_its_callers(server: FakeServer, monkeypat
     assert [type(item) for item in others] == [ZeroDivisionError] * 2
 
 
-def test_cancelling_the_call_that_is_in_flight_sends_those_that_wait(server: FakeServer) -> None:
+def test_cancelling_the_call_in_flight_sends_those_that_wait(server: FakeServer) -> None:
     """When the call that holds the lane is cancelled, those that wait leave."""
     server.delay(0.3, times=1)
 

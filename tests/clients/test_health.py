@@ -113,7 +113,7 @@ def test_a_missing_token_is_reported(models: Path, tokens: Path, open_health: bo
 
 
 def refuse_health(server: FakeServer) -> None:
-    server._health._admit = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
+    server._admit_health = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
 
 
 def test_refused_health_checks_are_left_out(server: FakeServer) -> None:
@@ -130,7 +130,7 @@ def test_refused_health_checks_are_tried_again(server: FakeServer, monkeypatch: 
     refuse_health(server)
     with Client(server.target) as client:
         client.embed(["text"])
-        server._health._admit = lambda context: None
+        server._admit_health = lambda context: None
         server.serving = False
         with pytest.raises(ConnectionFailed, match="its health is NOT_SERVING"):
             embed_for_a_minute(client)
@@ -163,7 +163,7 @@ def test_a_server_that_is_not_serving_beside_an_absent_one(server: FakeServer, d
 
 def test_a_server_without_health_service_gets_calls(client: Client, server: FakeServer) -> None:
     """Calls to a server without a health service succeed, and its health is an error."""
-    server._health._admit = lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such service")
+    server._admit_health = lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such service")
 
     assert client.embed(["text"]).shape == (1, 8)
     with pytest.raises(ServerError, match="UNIMPLEMENTED"):

@@ -23,7 +23,7 @@ from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run, fails, label_as, numbers, parsed, received, succeeds
+from tests.clients.command import Run, fails, label_as, numbers, read_jsonl, received, succeeds
 
 DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
@@ -40,31 +40,21 @@ def write_jsonl(path: Path, rows: list[Any]) -> str:
     return str(path)
 
 
-def read_jsonl(path: Path) -> list[Any]:
-    return [parsed(line) for line in path.read_text().splitlines()]
-
-
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut chunks of 256 rows, so that a job has many of them."""
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
-
-
-def test_jobs_give_way_to_other_calls(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Requests of jobs have priority bulk."""
-    run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}]), "-o", str(tmp_path / "out.npy"))
-
-    assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
 
 
 def test_small_batches_are_in_flight_as_often_as_large_ones(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Batches that the client could send together are requests of their own, as many at a time as --in-flight says."""
+    """Batches are separate requests of priority bulk, as many at a time as --in-flight says."""
     server.delay(0.1)
     rows = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts(64)])
     run("embed", "-i", rows, "-o", str(tmp_path / "out.npy"), "--batch-size", "4", "--in-flight", "8")
 
     assert [len(request.texts) for request in received(server)] == [4] * 16
     assert server.max_in_flight == 8
+    assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
 
 
 @pytest.mark.parametrize("source", ["file", "arguments"])
@@ -319,20 +309,6 @@ def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, f
     assert result.err.endswith(": NaN\n")
 
 
-def test_rows_of_other_types_do_not_spoil_parquet(run: Run, tmp_path: Path) -> None:
-    """A row that does not fit the column types of the first rows is rejected, and the reason names the column."""
-    rows = [{"text": "a", "n": 1}, {"text": "b"}, {"text": "c", "n": "one"}, {"text": "d", "n": 2, "new": 1}]
-    output = tmp_path / "out.parquet"
-    result = run("embed", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output))
-
-    assert result.code == 3
-    assert pq.read_table(output).drop_columns("vector").to_pylist()[:2] == [
-        {"row_number": 1, "text": "a", "n": 1, "new": None},
-        {"row_number": 2, "text": "b", "n": None, "new": None},
-    ]
-    assert "`n` is not of type int64" in (tmp_path / "out.parquet.rejects.jsonl").read_text()
-
-
 def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None:
     """An output that ends with / is a folder of Parquet files, which together hold all rows in order."""
     given = texts(1500)
@@ -368,30 +344,6 @@ def test_object_stores(run: Run, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-i", "none*.txt"], "no file matches `none*.txt`"),
-        (["-i", "in.csv", "--column", "text=body"], "`in.csv` has no column `body` (it has: `id`, `text`)"),
-        (["-i", "in.parquet"], "cannot read `in.parquet`: "),
-        (["-i", "none.txt"], "cannot read `none.txt`: No such file or directory"),
-        (["-i", "memory://none.txt"], "cannot read `memory://none.txt`: No such file or directory"),
-        (["-i", "bogus://x/y"], "cannot use `bogus://x/y`: Protocol not known: bogus"),
-        (["-i", "in.csv", "-o", "none/out.jsonl"], "cannot write `none/out.jsonl`: No such file or directory"),
-    ],
-)
-def test_files_that_cannot_be_used(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    """The error names the file and the problem, and no file remains."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in.csv").write_text("id,text\n1,a\n")
-    (tmp_path / "in.parquet").write_bytes(b"not parquet")
-
-    assert fails(run("embed", *arguments), message)
-    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "in.parquet"}
-
-
 def test_rows_with_the_wrong_number_of_values(run: Run, tmp_path: Path) -> None:
     """A CSV row with a wrong number of values, invalid UTF-8 or no values is rejected."""
     (tmp_path / "in.csv").write_bytes(b"id,text\n1,a\n2\n3,b,c\n4,\xff\n  \n5,d\n")
@@ -411,11 +363,8 @@ def test_an_interrupted_job_resumes(run: Run, server: FakeServer, tmp_path: Path
     """A resumed job sends no finished part again, and writes the same output."""
     rows = [{"text": text, "id": number} for number, text in enumerate(texts(2000))]
     rows[700] = {"text": "refuse", "id": 700}
-    path, wanted, output = (
-        write_jsonl(tmp_path / "in.jsonl", rows),
-        tmp_path / "wanted.parquet",
-        tmp_path / "out.parquet",
-    )
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
+    wanted, output = tmp_path / "wanted.parquet", tmp_path / "out.parquet"
     run("embed", "-i", path, "-o", str(wanted))
     server.calls.clear()
     server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
@@ -468,28 +417,13 @@ def test_another_job_does_not_resume(
     if change is None:
         server.models = [FakeModel(manifest={"settings": {"pooling": "mean"}})]
     arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", *(change or []))
+    before = sorted((tmp_path / "out.jsonl.job").glob("part-*"))
     result = run(*arguments)
 
     assert (result.code, result.out) == (1, "")
     assert message in result.err
+    assert sorted((tmp_path / "out.jsonl.job").glob("part-*")) == before != []
     assert run(*arguments, "--restart").code == 0
-
-
-@pytest.mark.parametrize("num_left", [256, 0])
-def test_rows_that_are_gone(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, num_left: int) -> None:
-    """A file that has become shorter or empty since the job started is refused."""
-    path = tmp_path / "in.txt"
-    path.write_text("\n".join(texts(2000)))
-    server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
-    run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
-    server.reset()
-    path.write_text("".join(f"{text}\n" for text in texts(2000)[:num_left]))
-
-    result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
-
-    assert result.code == 1
-    assert "the input has changed since" in result.err
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_busy_server_is_retried(run: Run, server: FakeServer, tmp_path: Path) -> None:

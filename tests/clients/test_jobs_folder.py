@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bertline.jobs import layout
+from bertline.jobs.directory import CHUNK_REJECTS, PART, is_job_file, numbered, part_name, rejects_name
 from bertline.jobs.storage import File
 from bertline.testing import FakeServer
-from tests.clients.command import Run, fails, succeeds
+from tests.clients.command import Run, fails, received, succeeds
 
 
 class Killed(BaseException):
@@ -24,49 +24,27 @@ class Killed(BaseException):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a folder with a file of 1,000 rows; cut chunks of 256."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.txt").write_text("".join(f"text {number}\n" for number in range(1000)))
     return tmp_path
 
 
 def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
     """A job refuses a folder with foreign files, for any options, and changes nothing in it."""
+    run("embed", "-i", "in.txt", "-o", "out/")
+    (folder / "out" / "precious").write_text("text")
     for name in ("mine", "out.jsonl.job"):
         (folder / name).mkdir()
         (folder / name / "precious").write_text("text")
-    message = "(`precious`, for example); choose another output"
+    before = _files(folder)
 
-    assert fails(run("embed", "-i", "in.txt", "-o", "mine/"), message)
-    for options in ([], ["--force"], ["--force", "--restart"]):
-        assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl", *options), message)
-        if options:
-            assert fails(run("embed", "-i", "in.txt", "-o", "mine/", *options), message)
-    assert [path.name for name in ("mine", "out.jsonl.job") for path in (folder / name).iterdir()] == ["precious"] * 2
-
-
-def test_a_finished_folder_with_other_files_stays(run: Run, folder: Path) -> None:
-    """--force replaces a folder of a job unless it holds foreign files."""
-    run("embed", "-i", "in.txt", "-o", "out/")
-    (folder / "out" / "notes").write_text("text")
-    before = sorted(path.name for path in (folder / "out").iterdir())
-
-    assert fails(run("embed", "-i", "in.txt", "-o", "out/", "--force"), "(`notes`, for example); choose another output")
-    assert sorted(path.name for path in (folder / "out").iterdir()) == before
-    (folder / "out" / "notes").unlink()
+    for output in ("mine/", "out/", "out.jsonl"):
+        for options in ([], ["--force"], ["--force", "--restart"]):
+            refused = run("embed", "-i", "in.txt", "-o", output, *options)
+            assert fails(refused, "(`precious`, for example); choose another output")
+    assert _files(folder) == before
+    (folder / "out" / "precious").unlink()
     assert run("embed", "-i", "in.txt", "-o", "out/", "--force").code == 0
-
-
-def test_a_mistake_costs_nothing_that_is_done(run: Run, server: FakeServer, folder: Path) -> None:
-    """Another job is refused, and the interrupted one keeps its parts."""
-    server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
-    run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
-    server.reset()
-    before = sorted((folder / "out.jsonl.job").glob("part-*"))
-    refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--truncate")
-
-    assert before
-    assert fails(refused, "belongs to another job (options differ)")
-    assert sorted((folder / "out.jsonl.job").glob("part-*")) == before
 
 
 @pytest.mark.parametrize(
@@ -122,10 +100,10 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_leftovers_of_a_finished_job_do_not_block_the_next(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_killed_between_output_and_clean_up(
+    run: Run, server: FakeServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leftovers of a finished job do not block the next job with the same output."""
+    """The same command ends the job from its parts, without a request."""
     remove = File.remove
 
     def killed(self: File) -> None:
@@ -133,16 +111,18 @@ def test_leftovers_of_a_finished_job_do_not_block_the_next(
             raise Killed
         remove(self)
 
-    monkeypatch.setattr(File, "remove", killed)
-    with pytest.raises(Killed):
-        run("embed", "-i", "in.txt", "-o", "out.jsonl")
-    monkeypatch.setattr(File, "remove", remove)
+    with monkeypatch.context() as patch:
+        patch.setattr(File, "remove", killed)
+        with pytest.raises(Killed):
+            run("embed", "-i", "in.txt", "-o", "out.jsonl")
+    output = (folder / "out.jsonl").read_bytes()
     (folder / "out.jsonl").unlink()
-    (folder / "other.txt").write_text("one\n")
+    server.calls.clear()
 
-    assert (folder / "out.jsonl.job").exists()
-    assert run("embed", "-i", "other.txt", "-o", "out.jsonl").code == 0
-    assert len((folder / "out.jsonl").read_text().splitlines()) == 1
+    assert "belongs to another job" in run("embed", "one", "-o", "out.jsonl").err
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl").code == 0
+    assert received(server) == []
+    assert (folder / "out.jsonl").read_bytes() == output
     assert not (folder / "out.jsonl.job").exists()
 
 
@@ -154,32 +134,21 @@ def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
-def test_a_resumed_job_replaces_no_file(run: Run, server: FakeServer, folder: Path, options: list[str]) -> None:
-    """A resumed job does not replace a file that --rejects names for the first time."""
+@pytest.mark.parametrize("named_before", [False, True])
+def test_a_resumed_job_replaces_no_file(
+    run: Run, server: FakeServer, folder: Path, options: list[str], named_before: bool
+) -> None:
+    """A resumed job replaces no file at the path of --rejects, whether --rejects named it before or not."""
+    rejects = ["--rejects", "notes.txt"]
+    interrupt(run, server, "-o", "out.jsonl", *(rejects if named_before else []))
     (folder / "notes.txt").write_text("mine")
-    interrupt(run, server, "-o", "out.jsonl")
     before = sorted((folder / "out.jsonl.job").glob("part-*"))
-    refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", *options)
+    refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", *rejects, *options)
 
     assert fails(refused, "already exists: `notes.txt`")
     assert (folder / "notes.txt").read_text() == "mine"
     assert sorted((folder / "out.jsonl.job").glob("part-*")) == before != []
-    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", "--force").code == 0
-
-
-@pytest.mark.parametrize("options", [[], ["--restart"]])
-def test_a_file_that_came_meanwhile_is_not_the_jobs(
-    run: Run, server: FakeServer, folder: Path, options: list[str]
-) -> None:
-    """A job does not replace a file that appeared at the path of --rejects."""
-    interrupt(run, server, "-o", "out.jsonl", "--rejects", "notes.txt")
-    (folder / "notes.txt").write_text("mine")
-
-    assert fails(
-        run("embed", "-i", "in.txt", "-o", "out.jsonl", "--rejects", "notes.txt", *options),
-        "already exists: `notes.txt`",
-    )
-    assert (folder / "notes.txt").read_text() == "mine"
+    assert run("embed", "-i", "in.txt", "-o", "out.jsonl", *rejects, "--force").code == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--restart"]])
@@ -191,7 +160,7 @@ def test_a_resumed_job_replaces_its_own_files(
     move = File.move
 
     def killed(self: File, target: File) -> None:
-        if target.name == "_SUCCESS":
+        if target.name == "out.jsonl":
             raise Killed
         move(self, target)
 
@@ -217,7 +186,7 @@ def test_files_beside_the_rejected_rows_stay(run: Run, folder: Path) -> None:
     assert (folder / "out.jsonl.rejects.jsonl.tmp").is_dir()
 
 
-@pytest.mark.parametrize("arguments", [["-i", "typo.txt"], ["-i", "in.txt", "-i", "typo.txt"], ["-i", "in.parquet"]])
+@pytest.mark.parametrize("arguments", [["-i", "in.txt", "-i", "typo.txt"], ["-i", "in.parquet"]])
 @pytest.mark.parametrize("output", ["out/", "out.jsonl"])
 def test_parts_outlast_a_mistake_in_the_input(
     run: Run, server: FakeServer, folder: Path, arguments: list[str], output: str
@@ -234,15 +203,6 @@ def test_parts_outlast_a_mistake_in_the_input(
     assert sorted(parts.iterdir()) == before != []
 
 
-def test_the_folder_of_rejected_rows_must_exist(run: Run, server: FakeServer) -> None:
-    """A missing folder of --rejects is refused before anything is sent."""
-    for output in ([], ["-o", "out.jsonl"]):
-        result = run("embed", "text", *output, "--rejects", "none/r.jsonl")
-
-        assert fails(result, "cannot write `none/r.jsonl`: No such file or directory")
-    assert server.calls == []
-
-
 @pytest.mark.parametrize(("model", "code"), [("fake", 0), ("none", 1)])
 def test_the_lock_is_closed_before_its_folder_goes(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, code: int
@@ -251,7 +211,7 @@ def test_the_lock_is_closed_before_its_folder_goes(
     remove, open_there = File.remove, []
 
     def removed(self: File) -> None:
-        if self.is_folder():
+        if os.path.isdir(self.path):
             files = (os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
             open_there.append([path for path in files if path.startswith(self.path)])
         remove(self)
@@ -263,43 +223,33 @@ def test_the_lock_is_closed_before_its_folder_goes(
     assert not (folder / "out.jsonl.job").exists()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """A job works with a warning if the file system has no locks."""
-    monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(code))
+def test_a_file_system_without_locks(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job works with a warning if the file system has no locks; another error ends it, and leaves nothing."""
+    codes = [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO]
 
-    result = run("embed", "-i", "in.txt", "-o", "out.jsonl")
-    warning, summary = result.err.splitlines()
+    def fail(*arguments: object) -> None:
+        raise OSError(codes[0], os.strerror(codes[0]))
 
-    assert warning == ("bertline: the file system of `out.jsonl.job` has no locks: do not start a second run there")
-    assert succeeds(result._replace(err=summary))
-    assert {path.name for path in folder.iterdir()} == {"in.txt", "out.jsonl"}
-
-
-def test_a_lock_that_fails(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error gives the system's reason, and nothing is left behind."""
-    monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", failing(errno.EIO))
+    monkeypatch.setattr("bertline.jobs.directory.fcntl.flock", fail)
+    while len(codes) > 1:
+        result = run("embed", "-i", "in.txt", "-o", "out.jsonl", "--force")
+        warning, summary = result.err.splitlines()
+        assert warning == "bertline: the file system of `out.jsonl.job` has no locks: do not start a second run there"
+        assert succeeds(result._replace(err=summary))
+        del codes[0]
+    (folder / "out.jsonl").unlink()
 
     assert fails(run("embed", "-i", "in.txt", "-o", "out.jsonl"), "cannot write `out.jsonl`: Input/output error")
     assert [path.name for path in folder.iterdir()] == ["in.txt"]
 
 
-def failing(code: int) -> Callable[..., None]:
-    """Return a function that fails with an error code."""
-
-    def fail(*arguments: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
-
-
 def test_names_of_many_parts_are_in_the_order_of_the_rows() -> None:
     """Parts are sorted by number, also beyond five digits."""
     keys = [(99_999, 0), (99_999, 99_999), (99_999, 100_000), (100_000, 0)]
-    parts = [layout.part_name(*key, "0" * 12, ".jsonl") for key in keys]
-    rejects = [layout.rejects_name(*key) for key in keys]
+    parts = [part_name(*key, "0" * 12, ".jsonl") for key in keys]
+    rejects = [rejects_name(*key) for key in keys]
 
-    assert list(layout.parts_in(reversed(parts))) == keys
-    assert layout.rejects_in(reversed(rejects)) == rejects
-    assert all(layout.is_job_file(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
-    assert not any(map(layout.is_job_file, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))
+    assert list(numbered(reversed(parts), PART)) == keys
+    assert [match[0] for match in numbered(reversed(rejects), CHUNK_REJECTS).values()] == rejects
+    assert all(is_job_file(name) for name in [*parts, *rejects, f".{parts[0]}.17"])
+    assert not any(map(is_job_file, ["part.jsonl", ".hidden", "_rejects.txt", "data-00000.parquet"]))

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ from hypothesis import strategies as st
 
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
-from bertline.jobs.read.rows import text_bytes
-from bertline.jobs.send import BatchSender, Rejection
+from bertline.jobs.progress import Progress
+from bertline.jobs.rows import Rejection, text_bytes
+from bertline.jobs.send import BatchSender
 from bertline.jobs.storage import FileError
 from bertline.jobs.write import ParquetWriter, vector_dim
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
-from tests.clients.command import Run, fails, numbers, parsed, received
+from tests.clients.command import Run, fails, numbers, read_jsonl, received
 
 ANYTHING = st.recursive(
     st.none()
@@ -59,7 +62,7 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
         result = run("embed", "-i", f"{name}/in.jsonl", "-o", f"{name}/out.{suffix}")
         vectors = read_vectors(folder / f"out.{suffix}")
         rejects = folder / f"out.{suffix}.rejects.jsonl"
-        rejected = [parsed(line)["place"] for line in lines_of(rejects)] if rejects.exists() else []
+        rejected = [row["place"] for row in read_jsonl(rejects)] if rejects.exists() else []
 
         assert result.code == (3 if rejected else 0), result
         assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", rejects.name}
@@ -80,7 +83,7 @@ def read_vectors(path: Path) -> list[Any]:
         return list(np.load(path))
     if path.suffix == ".parquet":
         return list(pq.read_table(path)["vector"].to_pylist())
-    return [parsed(line)["vector"] for line in lines_of(path)]
+    return [row["vector"] for row in read_jsonl(path)]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,7 +96,7 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
 
     run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl", "--force")
 
-    assert [json.loads(line)["id"] for line in lines_of(tmp_path / "out.jsonl")] == texts
+    assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == texts
 
 
 def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
@@ -111,6 +114,7 @@ def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
         {"count": 9.99},
         {"more": {"a": -0.5}},
         {"list": ["\ud800"]},
+        {"new": 1},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4100))
     with open(tmp_path / "in.jsonl", "a") as file:
@@ -120,26 +124,16 @@ def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
         {"row_number": number, **row} for number, row in enumerate(rows * 4100, start=1)
     ]
-    rejects = (tmp_path / "out.parquet.rejects.jsonl").read_text().splitlines()
-    assert [json.loads(line)["row"] for line in rejects] == [{"text": "odd", **row} for row in odd]
-
-
-@pytest.mark.parametrize("output", ["out.parquet", "out/"])
-def test_first_rows_that_are_rejected_settle_no_columns(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
-) -> None:
-    """The first rows with results decide on the columns, even after whole chunks of rejected rows."""
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
-    (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
-    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{output}")
-
-    assert run(*arguments).code == 3
-    assert pq.read_table(tmp_path / output)["id"].to_pylist() == [1] * 300
+    rejects = read_jsonl(tmp_path / "out.parquet.rejects.jsonl")
+    assert [reject["row"] for reject in rejects] == [{"text": "odd", **row} for row in odd]
+    reasons = [reject["reason"] for reject in rejects]
+    assert reasons[5].startswith("`count` is not of type int64, as in the first rows; correct it, leave it out with")
+    assert reasons[-1] == "`new` is not a column of the first rows; leave it out with --drop, or write JSONL"
 
 
 def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run completes the columns of parts if a run failed while it did so."""
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
     arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
     joins = [ParquetWriter.join]
@@ -183,7 +177,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
     run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job does not resume if the columns in the header have another order."""
-    monkeypatch.setattr("bertline.jobs.read.rows.CHUNK_ROWS", 256)
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
     path.write_text(f"title,text\n{rows}")
     server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
@@ -227,11 +221,6 @@ def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
         vector_dim(known, [np.zeros(length) for length in lengths])
 
 
-def lines_of(path: Path) -> list[str]:
-    """Return the lines that end in a line feed; other Unicode line ends do not count."""
-    return path.read_bytes().decode().split("\n")[:-1]
-
-
 @pytest.mark.parametrize("options", [(), ("--truncate",), ("--no-truncate",)])
 def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
     """The command reports truncated rows unless --truncate or --no-truncate is given."""
@@ -241,20 +230,28 @@ def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: 
     is_reported = "2 of 3 rows were truncated to the model's maximum length, as in its evaluation" in result.err
 
     assert (result.code, is_reported) == (3 if options == ("--no-truncate",) else 0, not options)
-    assert len(lines_of(tmp_path / "out.jsonl")) == (1 if result.code else 3)
+    assert len(read_jsonl(tmp_path / "out.jsonl")) == (1 if result.code else 3)
+
+
+def sender_to(method: Callable[..., Any]) -> BatchSender:
+    """Return a sender of a job, whose client embeds by this function."""
+    options = {"operation": None, "method": "embed", "options": {}, "model_name": "", "model_version": ""}
+    spec: Any = SimpleNamespace(**options, patience_s=0)
+    client: Any = SimpleNamespace(embed=method)
+    return BatchSender(spec, client, Progress())
 
 
 def test_requests_that_are_too_large_are_split() -> None:
     """A job splits a request that is too large, and ends on errors in other fields."""
 
-    def ask(inputs: list[int], usage: Usage) -> list[int]:
+    def ask(inputs: list[int], **options: Any) -> list[int]:
         if sum(inputs) > 3:
             raise InvalidInput.of([InvalidItem(None, "inputs", f"{sum(inputs)} contexts came")])
         if 0 in inputs:
             raise InvalidInput.of([InvalidItem(None, "top_k", "must be less")])
         return inputs
 
-    sender = BatchSender(ask, batch_size=64, num_in_flight=1, patience_s=0)
+    sender = sender_to(ask)
 
     assert sender._send([1, 2, 9, 3, 1], Usage()) == [1, 2, Rejection("inputs: 9 contexts came"), 3, 1]
     with pytest.raises(InvalidInput, match="top_k: must be less"):
@@ -265,7 +262,7 @@ def test_a_refused_row_is_retried_before_it_is_rejected() -> None:
     """A job retries a refused row once, because the server may have been slow for a moment."""
     refusals = {"slow": 1, "huge": 2}
 
-    def ask(inputs: list[str], usage: Usage) -> list[str]:
+    def ask(inputs: list[str], **options: Any) -> list[str]:
         if len(inputs) > 1 or refusals.get(inputs[0]):
             refusals[inputs[0]] = refusals.get(inputs[0], 0) - (len(inputs) == 1)
             error = Overloaded("the request takes about 11 s")
@@ -273,7 +270,7 @@ def test_a_refused_row_is_retried_before_it_is_rejected() -> None:
             raise error
         return inputs
 
-    sender = BatchSender(ask, batch_size=64, num_in_flight=1, patience_s=0)
+    sender = sender_to(ask)
 
     found = sender._send(["slow", "huge", "text"], Usage())
     assert found == ["slow", Rejection("the request takes about 11 s"), "text"]

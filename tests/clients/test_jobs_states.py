@@ -24,14 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from bertline.jobs.directory import ACTIONS, Action, JobDirectory, StaleParts, State, Totals, action_for
-from bertline.jobs.layout import rejects_of
+from bertline.jobs import rows as rows_module
+from bertline.jobs.columns import ALL_COLUMNS, ROW_NUMBER, PassThrough
+from bertline.jobs.directory import JobDirectory, StaleParts, State, Totals, rejects_of
 from bertline.jobs.operations import OPERATIONS, VECTOR
-from bertline.jobs.pass_through import ROW_NUMBER, PassThrough
-from bertline.jobs.read import rows as rows_module
-from bertline.jobs.read.rows import ALL_COLUMNS, chunks_of
-from bertline.jobs.read.sources import Format, Source
-from bertline.jobs.send import ChunkResults, Rejection
+from bertline.jobs.rows import ChunkResults, Rejection
+from bertline.jobs.sources import Format, Source, chunks_of
 from bertline.jobs.storage import File, FileError, file_of
 from bertline.jobs.write import JsonlWriter, ParquetWriter, Writer
 
@@ -42,13 +40,9 @@ INPUTS = {
 }
 """Contents of the input file: chunks of two rows, some rejected, some truncated."""
 NEXT = {
-    State.NEW: {State.NEW, State.UNFINISHED, State.JOINED, State.MOVED, State.COMPLETE},
-    State.UNFINISHED: {State.UNFINISHED, State.NEW, State.JOINED, State.MOVED, State.COMPLETE},
-    State.OTHER_JOB: set(State) - {State.FOREIGN, State.OTHER_MOVED},
-    State.JOINED: set(State) - {State.FOREIGN, State.OTHER_JOB, State.OTHER_MOVED},
-    State.MOVED: set(State) - {State.FOREIGN, State.OTHER_JOB, State.OTHER_MOVED},
-    State.OTHER_MOVED: set(State) - {State.FOREIGN, State.OTHER_JOB},
-    State.COMPLETE: {State.COMPLETE, State.NEW, State.UNFINISHED, State.OTHER_JOB},
+    State.NEW: {State.NEW, State.UNFINISHED, State.OTHER_JOB},  # --force begins to remove a folder of another job
+    State.UNFINISHED: {State.NEW, State.UNFINISHED},
+    State.OTHER_JOB: {State.NEW, State.UNFINISHED, State.OTHER_JOB},
     State.FOREIGN: {State.FOREIGN},
 }
 """States that a run may leave behind, by the state that it found."""
@@ -98,7 +92,7 @@ def directory_of(folder: Path, output: str, option: str) -> JobDirectory:
     pass_through = PassThrough(ALL_COLUMNS, [VECTOR], [ROW_NUMBER])
     is_jsonl = output.endswith("jsonl")
     writer: Writer = (
-        JsonlWriter(operation, pass_through) if is_jsonl else ParquetWriter(operation, pass_through, 2, "float32")
+        JsonlWriter(operation, pass_through) if is_jsonl else ParquetWriter(operation, pass_through, 2, "float32", {})
     )
     file = file_of(f"{folder}/{output}")
     return JobDirectory(file, writer, {"option": option, "inputs": ["in.txt"]}, rejects_of(file))
@@ -108,20 +102,18 @@ def results_of(chunk: Any, option: str) -> ChunkResults:
     """Return the results that a server would give: none for `refuse`; texts with `long` are truncated."""
     texts = [row.fields["text"] for row in chunk.rows]
     results = [Rejection("refused") if text == "refuse" else np.float32([len(text), len(option)]) for text in texts]
-    return ChunkResults(chunk, results, len(texts), sum("long" in text for text in texts))
+    return ChunkResults(chunk, results, sum("long" in text for text in texts))
 
 
 def do_job(folder: Path, output: str, option: str, *, force: bool = False, restart: bool = False) -> Totals:
     """Run a job like `jobs.run`, without a server."""
     directory = directory_of(folder, output, option)
     source = Source(file_of(f"{folder}/in.txt"), Format.text)
-    with directory.opened(force=force, restart=restart) as has_work:
-        if has_work:
-            for chunk in chunks_of(source, 0, ["text"], ["text"], lambda row: 1):
-                if not directory.has(chunk):
-                    directory.write(results_of(chunk, option))
-            directory.finish()
-    return directory.totals
+    with directory.opened(force=force, restart=restart):
+        for chunk in chunks_of(source, 0, ["text"], ["text"]):
+            if not directory.has(chunk):
+                directory.write(results_of(chunk, option))
+        return directory.finish()
 
 
 def write_input(folder: Path, content: str) -> None:
@@ -184,8 +176,9 @@ class JobDirectoryMachine(RuleBasedStateMachine):
     def run_job(self, option: str, num_steps: int, force: bool, restart: bool) -> None:
         """Run a job, killed before one of its steps or not."""
         found, before = self.state(option), files_of(self.folder)
-        directory = directory_of(self.folder, self.output, option)
-        action = action_for(found, output_exists=directory._output_exists(), force=force, restart=restart)
+        exists = any(not name.startswith(f"{self.output}.") and not name.endswith(".tmp") for name in before)
+        is_refused = found is State.NEW and exists and not force
+        is_other = found is State.OTHER_JOB and not restart
         DISK.steps_left = num_steps
         outcome: Any
         try:
@@ -198,17 +191,13 @@ class JobDirectoryMachine(RuleBasedStateMachine):
         assert self.state(option) in NEXT[found]
         if isinstance(outcome, Killed):
             return
-        if action in (Action.REFUSE_OTHER, Action.REFUSE_FOREIGN):
+        if is_other or is_refused:
             assert isinstance(outcome, FileError)
-            assert files_of(self.folder) == before
-        elif action is Action.REFUSE_EXISTING:
-            assert isinstance(outcome, FileError)
-            kept = {name: data for name, data in before.items() if not name.startswith("out") or ".job/" not in name}
+            kept = {name: data for name, data in before.items() if is_other or ".job/" not in name}
             assert kept.items() <= files_of(self.folder).items()
         elif isinstance(outcome, StaleParts):
-            assert action is Action.RESUME
-        elif action is Action.FINISH:
-            assert self.state(option) is State.NEW
+            assert found is State.UNFINISHED
+            assert not restart
         else:
             assert outcome == expected(self.output, option, self.content)[1]
             assert files_of(self.folder) == expected(self.output, option, self.content)[0]
@@ -263,17 +252,6 @@ def test_long_histories() -> None:
     )
 
 
-def test_every_state_has_actions() -> None:
-    """Every state has actions, and with --force only foreign files and other jobs are refused."""
-    assert set(ACTIONS) == set(State) == set(NEXT)
-    for state in State:
-        for restart in (False, True):
-            forced = action_for(state, output_exists=True, force=True, restart=restart)
-            assert forced is action_for(state, output_exists=False, force=False, restart=restart)
-            assert forced is not Action.REFUSE_EXISTING
-            assert (forced is Action.REFUSE_FOREIGN) == (state is State.FOREIGN)
-
-
 @pytest.mark.parametrize("output", ["out.jsonl", "out/"])
 def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
     """A job that is killed before each step in turn and resumed ends like an uninterrupted one."""
@@ -323,7 +301,7 @@ def test_killed_while_it_replaces_an_output(tmp_path: Path, output: str) -> None
 @pytest.mark.parametrize("content", ["", "null", "[]", '{"job": 3}', "\udcff", "{", "[" * 100_000])
 @pytest.mark.parametrize(
     ("output", "name"),
-    [("out.jsonl", "_job.json"), ("out.jsonl", "_SUCCESS"), ("out/", "_job.json"), ("out/", "_schema")],
+    [("out.jsonl", "_job.json"), ("out/", "_job.json"), ("out/", "_schema")],
 )
 def test_damaged_files_of_a_job(tmp_path: Path, output: str, name: str, content: str) -> None:
     """A damaged file in the job directory is an error that asks for --restart, which then works."""
@@ -334,8 +312,6 @@ def test_damaged_files_of_a_job(tmp_path: Path, output: str, name: str, content:
         directory = directory_of(tmp_path, output, "a").folder
         path = Path(directory.path) / name
         path.write_text(content, errors="surrogateescape")
-        if name == "_SUCCESS":
-            (path.parent / "_whole").touch()
 
         with pytest.raises(FileError) as caught:
             do_job(tmp_path, output, "a")
@@ -349,5 +325,5 @@ def kill_after_first_part(folder: Path, output: str) -> None:
     directory = directory_of(folder, output, "a")
     source = Source(file_of(f"{folder}/in.txt"), Format.text)
     with suppress(Killed), directory.opened(force=False, restart=False):
-        directory.write(results_of(next(chunks_of(source, 0, ["text"], ["text"], lambda row: 1)), "a"))
+        directory.write(results_of(next(chunks_of(source, 0, ["text"], ["text"])), "a"))
         raise Killed

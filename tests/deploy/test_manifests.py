@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from serving.core.budget import MEMORY_DIVISOR
+from serving.core.request_memory import MEMORY_DIVISOR
 from serving.settings import Settings, read_settings, unknown_variables
 from tests.deploy.files import ADAPTER_RULE, DEPLOY, ROOT, page
 

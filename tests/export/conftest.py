@@ -13,8 +13,9 @@ import pytest
 import torch
 import transformers
 
-from export import ExportConfig, export_checkpoint
+from export import ExportConfig, QualityLimits, export_checkpoint
 from export.quality_gate import Decision
+from export.targets import default_configuration
 from tasks.model_directory import ModelDirectory
 
 VOCAB = [
@@ -154,6 +155,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Pa
 
 
 @pytest.fixture(scope="session")
+def exported_int8(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> ModelDirectory:
+    """Return a model directory of labels in dynamic int8."""
+    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0))
+    return export_checkpoint(
+        checkpoints["classification"], tmp_path_factory.mktemp("int8") / "classification/1", config
+    )
+
+
+@pytest.fixture(scope="session")
 def random_batch() -> Callable[..., dict[str, np.ndarray]]:
     """Make padded arrays of a given shape."""
 
@@ -175,6 +185,12 @@ def texts_file(tmp_path: Path, texts: list[str]) -> Path:
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(texts * 4) + "\n")
     return path
+
+
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `export tune` write the default configuration again, without timing any."""
+    monkeypatch.setattr("export.autotune.model_directory.autotune", lambda *_, **__: (default_configuration(), []))
 
 
 @pytest.fixture

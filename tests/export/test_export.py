@@ -3,8 +3,6 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,70 +140,38 @@ def test_tiny_vectors_are_compared(tmp_path, checkpoints, scale):
     assert quality["fp32"]["mean_cosine"] == pytest.approx(1)
 
 
-def test_scores_and_provenance_of_training_are_kept(tmp_path, checkpoints):
-    """The manifest contains the settings, scores and provenance of the task card."""
-    labels = ("sports", "weather", "news")
-    card = TaskCard(
-        task="classification",
-        settings=ClassificationSettings(max_seq_length=16, labels=labels),
-        scores={"accuracy": 0.75},
-        provenance={"data": {"train.tsv": "abc"}},
-    )
-    model = load_model(checkpoints["classification"], "classification")
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
-
-    manifest = export_checkpoint(tmp_path / "ours", tmp_path / "news/3", UNTUNED).manifest
-
-    assert manifest.settings == card.settings
-    assert manifest.scores["checkpoint"] == {"accuracy": 0.75}
-    assert manifest.provenance["training"] == card.provenance
-
-
-def test_training_data_are_for_the_same_task_only(tmp_path, checkpoints):
-    """Dev data of training evaluate the same task; the encoder alone is evaluated without them."""
-    dev = tmp_path / "dev.tsv"
-    dev.write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
-    card = TaskCard(
-        task="classification",
-        settings=ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news")),
-        provenance={"recipe": {"dev": [str(dev)], "train": [], "columns": {"text": "sentence"}}},
-    )
-    model = load_model(checkpoints["classification"], "classification")
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
-
-    labels = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
-    vectors = export_checkpoint(tmp_path / "ours", tmp_path / "vectors/1", UNTUNED, task="embedding")
-
-    assert labels.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
-    assert vectors.manifest.scores["evaluated_on"] == "64 random sequences"
-
-
-def ours(path, checkpoint, **recipe):
-    """Save a checkpoint of Bertline with this recipe."""
+def ours(path, checkpoint, scores=None, **provenance):
+    """Save a checkpoint of Bertline with this record of its training."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
-    card = TaskCard(task="classification", settings=settings, provenance={"recipe": recipe})
+    card = TaskCard(task="classification", settings=settings, scores=scores or {}, provenance=provenance)
     save_our_checkpoint(path, load_model(checkpoint, "classification"), tokenizer_from=checkpoint, card=card)
     return path
 
 
-def test_manifest_has_no_paths_of_training(tmp_path, checkpoints):
-    """Paths of the training machine are reduced to names, as servers show manifests to everyone."""
-    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+def test_record_of_training_is_kept(tmp_path, checkpoints):
+    """The manifest contains the settings, scores and provenance of the task card, without the paths of its machine."""
     before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
     recipe = {
         "train": ["/secret/train.tsv", "hf:a/b"],
         "checkpoint": "/secret/mini/checkpoint",
         "columns": {"text": "a/b"},
     }
-    earlier = {"recipe": {"train": ["/secret/other.tsv"]}}
-    provenance = {"recipe": recipe, "pretraining": before | {"before": before}, "before": earlier}
-    card = TaskCard(task="classification", settings=settings, provenance=provenance)
-    model = load_model(checkpoints["classification"], "classification")
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+    checkpoint = ours(
+        tmp_path / "ours",
+        checkpoints["classification"],
+        {"accuracy": 0.75},
+        data={"train.tsv": "abc"},
+        recipe=recipe,
+        pretraining=before | {"before": before},
+        before={"recipe": {"train": ["/secret/other.tsv"]}},
+    )
 
-    exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+    exported = export_checkpoint(checkpoint, tmp_path / "news/3", UNTUNED)
 
     training = exported.manifest.provenance["training"]
+    assert exported.manifest.settings.max_seq_length == 16
+    assert exported.manifest.scores["checkpoint"] == {"accuracy": 0.75}
+    assert training["data"] == {"train.tsv": "abc"}
     assert training["recipe"]["train"] == ["train.tsv", "hf:a/b"]
     assert training["recipe"]["columns"] == {"text": "a/b"}
     assert training["pretraining"]["recipe"] == {"corpus": "corpus", "run_dir": "mini", "learning_rate": 1e-4}
@@ -215,6 +181,19 @@ def test_manifest_has_no_paths_of_training(tmp_path, checkpoints):
     assert "fine-tuned from `mini`" in (exported.path / "README.md").read_text()
 
 
+def test_training_data_are_for_the_same_task_only(tmp_path, checkpoints):
+    """Dev data of training evaluate the same task; the encoder alone is evaluated without them."""
+    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    recipe = {"dev": [str(dev)], "train": [], "columns": {"text": "sentence"}}
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
+
+    labels = export_checkpoint(checkpoint, tmp_path / "news/1", UNTUNED)
+    vectors = export_checkpoint(checkpoint, tmp_path / "vectors/1", UNTUNED, task="embedding")
+
+    assert labels.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
+    assert vectors.manifest.scores["evaluated_on"] == "64 random sequences"
+
+
 @pytest.mark.parametrize("task", ["classification", "embedding"])
 def test_dev_alone_calibrates_on_training_data(task, tmp_path, checkpoints):
     """With --dev only, int8 is calibrated on the checkpoint's training data if the task is the same."""
@@ -222,9 +201,8 @@ def test_dev_alone_calibrates_on_training_data(task, tmp_path, checkpoints):
     (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\nthe\tb\tsports\n")
     if task == "embedding":
         dev.write_text("text\ttext_pair\tlabel\nthe cat\ta\t1\nthe\tb\t2\n")
-    checkpoint = ours(
-        tmp_path / "ours", checkpoints["classification"], train=[str(train)], columns={"text": "sentence"}
-    )
+    recipe = {"train": [str(train)], "columns": {"text": "sentence"}}
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
     config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
 
     model = export_checkpoint(
@@ -251,7 +229,9 @@ def test_an_unknown_metric_is_named_before_tuning(tmp_path, checkpoints):
 
 def test_data_of_the_hub_must_be_named(tmp_path, checkpoints):
     """Training data of the hub are not downloaded unasked, and the output says so."""
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], dev=["hf:org/data,split=validation"])
+    checkpoint = ours(
+        tmp_path / "ours", checkpoints["classification"], recipe={"dev": ["hf:org/data,split=validation"]}
+    )
     lines = []
 
     export_checkpoint(checkpoint, tmp_path / "m/1", UNTUNED, reporter=Reporter(lines.append))
@@ -263,13 +243,8 @@ def test_train_alone_evaluates_on_dev_data_of_training(tmp_path, checkpoints):
     """With --train only, the checkpoint's dev data evaluate, each with its own columns; missing files are named."""
     (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
     (train := tmp_path / "other.tsv").write_text("words\tlabel\ngoing home\tnews\n")
-    checkpoint = ours(
-        tmp_path / "ours",
-        checkpoints["classification"],
-        train=["gone.tsv"],
-        dev=[str(dev), "lost.tsv"],
-        columns={"text": "sentence"},
-    )
+    recipe = {"train": ["gone.tsv"], "dev": [str(dev), "lost.tsv"], "columns": {"text": "sentence"}}
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
     config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
     data = ExportData(train=(train,), columns=Columns(text="words"))
 
@@ -359,8 +334,13 @@ def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, c
     assert masked == [len(example.tokens) for example in evaluation_set.examples]
 
 
-@pytest.mark.parametrize("task", ["embedding", "classification", "tagging", "multiple-choice", "spans", "masked-lm"])
-@pytest.mark.parametrize("matmul", ["static int8", "dynamic int8"])
+@pytest.mark.parametrize(
+    ("task", "matmul"),
+    [
+        *((task, "static int8") for task in ("embedding", "tagging", "spans")),
+        *((task, "dynamic int8") for task in ("classification", "multiple-choice", "masked-lm")),
+    ],
+)
 def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts):
     """Matmuls run on integers, and the manifest records the quality."""
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
@@ -442,7 +422,7 @@ def test_default_variant_is_written_where_the_tuned_one_misses_the_limits(tmp_pa
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_graphs_are_refused_before_they_are_tuned(precision, tmp_path, checkpoints, monkeypatch):
-    """Neither parity nor quality waits for the minutes that tuning takes."""
+    """Neither parity nor quality waits for the minutes that tuning takes; no files are left."""
 
     def tune(*arguments, **keywords):
         raise AssertionError("tuned")
@@ -453,13 +433,7 @@ def test_graphs_are_refused_before_they_are_tuned(precision, tmp_path, checkpoin
     with pytest.raises(ParityError if precision == "fp32" else QualityError):
         export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
 
-
-def test_refused_graph_leaves_nothing_behind(tmp_path, checkpoints):
-    """A refused export leaves no files, hidden ones included."""
-    with pytest.raises(ParityError, match="sentence_embedding"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", IMPOSSIBLE)
-
-    assert names(tmp_path / "models/plain") == []
+    assert not (tmp_path / "small").exists()
 
 
 def test_existing_version_is_replaced_atomically(tmp_path, exported, checkpoints):
@@ -491,14 +465,6 @@ def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
     assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1", UNTUNED).path.is_dir()
 
 
-def test_an_exported_model_is_no_checkpoint(tmp_path, checkpoints):
-    """The message names what to give instead of a model directory."""
-    model = export_checkpoint(checkpoints["plain"], tmp_path / "models/plain/1", UNTUNED)
-
-    with pytest.raises(ValueError, match="is an exported model; give the checkpoint that it was exported from"):
-        export_checkpoint(model.path, tmp_path / "models/plain/2")
-
-
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
@@ -527,43 +493,21 @@ def test_invalid_arguments_are_named(tmp_path, checkpoints):
         export_checkpoint(checkpoints["plain"], tmp_path / "plain/latest")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"\n \n", "no texts in"), (b"\xff\xfe", "not UTF-8"), (None, "no such file")]
-)
-def test_unusable_texts_are_named(tmp_path, content, message, checkpoints):
-    """Missing, empty and binary files are errors."""
-    if content is not None:
-        (tmp_path / "texts.txt").write_bytes(content)
+def test_unusable_texts_are_named(tmp_path, checkpoints):
+    """Texts that cannot be read are an error."""
+    (texts := tmp_path / "texts.txt").write_bytes(b"\xff\xfe")
 
-    with pytest.raises(ValueError, match=message):
-        export_checkpoint(
-            checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=ExportData(texts=tmp_path / "texts.txt")
-        )
+    with pytest.raises(ValueError, match="not UTF-8"):
+        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=ExportData(texts=texts))
 
 
-def run_command(*arguments):
-    command = [sys.executable, "-m", "export", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_command_prints_one_line_per_stage(tmp_path, checkpoints):
+def test_command_prints_one_line_per_stage(tmp_path, checkpoints, monkeypatch, capfd):
     """The command prints a line for each stage, and nothing on standard error."""
-    flags = [
-        "--precision",
-        "int8",
-        "--min-cosine",
-        "0.97",
-        "--no-tune",
-        "--pooling",
-        "mean",
-        "--normalize",
-        "--max-seq-length",
-        "16",
-        "--quality",
-        "default",
-    ]
+    flags = "--precision int8 --min-cosine 0.97 --no-tune --quality default"
+    settings = "--pooling mean --normalize --max-seq-length 16"
 
-    result = run_command(checkpoints["plain"], tmp_path / "plain/7", *flags)
+    arguments = [str(checkpoints["plain"]), str(tmp_path / "plain/7"), *flags.split(), *settings.split()]
+    result = call(main, arguments, monkeypatch, capfd)
 
     assert result.returncode == 0
     assert result.stderr == ""
@@ -587,16 +531,11 @@ def test_columns_of_training_are_defaults(tmp_path, checkpoints, monkeypatch):
     """Columns of training apply to --dev unless flags give others."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence\tother\tlabel\nthe cat\tx\tnews\nthe bakery\ty\tsports\n")
-    card = TaskCard(
-        task="classification",
-        settings=ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news")),
-        provenance={"recipe": {"dev": ["elsewhere.tsv"], "train": [], "columns": {"text": "sentence"}}},
-    )
-    model = load_model(checkpoints["classification"], "classification")
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+    recipe = {"dev": ["elsewhere.tsv"], "train": [], "columns": {"text": "sentence"}}
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
 
     def export(version, *columns):
-        arguments = [tmp_path / "ours", tmp_path / f"news/{version}", "--no-tune", "--dev", dev, *columns]
+        arguments = [checkpoint, tmp_path / f"news/{version}", "--no-tune", "--dev", dev, *columns]
         monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
         main()
 
@@ -613,7 +552,9 @@ def test_columns_of_training_do_not_apply_to_texts(tmp_path, checkpoints, monkey
     """--texts are read with default columns, whatever columns training used."""
     (texts := tmp_path / "texts.tsv").write_text("text\nthe cat\n")
     columns = {"text": "1", "label": "0", "header": False}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], dev=[], train=[], columns=columns)
+    checkpoint = ours(
+        tmp_path / "ours", checkpoints["classification"], recipe={"dev": [], "train": [], "columns": columns}
+    )
     arguments = [checkpoint, tmp_path / "news/1", "--no-tune", "--texts", texts]
     monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
 
@@ -659,10 +600,7 @@ def test_model_evaluated_on_truncated_texts_truncates(line, chosen, cuts, tmp_pa
 
 def test_model_trained_with_truncated_texts_truncates(tmp_path, checkpoints):
     """Truncated texts in the evaluation of training count, too, if the export evaluates nothing."""
-    task = read_source(checkpoints["classification"]).task
     cuts = {"dev examples": {"num_cut": 3, "num_examples": 5, "limit": "max_seq_length 64"}}
-    model = load_model(checkpoints["classification"], "classification", num_labels=3)
-    card = TaskCard(task="classification", settings=task.settings, provenance={"cuts": cuts})
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], cuts=cuts)
 
-    assert export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED).manifest.truncate
+    assert export_checkpoint(checkpoint, tmp_path / "news/1", UNTUNED).manifest.truncate

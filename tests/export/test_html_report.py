@@ -31,14 +31,14 @@ def test_trials_are_listed_with_ratio_and_speed(exported):
     page = render(replace(manifest, provenance={**manifest.provenance, "graph": tuned}), 2_500_000)
 
     rows = [re.sub(r"<.*?>|\s+", " ", row).split() for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
-    assert ["max_batch_tokens"] in rows
+    assert ["max_batch_tokens", "speed"] in rows
     assert ["128", "80%,", "1,234", "tokens/s"] in rows
     assert [str(manifest.execution.max_batch_tokens), "100%,", "2,000", "tokens/s"] in rows
     assert ["attention:", "Attention", "(chosen)", "99%,", "3,960", "tokens/s"] in rows
     assert page.count("(chosen)") == 1
     assert "3,960 tokens/s on sequences of 25 tokens" in page
     assert "(max batch tokens: 256)" in page
-    assert ["another", "choice"] in rows
+    assert ["another", "choice", "speed"] in rows
     assert "2.5 MB" in page
 
 

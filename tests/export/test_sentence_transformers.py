@@ -348,38 +348,17 @@ def test_long_prompts_are_refused(folder):
 
 BROKEN = {
     "cut": ("2_Dense/model.safetensors", b"\0" * 20, "cannot read weights `.*2_Dense/model.safetensors`"),
-    "no config": ("2_Dense/config.json", None, "missing file: `.*2_Dense/config.json`"),
     "other size": (
         "2_Dense/config.json",
         b'{"in_features": 30, "out_features": 8}',
         r"have shape `\[8, 32\]`; `config.json` says `\[8, 30\]`",
-    ),
-    "bias": (
-        "2_Dense/config.json",
-        b'{"in_features": 32, "out_features": 8, "bias": false}',
-        "must be linear.weight: `linear.bias, linear.weight`",
     ),
     "activation": (
         "2_Dense/config.json",
         b'{"activation_function": "mine.Swish"}',
         "unsupported activation_function `mine.Swish`",
     ),
-    "residual": ("2_Dense/config.json", b'{"use_residual": true}', "unsupported use_residual"),
-    "tokens": (
-        "2_Dense/config.json",
-        b'{"module_input_name": "token_embeddings"}',
-        "unsupported module_input_name `token_embeddings`",
-    ),
     "pooling": ("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unsupported pooling in .*: `median`"),
-    "no pooling": ("1_Pooling/config.json", b'{"pooling_mode": []}', "unsupported pooling"),
-    "unknown key": ("1_Pooling/config.json", b'{"pooling_mode_first": true}', "unsupported pooling .*first"),
-    "none": ("1_Pooling/config.json", b'{"pooling_mode_mean_tokens": false}', "unsupported pooling in .*: `none`"),
-    "similarity": (
-        "config_sentence_transformers.json",
-        b'{"similarity_fn_name": "jaccard"}',
-        "unsupported similarity_fn_name `jaccard`",
-    ),
-    "dimensions": ("config_sentence_transformers.json", b'{"truncate_dim": 8}', "unsupported truncate_dim `8`"),
     "prompts": ("config_sentence_transformers.json", b'{"prompts": {"query": 3}}', "prompts must be texts by name"),
     "sparse": (
         "config_sentence_transformers.json",
@@ -390,12 +369,6 @@ BROKEN = {
         "sentence_bert_config.json",
         b'{"processing_kwargs": {"text": {"padding": "left"}}}',
         "unsupported processing_kwargs",
-    ),
-    "no length": ("sentence_bert_config.json", b'{"max_seq_length": 0}', "max_seq_length must be at least 8: `0`"),
-    "half a character": (
-        "config_sentence_transformers.json",
-        b'{"prompts": {"query": "\\ud83e"}}',
-        r"broken JSON in `.*config_sentence_transformers\.json`: .*hex escape",
     ),
     "retrieval": ("sentence_bert_config.json", b'{"transformer_task": "retrieval"}', "unsupported transformer_task"),
 }
@@ -413,8 +386,7 @@ def test_broken_folders_are_refused(folder, name, content, message):
         read_source(directory).load_model()
 
 
-@pytest.mark.parametrize("path", ["../0_Transformer", "..", "1_Pooling/../../other"])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "path"), [(0, "../0_Transformer"), (1, "1_Pooling/../../other")])
 def test_modules_outside_the_folder_are_refused(folder, number, path):
     """A module that is not inside the folder is refused, as a downloaded folder must not read other files."""
     directory = folder(("mean",), [])
@@ -426,20 +398,11 @@ def test_modules_outside_the_folder_are_refused(folder, number, path):
         read_source(directory)
 
 
-def test_a_dense_module_without_outputs_is_refused(folder):
-    """A vector of no numbers is an error."""
-    directory = folder(("mean",), [dense(0)])
-
-    with pytest.raises(ValueError, match="out_features must be at least 1: `0`"):
-        read_source(directory).load_model()
-
-
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
         ([("LSTM", {})], "unsupported module in .*: `LSTM`"),
         ([("custom_st.Dense", {})], "`custom_st.Dense` is code of its own"),
-        ([("Pooling", {})], "unsupported module in .*: `Pooling`"),
     ],
 )
 def test_other_modules_are_refused(folder, modules, message):

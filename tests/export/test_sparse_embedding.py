@@ -187,11 +187,8 @@ def test_the_quality_gate_judges_scores(folder, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["a\tb\t1"], "dev.tsv: every label is `1.0`, so correlations are undefined"),
         (["a\tb\t1", "c\td\t1"], "dev.tsv: every label is `1.0`, so correlations are undefined"),
-        (["a\tb\t1", "c\t \t2"], "line 3.*text_pair"),
         (["a\tb\t1", "c\t\t2"], "line 3.*text_pair"),
-        (["a\tb\t1", "c\td\tx"], "line 3.*`label` must be a number: `x`"),
     ],
 )
 @pytest.mark.parametrize("task", ["sparse-embedding", "token-embedding"])
@@ -232,9 +229,7 @@ def test_new_layout(folder):
             {"pooling_strategy": "mean"},
             "unsupported pooling_strategy `mean` in .*max, sum",
         ),
-        ("1_SpladePooling/config.json", {"activation_function": "tanh"}, "unsupported activation_function `tanh`"),
         ("1_SpladePooling/config.json", {"other": 1}, "unsupported key in .*`other`"),
-        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "unsupported model_type `CrossEncoder`"),
         ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, "unsupported transformer_task"),
     ],
 )

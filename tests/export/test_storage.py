@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import onnx
 import pytest
@@ -22,9 +24,17 @@ def small_files(monkeypatch):
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
 
 
+@pytest.fixture(scope="module")
+def exported_large(tmp_path_factory, checkpoints):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("export.storage.MAX_FILE_BYTES", 10_000)
+        return export_checkpoint(checkpoints["plain"], tmp_path_factory.mktemp("large") / "large/1", UNTUNED)
+
+
 @pytest.fixture
-def large(tmp_path, checkpoints, small_files):
-    return export_checkpoint(checkpoints["plain"], tmp_path / "large/1", UNTUNED)
+def large(tmp_path, exported_large, small_files):
+    """Return a copy of the model directory with its weights in a second file."""
+    return read_model_directory(shutil.copytree(exported_large.path, tmp_path / "large/1"))
 
 
 def test_weights_are_in_a_second_file(large, exported, random_batch):
@@ -57,6 +67,7 @@ def test_report_counts_both_files(large):
     assert f"{num_bytes / 1e6:.1f} MB" in (large.path / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("untimed")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_files, random_batch):
     """After tuning, the weights are still in a second file, and the outputs are the same."""
@@ -74,6 +85,7 @@ def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_fi
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
 
 
+@pytest.mark.usefixtures("untimed")
 def test_graphs_that_now_fit_become_one_file(large, monkeypatch):
     """The second file is removed when tuning writes one file."""
     monkeypatch.setattr("export.storage.MAX_FILE_BYTES", 1 << 30)
@@ -115,6 +127,7 @@ def test_large_graphs_are_served(large, exported, texts):
     np.testing.assert_array_equal(first[0]["sentence_embedding"], second[0]["sentence_embedding"])
 
 
+@pytest.mark.usefixtures("untimed")
 def test_running_model_is_not_affected_by_tuning(large, texts):
     """A loaded model computes the same after its directory was tuned."""
     model = load_model(large.path)

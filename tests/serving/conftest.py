@@ -38,20 +38,18 @@ class Running:
         with urllib.request.urlopen(address, timeout=10) as reply:
             return reply.read().decode()
 
-    def metrics(self):
-        """Return all samples: (name, sorted labels) -> value."""
+    def metrics(self, name=""):
+        """Return the samples whose names begin with `name`: (name, sorted labels) -> value."""
+        lines = (line for line in self.page().splitlines() if line.startswith(name))
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(self.page())
+            for family in text_string_to_metric_families("\n".join([*lines, ""]))
             for sample in family.samples
         }
 
     def total(self, name, **labels):
         """Return the sum of the samples with a name and these labels."""
-        wanted = set(labels.items())
-        return sum(
-            value for (found, having), value in self.metrics().items() if found == name and wanted <= set(having)
-        )
+        return total(self.metrics(name), name, **labels)
 
     def wait_for(self, name, minimum, **labels):
         """Wait until the sum of the samples of a name reaches a minimum."""
@@ -59,6 +57,12 @@ class Running:
         while self.total(name, **labels) < minimum:
             assert time.monotonic() < end, f"{name} {labels} stays below {minimum}"
             time.sleep(0.005)
+
+
+def total(metrics, name, **labels):
+    """Return the sum of the samples with a name and these labels; `metrics` is what `Running.metrics` returns."""
+    wanted = set(labels.items())
+    return sum(value for (found, having), value in metrics.items() if found == name and wanted <= set(having))
 
 
 @contextmanager
@@ -110,6 +114,14 @@ def all_tasks(tmp_path_factory):
         "tokens": write_model(models, "tokens", task="token-embedding", seed=8),
     }
     return models, references
+
+
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory):
+    """Directory with one model, which starts sooner than all of them."""
+    models = tmp_path_factory.mktemp("embedder")
+    write_model(models, "embedder", task="embedding")
+    return models
 
 
 @pytest.fixture(scope="module")

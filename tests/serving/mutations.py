@@ -1,7 +1,7 @@
 """Messages that no client should send, made from valid ones; the same for the same seed."""
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.grpc_api.encoder import METHODS, SERVICE
+from serving.endpoints.methods import METHODS, SERVICE
 from serving.open_inference import service as open_inference
 from serving.open_inference.v2 import service_pb2 as oip
 from tests.serving.open_inference.messages import infer_request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import shutil
+from dataclasses import asdict
 
 import grpc
 import numpy as np
@@ -13,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import load_model
-from serving.core.onnx_runtime import OnnxRuntimeRun
+from serving.core.session import OnnxRuntimeRun
 from tasks.features import Features
 from tasks.files import sha256
 from tasks.manifest import Execution
@@ -36,13 +37,13 @@ def write_both(models, **changes):
     with (path / OPENVINO_FILE).open("ab") as file:
         file.write(b"\x12\x01x")  # producer_name
     files = {item.name: sha256(item) for item in path.iterdir() if item.name != "manifest.json"}
-    edit_manifest(path, files=files, fallback=Execution(max_batch_tokens=32).to_dict())
+    edit_manifest(path, files=files, fallback=asdict(Execution(max_batch_tokens=32)))
     return reference
 
 
 @pytest.fixture
 def _no_openvino(monkeypatch):
-    for module in ("tasks.providers", "serving.core.models"):
+    for module in ("tasks.providers", "serving.core.session"):
         monkeypatch.setattr(f"{module}.has_openvino", lambda: False)
 
 
@@ -106,7 +107,7 @@ def test_metrics_name_engine_and_graph(provider, tmp_path):
     path = tmp_path / "tiny/1"
     name = OPENVINO_FILE if provider == OPENVINO else MODEL_FILE
     if provider == CPU:
-        edit_manifest(path, execution=Execution().to_dict())
+        edit_manifest(path, execution=asdict(Execution()))
     digest = sha256(path / name)
     with serve(tmp_path) as running:
         engine = Execution(provider=provider).engine

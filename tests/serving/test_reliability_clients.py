@@ -179,9 +179,9 @@ def test_a_call_that_outlives_its_connection(slow_models):
         assert server.total("bertline_cancelled_total") > 0
 
 
-def test_pings_that_come_too_often(all_tasks):
+def test_pings_that_come_too_often(embedder):
     """A client that pings without pause is disconnected (ENHANCE_YOUR_CALM)."""
-    with serve(all_tasks[0]) as server, http2.Connection(server.target) as connection:
+    with serve(embedder) as server, http2.Connection(server.target) as connection:
         for _ in range(5):
             connection.ping()
             time.sleep(0.01)
@@ -191,10 +191,10 @@ def test_pings_that_come_too_often(all_tasks):
     assert goodbye[8:] == b"too_many_pings"
 
 
-def test_pings_that_are_permitted(all_tasks, monkeypatch):
+def test_pings_that_are_permitted(embedder, monkeypatch):
     """A client that pings at most every MIN_PING_S stays connected, with or without calls."""
     monkeypatch.setattr("serving.grpc_api.listening.MIN_PING_S", 0.05)
-    with serve(all_tasks[0]) as server, http2.Connection(server.target) as connection:
+    with serve(embedder) as server, http2.Connection(server.target) as connection:
         for _ in range(8):
             connection.ping()
             time.sleep(0.06)

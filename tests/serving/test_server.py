@@ -15,10 +15,10 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.codec_pool import NUM_THREADS, SEQUENCE_BYTES, SMALL_BYTES
 from serving.core.encoding import TextEncoder
 from serving.core.models import Model
-from serving.core.onnx_runtime import OnnxRuntimeRun
+from serving.core.session import OnnxRuntimeRun
 from serving.endpoints import tokenize as tokenize_module
+from serving.grpc_api.interceptor import code_of_cancellation
 from serving.grpc_api.listening import MAX_STREAMS
-from serving.grpc_api.steps import code_of_cancellation
 from tests.serving import http2
 from tests.serving.conftest import serve
 from tests.serving.open_inference.messages import infer_request, stub
@@ -298,7 +298,7 @@ def test_deadline_that_cannot_be_met(slow):
 def patient(slow, monkeypatch):
     """Server that refuses nothing, and a client that is connected, perhaps with a delay between them."""
     monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 1e-9)
-    monkeypatch.setattr("serving.grpc_api.steps.ROUNDING_S", 0.3)
+    monkeypatch.setattr("serving.grpc_api.interceptor.ROUNDING_S", 0.3)
     grpc.channel_ready_future(slow.channel).result(60)
     return slow
 

@@ -233,16 +233,17 @@ def test_report_shows_cosines_of_pairs(recipe, alone):
     """The report shows cosines of dev pairs beside their labels, most similar first."""
     path = train_embedding(replace(recipe, num_epochs=1), alone)
 
-    samples = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
+    _, table = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
 
-    shown = [float(item["cells"]["cosine"]) for item in samples.items]
-    assert len(shown) == 20
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    shown = [float(row["cosine"]) for row in rows]
+    assert len(shown) == 18
     assert shown == sorted(shown, reverse=True)
     task, run = load_for_evaluation(path)
-    texts = [samples.items[0][name] for name in ("text", "text_pair")]
+    texts = rows[0]["text"].split("\n")
     first, second = (vector / np.linalg.norm(vector) for vector in predict(task, texts, run))
     assert shown[0] == pytest.approx(float(first @ second), abs=0.01)
-    assert {item["cells"]["truth"] for item in samples.items} <= {"0", "1"}
+    assert {row["truth"] for row in rows} <= {"0", "1"}
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.metrics import is_loss
+from training.reports.markdown import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,19 +183,16 @@ _COLUMNS = {"mean": "mean", "sd": "standard_deviation", "best": "best", "min": "
 
 
 def format_report(found: GridReport) -> str:
-    """Format a table with a row for each setting and scores in percent; the best run's setting is marked."""
-    rows = _labelled(found)
-    (baseline, score), width = next(iter(found.baseline.items())), max(map(len, rows))
-    heading = f"{found.metric} on {found.num_dev_examples:,} dev examples, percent"
-    lines = [heading, " " * width + "".join(f"{name:>8}" for name in (*_COLUMNS, "seeds", "failed"))]
-    for label, row in rows.items():
-        cells = "".join(f"{_percent(getattr(row, name)):>8}" for name in _COLUMNS.values())
-        mark = "  <- best" if _is_best(found, row) else ""
-        lines.append(f"{label:<{width}}{cells}{row.num_seeds:>8}{row.num_failed or '-':>8}{mark}")
-    lines.append(f"{baseline:<{width}}{_percent(score):>8}")
-    for row in rows.values():
-        lines += [f"failed: {run['name']}: {run['failure']}" for run in row.runs if run["failure"]]
-    return "\n".join(lines)
+    """Format a Markdown table with a row for each setting and scores in percent; the best run's setting is marked."""
+    rows = [(found.metric, *_COLUMNS, "seeds", "failed")]
+    failures = []
+    for label, row in _labelled(found).items():
+        cells = [_percent(getattr(row, name)) for name in _COLUMNS.values()]
+        name = f"{label} (best)" if _is_best(found, row) else label
+        rows.append((name, *cells, str(row.num_seeds), str(row.num_failed or "-")))
+        failures += [f"failed: {run['name']}: {run['failure']}" for run in row.runs if run["failure"]]
+    rows += [(name, _percent(score), *[""] * 5) for name, score in found.baseline.items()]
+    return "\n".join([f"percent, {found.num_dev_examples:,} dev examples", markdown_table(rows), *failures])
 
 
 def _labelled(found: GridReport) -> dict[str, Row]:

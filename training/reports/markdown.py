@@ -15,9 +15,8 @@ def markdown_table(rows: Iterable[Sequence[str]]) -> str:
     lines = list(rows)
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join("| " + " | ".join(_aligned(line, widths)) + " |" for line in (lines[0], rule, *lines[1:]))
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    others = zip(cells[1:], widths[1:], strict=True)
-    return [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in others)]
+    cells = (
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        for line in (lines[0], rule, *lines[1:])
+    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

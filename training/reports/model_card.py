@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,8 @@ def render_card(template: str, *, metadata: Mapping[str, Any], folder: Path = FO
         metadata: metadata for the hub, above the text.
         values: variables of the template.
     """
-    text = _environment(folder).get_template(template).render(metadata=list(_yaml(metadata)), **values)
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()]  # JSON is valid YAML
+    text = _environment(folder).get_template(template).render(metadata=lines, **values)
     return with_notes(text, "")
 
 
@@ -122,16 +122,17 @@ def training_record(task: str, provenance: Mapping[str, Any], settings: object =
         settings: settings of the model.
     """
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
+    pretrainings, finetunings = _records(provenance)
     next_sentences = " and next sentences" if task == "masked-lm" and recipe.get("next_sentences") else ""
     return {
         "sentence": f"{usage_of(task, settings).sentence}{next_sentences}",
         "text_pairs": provenance.get("text_pairs", False),
         "cuts": {what: cut for what, cut in provenance.get("cuts", {}).items() if cut["num_cut"]},
-        "stages": _stages(provenance),
+        "stages": _numbered("Pretraining", pretrainings) + _numbered("Fine-tuning", finetunings),
         "base": base_model(provenance),
         "distilled": "teachers" in provenance,
-        "teachers": [teacher for record in chain(*_records(provenance)) for teacher in record.get("teachers", ())],
-        "pretraining_tokens": sum(record.get("num_tokens", 0) for record in _records(provenance)[0]),
+        "teachers": [teacher for record in (*pretrainings, *finetunings) for teacher in record.get("teachers", ())],
+        "pretraining_tokens": sum(record.get("num_tokens", 0) for record in pretrainings),
     }
 
 
@@ -144,7 +145,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"code": code, "number": format_number}
+    environment.filters |= {"code": code, "number": format_number, "score": format_score}
     return environment
 
 
@@ -174,6 +175,13 @@ def format_number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def format_score(row: Mapping[str, float], name: str) -> str:
+    """Format the score of a row; empty if it has none."""
+    if name not in row:
+        return ""
+    return f"{row[name]:,.0f}" if name == "tokens/s" else f"{row[name]:.4f}"
 
 
 def code(text: object) -> str:
@@ -223,12 +231,6 @@ def _dataset(paths: Sequence[Path]) -> dict[str, str]:
     return {"name": name, "type": "private", "split": "dev"}
 
 
-def _stages(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return title, settings and data digests of each stage of training, as far as they are recorded."""
-    pretrainings, finetunings = _records(provenance)
-    return _numbered("Pretraining", pretrainings) + _numbered("Fine-tuning", finetunings)
-
-
 def _records(provenance: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the records of pretraining and fine-tuning since weights were last random."""
     finetunings = _chain(provenance) if "recipe" in provenance else []
@@ -268,9 +270,3 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
         "machine": summarize_machine(record["machine"]) if "machine" in record else "",
         "from_scratch": recipe.get("from_scratch", False),
     }
-
-
-def _yaml(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line of YAML for each key; values are JSON, which is valid YAML."""
-    for key, value in values.items():
-        yield f"{key}: {json.dumps(value, ensure_ascii=False)}"

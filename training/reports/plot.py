@@ -1,11 +1,7 @@
-"""Plots of training curves: `curves.png`, and SVG for `training.report`.
-
-python -m training.reports.plot runs/demo/pretrain
-"""
+"""Plots of training curves: `curves.png`, and SVG for `training.report`."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 import re
@@ -30,7 +26,6 @@ from matplotlib.ticker import Formatter, MaxNLocator
 
 from tasks.files import atomic_write
 from tasks.metrics import CHARACTERS_SUFFIX, is_loss
-from training.command_line.command import command
 from training.loop.run_directory import read_metrics
 
 CURVES_FILE = "curves.png"
@@ -344,15 +339,3 @@ def _for_page(text: str) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat on the page, and are not used
     text = re.sub(r"font-family: [^;]*; ", "", text)
     return text.replace("xlink:href", "href").replace(INK, "currentColor")
-
-
-@command
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Draw the training curves of a run.")
-    parser.add_argument("run", type=Path)
-    print(plot_run(parser.parse_args().run))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from training.data.sources import source_digest, source_names
 from training.model.run import predict_with_progress
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.similarity import cosines
-from training.reports.sample_views import SHOWN, show_table
+from training.reports.page import Table
+from training.reports.sample_views import sample_table
 from training.text.corpus import Corpus
 
 NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "regression": 500, "spans": 40}
@@ -32,42 +32,34 @@ NUM_PREDICTED = {"masked-lm": 8, "classification": 500, "regression": 500, "span
 MAX_PASSAGE_TOKENS = 48
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Examples with predictions."""
-
-    kind: str
-    """Layout of the items: masked-lm, spans, or table."""
-    note: str
-    """Source of the examples and number of right predictions; without items, the reason."""
-    items: Sequence[Mapping[str, Any]] = ()
-
-
-def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path] = ()) -> Samples:
+def sample_predictions(run: Path, recipe: Mapping[str, Any], data: Sequence[Path] = ()) -> tuple[str, Table | None]:
     """Predict some examples with a run's checkpoint.
 
     Args:
         recipe: the run's recipe.json.
         data: files with examples; by default, the dev data of the recipe if it still exists.
 
+    Returns:
+        A sentence about the examples, or why there are none, and a table of some.
+
     Raises:
         ValueError: if `data` cannot be used, or the checkpoint is broken.
     """
     checkpoint = run / "checkpoint"
     if not checkpoint.is_dir():
-        return Samples("", "None yet: the run is not finished and has no checkpoint.")
+        return "None yet: the run is not finished and has no checkpoint.", None
     if not has_weights(checkpoint):
-        return Samples("", "None: the checkpoint has no weights; a grid keeps only those of its best run.")
+        return "None: the checkpoint has no weights; a grid keeps only those of its best run.", None
     task, model = load_for_evaluation(checkpoint)
     examples, source = _examples(task, checkpoint, recipe, data)
     if not examples:
-        return Samples("", source)
+        return source, None
     if isinstance(task, Embedding):
         predictions = cosines(examples, lambda texts: predict_with_progress(task, texts, model))
     else:
         predictions = predict_with_progress(task, examples, model)
-    items, how_many = SHOWN.get(task.name, show_table)(task, examples, predictions)
-    return Samples(task.name if task.name in ("masked-lm", "spans") else "table", f"{how_many} {source}", items)
+    table, how_many = sample_table(task, examples, predictions)
+    return f"{how_many} {source}", table
 
 
 def _examples(
@@ -75,7 +67,7 @@ def _examples(
 ) -> tuple[list[Any], str]:
     """Return examples and a sentence about their source; without examples, about the reason."""
     if data:
-        return _read(task, data, recipe), f"From {_names(data)}."
+        return _read(task, data, recipe), f"From {', '.join(source_names(data))}."
     try:
         if task.name == "masked-lm":
             return _from_corpus(task, recipe)
@@ -85,28 +77,24 @@ def _examples(
         if gone := [path for path in paths if not (is_hub(path) or path.is_file())]:
             return (
                 [],
-                f"None: {_names(gone)} no longer exists ({gone[0]}); give examples with --data FILE.",
+                f"None: {', '.join(source_names(gone))} no longer exists ({gone[0]}); give examples with --data FILE.",
             )
         changed = _changed(checkpoint, recipe, paths)
-        return _read(task, paths, recipe), f"From {_names(paths)}, dev data of the run.{changed}"
+        return _read(task, paths, recipe), f"From {', '.join(source_names(paths))}, dev data of the run.{changed}"
     except ValueError as error:
         return [], f"None: {error}"
 
 
 def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Examples:
     """Read a random sample of examples."""
-    columns = existing_columns(paths, dev_columns(recipe))
+    columns, count = existing_columns(paths, dev_columns(recipe)), NUM_PREDICTED.get(task.name, 20)
     if isinstance(task, Embedding):
-        return _sample(task, read_similarities(paths, columns=columns, tokenizer=task.tokenizer))
+        return read_similarities(paths, columns=columns, tokenizer=task.tokenizer).sample(count)
     passage_tokens = _passage_tokens(task)
     read = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage_tokens)
-    examples = _sample(task, read)
+    examples = read.sample(count)
     encode_examples(task, examples)
     return examples
-
-
-def _sample(task: AnyTask, examples: Examples) -> Examples:
-    return examples.sample(NUM_PREDICTED.get(task.name, 20))
 
 
 def _changed(checkpoint: Path, recipe: Mapping[str, Any], paths: Sequence[Path]) -> str:
@@ -118,10 +106,6 @@ def _changed(checkpoint: Path, recipe: Mapping[str, Any], paths: Sequence[Path])
     known = [path for path in paths if names[path] in digests]
     changed = ", ".join(names[path] for path in known if digests[names[path]] != source_digest(path))
     return f" But {changed} has changed since the run." if changed else ""
-
-
-def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(source_names(paths))
 
 
 def _from_corpus(task: AnyTask, recipe: Mapping[str, Any]) -> tuple[list[ClozeExample], str]:

@@ -1,273 +1,126 @@
-"""Report of `bertline bench`, and its JSON."""
+"""Figures of `bertline bench`: a table with a line for each run, or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
-from bertline._connection import Priority
-from bertline.bench.load_generator import Arrivals, CallResults, LoadProfile, ProcessUsage, measured_s
+from bertline.bench.load import Load, Measurements
 
-FORMAT = 1
-"""Version of the JSON. It changes if a key changes its meaning or is removed."""
 _PER_MILLE = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p99_9": 999}
-NUM_BARS = 10
 MAX_BUSY = 0.9
 """Busy fraction of the event loop above which the client is the bottleneck."""
 MAX_LATE_S = 0.1
 """Delay in seconds above which calls of an open loop count as late."""
+_ROW = "{:>9} {:>7} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>9} {:>6}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Latency:
-    """Latency of answered calls, in seconds. A percentile is the smallest latency that this fraction did not exceed."""
+def latency(values: Sequence[float]) -> dict[str, float] | None:
+    """Return mean, extremes and percentiles of the latencies of calls, in seconds; None for no calls.
 
-    mean: float
-    min: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    p99_9: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Latency | None:
-        """Return the latency of some calls; None for no calls."""
-        if not len(values):
-            return None
-        ordered = np.sort(values)
-        percentiles = {
-            name: float(ordered[-(-len(ordered) * per_mille // 1000) - 1]) for name, per_mille in _PER_MILLE.items()
-        }
-        return cls(mean=float(ordered.mean()), min=float(ordered[0]), max=float(ordered[-1]), **percentiles)
-
-
-@dataclass(frozen=True)
-class HistogramBar:
-    """Number of calls in a range of latencies; the upper end belongs to it."""
-
-    from_s: float
-    to_s: float
-    num_calls: int
-
-
-def histogram(values: Sequence[float], num_bars: int = NUM_BARS) -> list[HistogramBar]:
-    """Return a histogram from the least to the greatest value, with logarithmic bars."""
+    A percentile is the smallest latency that this fraction of the calls did not exceed.
+    """
     if not len(values):
-        return []
-    array = np.asarray(values)
-    edges = np.geomspace(max(array.min(), 1e-9), max(array.max(), 1e-9), num_bars + 1)
-    edges[0], edges[-1] = array.min(), array.max()
-    counts = np.bincount(np.clip(np.searchsorted(edges, array, side="left") - 1, 0, num_bars - 1), minlength=num_bars)
-    if edges[0] == edges[-1]:
-        return [HistogramBar(float(edges[0]), float(edges[-1]), len(array))]
-    return [HistogramBar(float(a), float(b), int(n)) for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]
+        return None
+    ordered = np.sort(values)
+    percentiles = {name: ordered[-(-len(ordered) * per_mille // 1000) - 1] for name, per_mille in _PER_MILLE.items()}
+    found = {"mean": ordered.mean(), "min": ordered[0], **percentiles, "max": ordered[-1]}
+    return {name: float(value) for name, value in found.items()}
 
 
-@dataclass(frozen=True)
-class TimingMedians:
-    """Medians of a call's timings, in seconds, over replies that carry timings. They need not add up."""
+class Run:
+    """Figures of one run. Texts, tokens and rates are of answered calls.
 
-    tokenize_s: float
-    """Time at the server, as are queue and inference."""
-    queue_s: float
-    inference_s: float
-    rest_s: float
-    """Time from sending to the reply, minus the three above: network, gRPC at both ends, wait for a core."""
+    Args:
+        load: load of the run.
+        measured: its measurements.
+        batch_size: number of texts in each call.
+    """
 
-    @classmethod
-    def of(cls, results: CallResults) -> TimingMedians | None:
-        """Return the medians; None if no reply carries timings."""
-        if not results.tokenize_s:
-            return None
-        parts = (results.tokenize_s, results.queue_s, results.inference_s, results.rest_s)
-        return cls(*(float(np.median(np.asarray(part))) for part in parts))
+    def __init__(self, load: Load, measured: Measurements, batch_size: int) -> None:
+        self.concurrency = None if load.rate else load.concurrency
+        self.rate = load.rate
+        self.seconds = measured.seconds(load)
+        self.num_calls = measured.num_sent
+        """Calls that were sent. Those in flight at Ctrl-C neither succeeded nor failed."""
+        self.num_ok = measured.statuses["OK"]
+        self.num_failed = measured.statuses.total() - self.num_ok
+        self.num_unsent = measured.num_unsent
+        self.num_texts = self.num_ok * batch_size
+        self.num_tokens = measured.num_tokens
+        self.num_truncated = measured.num_truncated
+        self.calls_per_s = self.num_ok / self.seconds
+        self.texts_per_s = self.num_texts / self.seconds
+        self.tokens_per_s = self.num_tokens / self.seconds
+        self.latency_s = latency(measured.latency_s)
+        self.max_late_s = measured.max_late_s
+        self.queue_s = float(np.median(measured.queue_s)) if measured.queue_s else None
+        """Median of the server's timings, as is inference_s; None if no reply has timings."""
+        self.inference_s = float(np.median(measured.inference_s)) if measured.inference_s else None
+        self.statuses = dict(+measured.statuses)
+        self.messages = measured.messages
+        self.models = dict(measured.models)
+        self.client_busy = measured.busy
+        self.warnings = list(_warnings(load, measured))
 
+    def row(self) -> str:
+        """Return the line of the table."""
+        found = self.latency_s or {}
+        seconds = (*map(found.get, ("p50", "p90", "p99", "max")), self.queue_s, self.inference_s)
+        first = self.concurrency if self.rate is None else f"{self.rate:g}"
+        counts = map(_count, (self.texts_per_s, self.tokens_per_s))
+        return _ROW.format(first, *counts, *map(_ms, seconds), self.num_failed + self.num_unsent)
 
-@dataclass(frozen=True)
-class StatusCount:
-    """Number of calls that ended with a status."""
-
-    status: str
-    """`OK` or another gRPC status."""
-    num_calls: int
-    message: str
-    """Message of the first such call; empty for OK."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRun:
-    """Figures of one run."""
-
-    concurrency: int | None
-    rate: float | None
-    seconds: float
-    """Duration: until the end of the load or Ctrl-C, or until the last reply if that came later."""
-    interrupted: bool
-    num_calls: int
-    """Calls that were sent: answered, failed or abandoned."""
-    num_ok: int
-    num_failed: int
-    num_abandoned: int
-    """Calls in flight at Ctrl-C."""
-    num_unsent: int
-    """Open loop: estimated number of calls that were due, but not sent before the end."""
-    num_texts: int
-    """Texts of answered calls. Tokens and rates are of answered calls, too."""
-    num_tokens: int
-    num_cut: int
-    """Texts that were truncated."""
-    num_timed: int
-    """Replies with timings. Replies from the server's cache have none."""
-    calls_per_s: float
-    texts_per_s: float
-    tokens_per_s: float
-    sent_bytes_per_s: float
-    received_bytes_per_s: float
-    latency_s: Latency | None
-    """Time from when a call was due (open loop) or sent (closed loop) to its reply."""
-    service_s: Latency | None
-    """Time from sending to the reply. In a closed loop, this equals `latency_s`."""
-    max_late_s: float
-    """Longest delay from when a call was due to when it was sent."""
-    server_medians: TimingMedians | None
-    histogram: list[HistogramBar]
-    """Histogram of `latency_s`."""
-    statuses: list[StatusCount]
-    models: dict[str, int]
-    """Answered calls by NAME/VERSION."""
-    client_cores: float
-    """CPU seconds of this process per second."""
-    client_busy: float
-    """Fraction of the time in which its event loop was busy."""
-    warnings: list[str]
-    """Reasons why the figures may be wrong."""
-
-    @classmethod
-    def of(cls, profile: LoadProfile, results: CallResults, usage: ProcessUsage, *, interrupted: bool) -> BenchRun:
-        """Return the figures of a run."""
-        seconds = measured_s(profile, results, usage.seconds)
-        per_s = 1 / seconds
-        num_ok = results.statuses["OK"]
-        statuses = [
-            StatusCount(status, count, results.messages.get(status, ""))
-            for status, count in results.statuses.most_common()
-        ]
-        latency_s = Latency.of(results.latency_s)
-        return cls(
-            concurrency=profile.concurrency,
-            rate=profile.rate,
-            seconds=seconds,
-            interrupted=interrupted,
-            num_calls=results.num_begun,
-            num_ok=num_ok,
-            num_failed=results.num_failed,
-            num_abandoned=results.num_abandoned,
-            num_unsent=results.num_unsent,
-            num_texts=results.num_texts,
-            num_tokens=results.num_tokens,
-            num_cut=results.num_truncated,
-            num_timed=len(results.tokenize_s),
-            calls_per_s=num_ok * per_s,
-            texts_per_s=results.num_texts * per_s,
-            tokens_per_s=results.num_tokens * per_s,
-            sent_bytes_per_s=results.bytes_sent * per_s,
-            received_bytes_per_s=results.bytes_received * per_s,
-            latency_s=latency_s,
-            service_s=Latency.of(results.service_s),
-            max_late_s=results.max_late_s,
-            server_medians=TimingMedians.of(results),
-            histogram=histogram(results.latency_s),
-            statuses=statuses,
-            models=dict(results.models),
-            client_cores=usage.cpu_s / usage.seconds,
-            client_busy=usage.busy_s / usage.seconds,
-            warnings=list(_warnings(profile, results, usage)),
-        )
+    def remarks(self) -> Iterator[str]:
+        """Yield failures and warnings."""
+        name = f"{self.concurrency} in flight" if self.rate is None else f"{self.rate:g} due/s"
+        for status, message in self.messages.items():
+            failed = f"{self.statuses[status]:,} of {self.num_calls:,} calls failed with {status}"
+            yield f"{name}: {failed}, the first: {message[:300]}"
+        if self.num_truncated:
+            texts = f"{self.num_truncated:,} of {self.num_texts:,} texts"
+            yield f"{name}: {texts} were too long for the model and truncated"
+        yield from (f"{name}: warning: {warning}" for warning in self.warnings)
 
 
-def _warnings(profile: LoadProfile, results: CallResults, usage: ProcessUsage) -> Iterator[str]:
+def header(load: Load) -> str:
+    """Return the titles of the table."""
+    first = "due/s" if load.rate else "in flight"
+    return _ROW.format(first, "texts/s", "tokens/s", "p50 ms", "p90", "p99", "max", "queue", "inference", "failed")
+
+
+def _warnings(load: Load, measured: Measurements) -> Iterator[str]:
     """Yield reasons why the figures may be wrong, and what to do."""
-    busy, num_ok, num_timed = usage.busy_s / usage.seconds, results.statuses["OK"], len(results.tokenize_s)
-    if busy > MAX_BUSY:
+    num_ok, num_timed = measured.statuses["OK"], len(measured.queue_s)
+    if measured.busy > MAX_BUSY:
         yield (
-            f"the client was the bottleneck: its event loop was busy {busy:.0%} of the time; put more texts into "
-            "each call (--batch-size), or run several `bertline bench` at the same time"
+            f"the client was the bottleneck: its event loop was busy {measured.busy:.0%} of the time; put more texts "
+            "into each call (--batch-size), or run several `bertline bench` at the same time"
         )
-    if results.num_unsent:
+    if measured.num_unsent:
         yield (
-            f"about {results.num_unsent:,} calls were due but never sent: the server or the client does not "
-            f"keep up with --rate {profile.rate:g} (at most {profile.max_in_flight:,} are in flight, --max-in-flight)"
+            f"about {measured.num_unsent:,} calls were due but never sent: the server or the client does not "
+            f"keep up with --rate {load.rate:g} (at most {load.max_in_flight:,} are in flight, --max-in-flight)"
         )
-    elif results.max_late_s > MAX_LATE_S:
-        yield f"calls were sent up to {results.max_late_s:.2g} s late; their latency includes this"
+    elif measured.max_late_s > MAX_LATE_S:
+        yield f"calls were sent up to {measured.max_late_s:.2g} s late; their latency includes this"
     if num_timed < num_ok:
         yield (
             f"{num_ok - num_timed:,} of {num_ok:,} replies carry no timings, as replies from the server's cache: "
             "give more different inputs (--input), or serve without --cache-bytes"
         )
-    if len(results.models) > 1:
-        yield f"several versions answered: {', '.join(sorted(results.models))}; choose one with --model NAME/VERSION"
+    if len(measured.models) > 1:
+        yield f"several versions answered: {', '.join(sorted(measured.models))}; choose one with --model NAME/VERSION"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Settings and results of a load test."""
+def _ms(seconds: float | None) -> str:
+    """Format seconds as milliseconds with three digits."""
+    if seconds is None:
+        return ""
+    value = seconds * 1000
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
-    format: int = FORMAT
-    started: str
-    """Start time in UTC, ISO 8601."""
-    target: str
-    model: str
-    """NAME/VERSION of the server at the start."""
-    task: str
-    precision: str
-    max_seq_length: int
-    method: str
-    """Name of the RPC."""
-    input_path: str | None
-    """Null for the built-in texts."""
-    num_inputs: int
-    """Number of different inputs, sent in turn."""
-    batch_size: int
-    channels: int
-    priority: Priority
-    arrivals: Arrivals
-    """Open loop only, like `max_in_flight` and `seed`."""
-    max_in_flight: int
-    seed: int
-    duration_s: float | None
-    """Duration of each run; null if `num_requests` is set."""
-    num_requests: int | None
-    warm_up_s: float
-    timeout_s: float
-    truncate: bool
-    client: dict[str, str | int]
-    """Versions of bertline, grpcio and Python, and the number of cores."""
-    interrupted: bool
-    """True after Ctrl-C: later runs are missing, and the last may be short."""
-    runs: list[BenchRun]
-    """Results of each concurrency or rate, in their order."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints: the fields of this class and of its parts, by name.
-
-        Times are in seconds. null means that no call gave a value.
-        """
-        return asdict(self)
-
-    def exit_code(self, *, allow_failures: bool = False) -> int:
-        """Return the exit code: 130 after Ctrl-C, 1 if calls failed, else 0.
-
-        Args:
-            allow_failures: return 1 only if a run has no answered call.
-        """
-        if self.interrupted:
-            return 130
-        if any(not run.num_ok for run in self.runs):
-            return 1
-        return int(not allow_failures and any(run.num_failed or run.num_unsent for run in self.runs))
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-import rich.console
 import typer
 
-from bertline.bench import run
-from bertline.bench.settings import BenchSettings, read_numbers
-from bertline.bench.view import BenchProgress, print_report
+from bertline._connection import Connection
+from bertline.bench.inputs import make_calls, read_inputs
+from bertline.bench.load import Load
+from bertline.bench.report import header
+from bertline.bench.run import SET_UP_S, run_loads
+from bertline.client import Client
 from bertline.commands.credentials import credentials
 from bertline.commands.options import TARGET, Target, Timeout, model_option
-from bertline.jobs.read.sources import Format
+from bertline.jobs.sources import Format
 from bertline.jobs.write import json_line, standard_output
+
+NumberT = TypeVar("NumberT", int, float)
+EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell."""
 
 
 class PriorityName(StrEnum):
@@ -47,12 +55,16 @@ def bench(
     ] = ArrivalsName.poisson,
     max_in_flight: Annotated[
         int,
-        typer.Option(help="Maximum number of concurrent calls, with --rate. Later calls wait; their wait counts."),
+        typer.Option(
+            min=1, help="Maximum number of concurrent calls, with --rate. Later calls wait; their wait counts."
+        ),
     ] = 1000,
-    duration: Annotated[float | None, typer.Option(help="Length of each run, in seconds. Default: 10.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Number of calls of each run. Replaces --duration.")] = None,
-    warm_up: Annotated[float, typer.Option(help="Time before each run that is not measured, in seconds.")] = 1.0,
-    batch_size: Annotated[int, typer.Option(help="Number of texts in each call.")] = 1,
+    duration: Annotated[float | None, typer.Option(min=0, help="Length of each run, in seconds. Default: 10.")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Number of calls of each run. Replaces --duration.")
+    ] = None,
+    warm_up: Annotated[float, typer.Option(min=0, help="Time before each run that is not measured, in seconds.")] = 1.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of texts in each call.")] = 1,
     input_path: Annotated[
         str | None,
         typer.Option(
@@ -63,51 +75,91 @@ def bench(
         Format | None, typer.Option("--format", help="Format of the input. Default: by the suffix of the file.")
     ] = None,
     timeout: Timeout = 30.0,
-    channels: Annotated[int, typer.Option(help="Number of connections, used in turn.")] = 1,
     priority: Annotated[
         PriorityName, typer.Option(help="Priority of the calls: a busy server computes interactive calls first.")
     ] = PriorityName.bulk,
     truncate: Annotated[
         bool, typer.Option(help="Truncate inputs that are too long, or let the server refuse them.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random gaps.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")] = False,
-    allow_failures: Annotated[
-        bool, typer.Option("--allow-failures", help="Exit with code 0 even if calls failed.")
-    ] = False,
 ) -> None:
     """Measure throughput and latency of a server under load."""
+    if concurrency and rate:
+        raise typer.BadParameter("give --concurrency (calls in flight) or --rate (calls a second), not both")
+    if duration is not None and requests is not None:
+        raise typer.BadParameter("give --duration or --requests, not both")
+    shared = Load(
+        arrivals=arrivals.value,
+        max_in_flight=max_in_flight,
+        duration_s=10.0 if duration is None and requests is None else duration,
+        num_calls=requests,
+        timeout_s=timeout,
+    )
+    if rate:
+        loads = [replace(shared, rate=number) for number in read_numbers("--rate", rate, float)]
+    else:
+        numbers = read_numbers("--concurrency", concurrency or "8", int)
+        loads = [replace(shared, concurrency=number) for number in numbers]
     name, _, version = model.partition("/")
-    try:
-        settings = BenchSettings(
-            target=target,
-            credentials=credentials().for_channel(),
-            token=credentials().token,
-            model=name,
-            version=version,
-            concurrency=read_numbers("--concurrency", concurrency, int) if concurrency else (),
-            rate=read_numbers("--rate", rate, float) if rate else (),
-            arrivals=arrivals.value,
-            max_in_flight=max_in_flight,
-            duration_s=duration,
-            num_requests=requests,
-            warm_up_s=warm_up,
-            batch_size=batch_size,
-            input_path=input_path,
-            format=input_format,
-            timeout_s=timeout,
-            channels=channels,
-            priority=priority.value,
-            truncate=truncate,
-            seed=seed,
-        )
-        with BenchProgress(rich.console.Console(stderr=True)) as progress:
-            report = run.bench(settings, progress)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    access: dict[str, Any] = {"credentials": credentials().for_channel(), "token": credentials().token}
     with standard_output() as stream:
+
+        def show(line: str) -> None:
+            if not as_json:
+                stream.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+                stream.flush()
+
+        try:
+            connection = Connection(
+                target=target,
+                timeout=timeout,
+                batch_size=batch_size,
+                num_in_flight=1,
+                check_health=False,
+                priority=priority.value,
+                **access,
+            )
+            with Client(target, timeout=SET_UP_S, **access) as client:
+                served = client.model(name, version)
+            inputs = read_inputs(served.task, input_path, input_format)
+            calls = make_calls(served.task, inputs, batch_size, name, version, truncate)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        name = f"{served.name}/{served.version}"
+        texts = "1 text" if batch_size == 1 else f"{batch_size} texts"
+        show(f"{name} ({served.task}, {served.precision}) at {target}: {calls.method}, {texts} a call")
+        about = {
+            "model": name,
+            "task": served.task,
+            "precision": served.precision,
+            "target": target,
+            "method": calls.method,
+            "batch_size": batch_size,
+        }
+        show(header(loads[0]))
+        runs, interrupted = run_loads(connection, calls, loads, warm_up, lambda run: show(run.row()))
+        for remark in (remark for run in runs for remark in run.remarks()):
+            show(remark)
+        if interrupted:
+            show("interrupted by Ctrl-C")
         if as_json:
-            stream.write(json_line(report.to_dict()))
-        else:
-            print_report(report, rich.console.Console())
-    raise typer.Exit(report.exit_code(allow_failures=allow_failures))
+            results = {"num_inputs": len(inputs), "interrupted": interrupted, "runs": list(map(vars, runs))}
+            stream.write(json_line(about | results))
+    has_failed = any(run.num_failed or run.num_unsent or not run.num_ok for run in runs)
+    raise typer.Exit(EXIT_INTERRUPTED if interrupted else int(has_failed))
+
+
+def read_numbers(option: str, text: str, kind: type[NumberT]) -> list[NumberT]:
+    """Parse numbers above 0 that are separated by commas.
+
+    Raises:
+        typer.BadParameter: if the text is anything else.
+    """
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(0 < number < math.inf for number in numbers):
+        whole = "a whole number" if kind is int else "a number"
+        raise typer.BadParameter(f"{option} must be {whole} above 0, or several separated by commas: `{text}`")
+    return numbers

@@ -33,14 +33,10 @@ class Group(typer.core.TyperGroup):
 
 def _refuse_empty(context: Any) -> None:
     for param in context.command.params:
-        if param.param_type_name != "option" or param.name in MAY_BE_EMPTY or not _is_given(context, param.name):
+        source = context.get_parameter_source(param.name)
+        if param.param_type_name != "option" or param.name in MAY_BE_EMPTY or not source or source.name == "DEFAULT":
             continue
         value = context.params.get(param.name)
         if value == "" or (isinstance(value, list | tuple) and "" in value):
             name = max(param.opts, key=len)
             raise typer.BadParameter(f"{name} is empty; give a value, or leave the option out", ctx=context)
-
-
-def _is_given(context: Any, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"

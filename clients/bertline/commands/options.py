@@ -17,12 +17,13 @@ import typer
 from bertline._inputs import MAX_COUNT
 from bertline.commands.credentials import connect, credentials
 from bertline.commands.filled_options import Command
+from bertline.jobs.columns import Selection
 from bertline.jobs.directory import Totals
 from bertline.jobs.operations import Operation
 from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
-from bertline.jobs.read.rows import MAX_LINE_BYTES, Selection
-from bertline.jobs.read.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
-from bertline.jobs.run import run, run_on_ray
+from bertline.jobs.rows import MAX_LINE_BYTES
+from bertline.jobs.run import Cluster, run
+from bertline.jobs.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import find_files
 
@@ -192,13 +193,9 @@ class JobOptions:
             spec = self._spec(operation, rows, options, dtype)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        start: dict[str, Any] = {"force": self.force, "restart": self.restart}
+        cluster = Cluster(self.ray, self.ray_workers) if self.ray else None
         with self._progress() as progress:
-            if self.ray:
-                cluster: dict[str, Any] = {"address": self.ray, "num_workers": self.ray_workers}
-                totals = run_on_ray(spec, progress, **cluster, **start)
-            else:
-                totals = run(spec, progress, **start)
+            totals = run(spec, progress, cluster=cluster, force=self.force, restart=self.restart)
         self._report(spec, progress, totals)
 
     def _spec(
@@ -250,11 +247,11 @@ class JobOptions:
         names = {}
         known = {**operation.needed, **operation.optional}
         for item in self.column or ():
-            name, sign, column = item.partition("=")
-            if not sign or name not in known:
-                raise typer.BadParameter(f"--column is NAME=COLUMN, with NAME one of {', '.join(known)}: `{item}`")
-            if not column or name in names:
-                raise typer.BadParameter(f"--column needs exactly one column for `{name}`: `{item}`")
+            name, _, column = item.partition("=")
+            if not column or name not in known or name in names:
+                raise typer.BadParameter(
+                    f"--column is NAME=COLUMN, with NAME one of {', '.join(known)}, each once: `{item}`"
+                )
             names[name] = column
         return names
 
@@ -307,7 +304,10 @@ class JobCommand(Command):
         end = args.index("--") if "--" in args else len(args)
         num_literal = len(args[end + 1 :])
         rest: list[str] = super().parse_args(ctx, [*_with_column_options(args[:end]), *args[end:]])
-        texts = [] if ctx.params.get("inputs") else _positional_values(ctx)
+        arguments = [ctx.params.get(item.name) for item in ctx.command.params if item.param_type_name == "argument"]
+        texts = [text for value in arguments if value for text in ([value] if isinstance(value, str) else value)]
+        if ctx.params.get("inputs"):
+            texts = []
         for text in texts[: len(texts) - num_literal]:
             if os.path.isfile(text):
                 name = shlex.quote(text)
@@ -319,11 +319,6 @@ class JobCommand(Command):
         return rest
 
 
-def _positional_values(ctx: Any) -> list[str]:
-    values = [ctx.params.get(item.name) for item in ctx.command.params if item.param_type_name == "argument"]
-    return [text for value in values if value for text in ([value] if isinstance(value, str) else value)]
-
-
 def _with_column_options(args: list[str]) -> list[str]:
     """Replace `--columns.NAME COLUMN`, the spelling of training's commands, by `--column NAME=COLUMN`."""
     replaced, rest = list[str](), iter(args)
@@ -332,9 +327,7 @@ def _with_column_options(args: list[str]) -> list[str]:
             replaced.append(arg)
             continue
         name, sign, column = arg.removeprefix("--columns.").partition("=")
-        value = column if sign else next(rest, None)
-        name = name.replace("-", "_")
-        replaced += ["--column"] if value is None else ["--column", f"{name}={value}"]
+        replaced += ["--column", f"{name.replace('-', '_')}={column if sign else next(rest, '')}"]
     return replaced
 
 

@@ -91,9 +91,9 @@ def embed(
         "normalize": normalize,
         "dimensions": dimensions,
         "windows": windows,
-        **({} if prompt_name is None else {"prompt_name": prompt_name}),  # jobs of older versions resume
-        **({} if input_type is None else {"input_type": input_type.value}),
-        **({"format": dtype.value} if dtype in (Dtype.int8, Dtype.binary) else {}),
+        "prompt_name": prompt_name,
+        "input_type": input_type and input_type.value,
+        "format": dtype.value if dtype in (Dtype.int8, Dtype.binary) else "float32",
     }
     job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype is Dtype.binary else dtype.value)
 

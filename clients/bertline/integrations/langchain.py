@@ -12,10 +12,10 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from bertline._calls import InputType
 from bertline.async_client import AsyncClient
 from bertline.client import Client
 from bertline.integrations._prompts import with_prompt
+from bertline.operations.base import InputType
 
 
 class BertlineEmbeddings(Embeddings):

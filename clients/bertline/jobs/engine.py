@@ -52,7 +52,9 @@ def engine(models: str) -> Iterator[str]:
     command = [sys.executable, "-c", start, models, *LOCAL_FLAGS, "--log-level", "error"]
     with tempfile.TemporaryFile("w+") as log, server_process(command, stderr=log) as (_, ready):
         if ready is None:
-            raise FileError(f"cannot serve `{models}`: {_reason(log)}")
+            log.seek(0)
+            reason = (log.read().strip().splitlines() or ["it ended"])[-1].removeprefix("error: ")
+            raise FileError(f"cannot serve `{models}`: {reason}")
         yield str(ready["target"])
 
 
@@ -70,13 +72,15 @@ def server_process(
         The process, and the fields of its ready line (`target`, `metrics_url`, `message`, ...); None if it ended before
         it was ready.
     """
+    # Without settings of other servers, such as their tokens.
+    env = {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
     ready_fd, write_fd = os.pipe()
     with open(ready_fd, encoding="utf-8") as ready:
         try:
             process = subprocess.Popen(
                 [*command, "--ready-fd", str(write_fd)],
                 pass_fds=(write_fd,),
-                env=environment(),
+                env=env,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
             )
@@ -88,13 +92,3 @@ def server_process(
         finally:
             process.terminate()
             process.wait()
-
-
-def environment() -> dict[str, str]:
-    """Return the environment without settings of other servers, such as their tokens."""
-    return {name: value for name, value in os.environ.items() if not name.upper().startswith("BERTLINE_")}
-
-
-def _reason(log: TextIO) -> str:
-    log.seek(0)
-    return (log.read().strip().splitlines() or ["it ended"])[-1].removeprefix("error: ")

@@ -9,21 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertline._models import can_rerank, can_zero_shot
-from bertline.results import (
-    Answer,
-    Choice,
-    Classification,
-    LabelScore,
-    MaskFill,
-    Model,
-    Ranking,
-    Span,
-    SparseVector,
-    TaggedWord,
-    Tagging,
-    TokenScore,
-    TokenVectors,
-)
+from bertline.results import Answer, Choice, Classification, Model, SparseVector, Tagging
 
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
@@ -41,18 +27,18 @@ class Operation:
     """Name of the client's method."""
     task: str
     """Task of the models that can do the operation."""
-    needed: Mapping[str, str]
-    """Required columns and their types."""
-    optional: Mapping[str, str]
-    """Optional columns and their types; required if the user maps one with --column."""
-    input: Callable[[Mapping[str, Any]], Any]
-    """Convert these columns to an input of the method."""
     result: Callable[[Any], dict[str, Any]]
     """Convert a result to the columns of JSONL."""
     types: Mapping[str, Any] = field(default_factory=dict)
-    """Types of these columns in Parquet, see `tables.arrow_type`."""
+    """Types of these columns in Parquet, see `tables.arrow_type`; of VECTOR, the job decides."""
     multi_label_types: Mapping[str, Any] = field(default_factory=dict)
     """The same with a multi-label model; empty if there are no such models."""
+    needed: Mapping[str, str] = field(default_factory=lambda: {"text": STRING})
+    """Required columns and their types."""
+    optional: Mapping[str, str] = field(default_factory=dict)
+    """Optional columns and their types; required if the user maps one with --column."""
+    input: Callable[[Mapping[str, Any]], Any] = lambda columns: columns["text"]
+    """Convert these columns to an input of the method."""
     can_do: Callable[[Model, bool], bool] | None = None
     """Returns whether a model, named or not, can do it whatever its task; None if its task must be `task`."""
 
@@ -110,10 +96,6 @@ def _text_or_pair(columns: Mapping[str, Any]) -> Any:
     return (columns["text"], pair) if pair and not (isinstance(pair, str) and pair.isspace()) else columns["text"]
 
 
-def _choice_input(columns: Mapping[str, Any]) -> Any:
-    return columns.get("context", ""), columns["question"], columns["choices"]
-
-
 def _classification(result: Classification) -> dict[str, Any]:
     labels = [{"label": item.label, "score": _short(item.score)} for item in result.labels]
     selected = {"selected": list(result.selected)} if result.multi_label else {}
@@ -130,10 +112,6 @@ def _answer(result: Answer) -> dict[str, Any]:
     }
 
 
-def _ranking(result: Ranking) -> dict[str, Any]:
-    return {"ranking": _scored(result.documents)}
-
-
 def _tagging(result: Tagging) -> dict[str, Any]:
     return {"entities": _scored(result.entities), **({"words": _scored(result.words)} if result.words else {})}
 
@@ -143,15 +121,7 @@ def _choice(result: Choice) -> dict[str, Any]:
     return {"choice": result.choice, "score": scores[result.choice], "scores": scores}
 
 
-def _value(result: float) -> dict[str, Any]:
-    return {"value": _short(result)}
-
-
-def _masks(result: tuple[MaskFill, ...]) -> dict[str, Any]:
-    return {"masks": [_scored(mask.tokens) for mask in result]}
-
-
-def _scored(items: Iterable[LabelScore | Span | TokenScore | TaggedWord | Any]) -> list[dict[str, Any]]:
+def _scored(items: Iterable[Any]) -> list[dict[str, Any]]:
     return [asdict(item) | {"score": _short(item.score)} for item in items]
 
 
@@ -160,10 +130,10 @@ def _short(score: float) -> float:
     return float(str(np.float32(score)))
 
 
-def _vector(vector: np.ndarray) -> dict[str, Any]:
+def _numbers(vector: np.ndarray) -> list[float]:
     if vector.dtype.kind != "f":
-        return {"vector": vector.tolist()}
-    return {"vector": [float(number) for number in vector.astype(str).tolist()]}
+        return vector.tolist()  # type: ignore[no-any-return]
+    return [float(number) for number in vector.astype(str).tolist()]
 
 
 def _sparse_vector(result: SparseVector) -> dict[str, Any]:
@@ -171,113 +141,99 @@ def _sparse_vector(result: SparseVector) -> dict[str, Any]:
     return {"indices": result.indices.tolist(), "values": [_short(value) for value in result.values], **tokens}
 
 
-def _token_vectors(result: TokenVectors) -> dict[str, Any]:
-    return {"vectors": [_vector(vector)[VECTOR] for vector in result.vectors]}
-
-
 VECTOR = "vector"
-_LABELS = [{"label": str, "score": float}]
-_SPANS = [{"start": int, "end": int, "text": str, "score": float, "context": int}]
-_ENTITIES = [{"start": int, "end": int, "text": str, "label": str, "score": float}]
-_WORDS = [{"start": int, "end": int, "tag": str, "score": float}]
-_TEXT, _PAIR = {"text": STRING}, {"text_pair": STRING}
+_LABELS = {"labels": [{"label": str, "score": float}]}
+_SPAN = {"start": int, "end": int, "text": str}
+_CLASSIFICATION = {"label": str, "score": float, **_LABELS}
+_MULTI_LABEL = {"label": str, "score": float, "selected": [str], **_LABELS}
 
 OPERATIONS = {
     operation.method: operation
     for operation in (
-        Operation("embed", "embedding", _TEXT, {}, lambda columns: columns["text"], _vector),
+        Operation("embed", "embedding", lambda vector: {VECTOR: _numbers(vector)}, {VECTOR: [float]}),
         Operation(
             "embed_sparse",
             "sparse-embedding",
-            _TEXT,
-            {},
-            lambda columns: columns["text"],
             _sparse_vector,
             {"indices": [int], "values": [float], "tokens": [str]},
         ),
         Operation(
             "embed_tokens",
             "token-embedding",
-            _TEXT,
-            {},
-            lambda columns: columns["text"],
-            _token_vectors,
+            lambda result: {"vectors": [_numbers(vector) for vector in result.vectors]},
             {"vectors": [[float]]},
         ),
         Operation(
             "classify",
             "classification",
-            _TEXT,
-            _PAIR,
-            _text_or_pair,
             _classification,
-            {"label": str, "score": float, "labels": _LABELS},
-            {"label": str, "score": float, "selected": [str], "labels": _LABELS},
+            _CLASSIFICATION,
+            _MULTI_LABEL,
+            optional={"text_pair": STRING},
+            input=_text_or_pair,
         ),
         Operation(
             "regress",
             "regression",
-            _TEXT,
-            _PAIR,
-            _text_or_pair,
-            _value,
+            lambda result: {"value": _short(result)},
             {"value": float},
+            optional={"text_pair": STRING},
+            input=_text_or_pair,
         ),
         Operation(
             "answer",
             "spans",
-            {"question": STRING, "context": STRINGS},
-            {},
-            lambda columns: (columns["question"], columns["context"]),
             _answer,
-            {"answer": str, "score": float, "has_answer": bool, "no_answer_score": float, "spans": _SPANS},
+            {
+                "answer": str,
+                "score": float,
+                "has_answer": bool,
+                "no_answer_score": float,
+                "spans": [{**_SPAN, "score": float, "context": int}],
+            },
+            needed={"question": STRING, "context": STRINGS},
+            input=lambda columns: (columns["question"], columns["context"]),
         ),
         Operation(
             "rerank",
             "rerank",
-            {"query": STRING, "documents": LIST},
-            {},
-            lambda columns: (columns["query"], columns["documents"]),
-            _ranking,
+            lambda result: {"ranking": _scored(result.documents)},
             {"ranking": [{"document": int, "score": float}]},
+            needed={"query": STRING, "documents": LIST},
+            input=lambda columns: (columns["query"], columns["documents"]),
             can_do=can_rerank,
         ),
         Operation(
             "tag",
             "tagging",
-            {"text": STRINGS},
-            {},
-            lambda columns: columns["text"],
             _tagging,
-            {"entities": _ENTITIES, "words": _WORDS},
+            {
+                "entities": [{**_SPAN, "label": str, "score": float}],
+                "words": [{"start": int, "end": int, "tag": str, "score": float}],
+            },
+            needed={"text": STRINGS},
         ),
         Operation(
             "choose",
             "multiple-choice",
-            {"question": STRING, "choices": LIST},
-            {"context": STRING},
-            _choice_input,
             _choice,
             {"choice": int, "score": float, "scores": [float]},
+            needed={"question": STRING, "choices": LIST},
+            optional={"context": STRING},
+            input=lambda columns: (columns.get("context", ""), columns["question"], columns["choices"]),
         ),
         Operation(
             "zero_shot",
             "zero-shot",
-            _TEXT,
-            {},
-            lambda columns: columns["text"],
             _classification,
-            {"label": str, "score": float, "labels": _LABELS},
-            {"label": str, "score": float, "selected": [str], "labels": _LABELS},
+            _CLASSIFICATION,
+            _MULTI_LABEL,
             can_do=lambda model, is_named: can_zero_shot(model),
         ),
         Operation(
             "fill_mask",
             "masked-lm",
-            _TEXT,
-            {},
-            lambda columns: columns["text"],
-            _masks,
+            lambda result: {"masks": [_scored(mask.tokens) for mask in result]},
             {"masks": [[{"token": str, "score": float}]]},
         ),
     )

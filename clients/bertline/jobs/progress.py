@@ -75,11 +75,9 @@ class Progress:
         return [f"{rows_per_s:,.0f} rows/s", f"{tokens_per_s:,.0f} tokens/s"]
 
     def _counts(self, fraction: float) -> list[str]:
-        return [f"{self.num_skipped + self.num_rows:,} rows", *self.rates(), self._time_left(fraction)]
-
-    def _time_left(self, fraction: float) -> str:
         done = fraction - self._skipped_fraction
-        return f"{duration(self.seconds * (1 - fraction) / done if done > 0 else 0)} left"
+        left_s = self.seconds * (1 - fraction) / done if done > 0 else 0
+        return [f"{self.num_skipped + self.num_rows:,} rows", *self.rates(), f"{duration(left_s)} left"]
 
     def _print(self, message: str) -> None:
         print(message, file=sys.stderr)

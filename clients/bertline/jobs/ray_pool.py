@@ -49,8 +49,6 @@ def map_partitions(
     address: str,
     num_workers: int,
     progress: Callable[[int, StatsT], object],
-    num_cpus: float = 1,
-    num_gpus: float = 0,
 ) -> None:
     """Process each partition on an actor of a Ray cluster.
 
@@ -63,8 +61,6 @@ def map_partitions(
         address: `host:port` of a cluster, `auto` for the one that this machine belongs to, `local` to start one here.
         num_workers: number of actors; they start as the cluster has room.
         progress: called with index and result of each partition, once, as it ends.
-        num_cpus: cores of an actor.
-        num_gpus: GPUs of an actor.
 
     Raises:
         RayFailed: when Ray is not installed, no cluster is there, the cluster fails, or workers die MAX_ATTEMPTS times
@@ -74,18 +70,23 @@ def map_partitions(
     with _connected(address) as ray:
         if not partitions:
             return
-        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_this_node(ray)).remote()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=here).remote()
         rows = [{"index": index, "partition": pickle.dumps(item)} for index, item in enumerate(partitions)]
         data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Actor,
             fn_constructor_args=(make_worker, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(num_workers, len(rows)), max_tasks_in_flight_per_actor=1),
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
+            num_cpus=1,
         )
         data.context.enable_progress_bars = False
         for row in data.iter_rows():
-            progress(int(row["index"]), _unwrap(pickle.loads(row["outcome"])))
+            is_done, value = pickle.loads(row["outcome"])
+            if not is_done:
+                raise value
+            progress(int(row["index"]), value)
 
 
 class _Attempts:
@@ -135,19 +136,6 @@ def _portable(error: Exception) -> Exception:
     except Exception:
         return RayFailed(f"{type(error).__name__}: {error}")
     return error
-
-
-def _unwrap(outcome: tuple[bool, Any]) -> Any:
-    is_done, value = outcome
-    if not is_done:
-        raise value
-    return value
-
-
-def _this_node(ray: Any) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,55 +14,18 @@ from typing import Any, TypeVar
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._status import ALL_INPUTS
+from bertline.client import Client
 from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, ServerError, TimedOut
-from bertline.jobs.operations import MissingColumn, Operation
-from bertline.jobs.pass_through import FILE, ROW_NUMBER
+from bertline.jobs.operations import MissingColumn
 from bertline.jobs.progress import Progress
-from bertline.jobs.read.rows import ALL_COLUMNS, MAX_LINE_BYTES, Chunk, Row, Selection, chunks_of, text_bytes
-from bertline.jobs.read.sources import CommandLineRows, Source
+from bertline.jobs.rows import MAX_LINE_BYTES, Chunk, ChunkResults, Rejection, text_bytes
+from bertline.jobs.spec import JobSpec
 from bertline.results import Usage
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Pause before each retry; the last one repeats."""
 
-Send = Callable[[list[Any], Usage], Sequence[Any]]
-"""Send one request: inputs -> results, in the same order. Tokens and truncation are added to the usage."""
-
 ReplyT = TypeVar("ReplyT")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Reason why a row has no result."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class ChunkResults:
-    """A chunk with the results of its rows."""
-
-    chunk: Chunk
-    results: list[Any]
-    """For each row a result, a Rejection, or None while neither is known."""
-    num_settled: int = 0
-    """Number of rows, from the first on, that have a result or a Rejection."""
-    num_truncated: int = 0
-    """Number of rows that the server truncated."""
-
-    def rejected_rows(self) -> list[dict[str, Any]]:
-        """Return place, reason and content of each rejected row, as the file of rejected rows holds them."""
-        return [
-            {
-                "place": self.chunk.place(row),
-                ROW_NUMBER: self.chunk.row_number(index),
-                FILE: self.chunk.source.path,
-                "reason": result.reason,
-                "row": row.fields,
-            }
-            for index, (row, result) in enumerate(zip(self.chunk.rows, self.results, strict=True))
-            if isinstance(result, Rejection)
-        ]
 
 
 @dataclass(frozen=True)
@@ -70,7 +33,7 @@ class Batch:
     """Rows of a chunk that are sent in one request."""
 
     results: ChunkResults
-    indices: Sequence[int]
+    indices: list[int]
     """Indices of the rows in the chunk."""
     inputs: list[Any]
     is_last: bool
@@ -79,58 +42,104 @@ class Batch:
     """Tokens and truncation of the rows that have results."""
 
 
-OnBatch = Callable[[int, Usage, ChunkResults], None]
-"""Called after each batch with the number of rows, their usage, and their chunk."""
-
-
-@dataclass(frozen=True)
 class BatchSender:
-    """Sender of requests. Retries while the server is overloaded or unreachable, up to `patience_s`."""
+    """Sends the rows of a job. Retries while the server is overloaded or unreachable, up to the job's patience."""
 
-    send: Send
-    batch_size: int
-    """Maximum number of rows in one request."""
-    num_in_flight: int
-    """Maximum number of concurrent requests."""
-    patience_s: float
-    on_wait: Callable[[str], None] = lambda message: None
-    """Called with the reason when the sender starts to wait, and with "" when it goes on."""
-    cancelled: Event = field(default_factory=Event)
+    def __init__(self, spec: JobSpec, client: Client, progress: Progress) -> None:
+        self._spec, self._client, self._progress = spec, client, progress
+        self._operation = spec.operation
+        self._options = {**spec.options, "model": spec.model_name, "version": spec.model_version}
+        self._cancelled = Event()
 
     def results(
-        self, chunks: Iterable[ChunkResults], inputs: Callable[[ChunkResults], Sequence[Any]], on_batch: OnBatch
+        self,
+        numbers: Iterable[int],
+        is_done: Callable[[Chunk], bool] = lambda chunk: False,
+        max_rows: int | None = None,
     ) -> Iterator[ChunkResults]:
-        """Send the rows of chunks. A chunk is read when all rows of the chunks before it are sent.
+        """Send the rows of some sources. A chunk is read when all rows of the chunks before it are sent.
 
         Args:
-            chunks: chunks, some of whose rows may be rejected already.
-            inputs: returns the inputs of a chunk's rows, in order; None for a row that is rejected.
-            on_batch: called after each batch.
+            numbers: indices of the sources.
+            is_done: returns True for chunks to skip.
+            max_rows: maximum rows of a chunk, see `chunks_of`.
 
         Yields:
-            The same chunks, in order, with their results.
+            The chunks that were not skipped, in order, with their results.
 
         Raises:
             BertlineError: when the server fails, or is unreachable for too long.
         """
         in_flight: deque[tuple[Batch, Future[list[Any]]]] = deque()
-        threads = ThreadPoolExecutor(self.num_in_flight, thread_name_prefix="send")
+        max_in_flight = 2 * self._spec.num_in_flight
+        max_bytes = MAX_LINE_BYTES + max_in_flight * MAX_REQUEST_BYTES  # a few long lines
+        threads = ThreadPoolExecutor(self._spec.num_in_flight, thread_name_prefix="send")
         try:
-            for batch in self._batches(chunks, inputs):
-                in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
-                while self._is_full(in_flight):
-                    yield from _settle(*in_flight.popleft(), on_batch)
-            while in_flight:
-                yield from _settle(*in_flight.popleft(), on_batch)
+            for batch in chain(self._batches(numbers, is_done, max_rows), [None]):
+                if batch:
+                    in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
+                while in_flight:
+                    chunks = {id(item.results): item.results.chunk.num_bytes for item, _ in in_flight}
+                    is_full = len(in_flight) > max_in_flight or (len(chunks) > 1 and sum(chunks.values()) > max_bytes)
+                    if batch and not is_full:
+                        break
+                    yield from self._settle(*in_flight.popleft())
         finally:
-            self.cancelled.set()
+            self._cancelled.set()
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _is_full(self, in_flight: Collection[tuple[Batch, Any]]) -> bool:
-        """Return True if there are enough requests, or their chunks hold more than a few long lines."""
-        chunks = {id(batch.results): batch.results.chunk.num_bytes for batch, _ in in_flight}
-        max_bytes = MAX_LINE_BYTES + 2 * self.num_in_flight * MAX_REQUEST_BYTES
-        return len(in_flight) > 2 * self.num_in_flight or (len(chunks) > 1 and sum(chunks.values()) > max_bytes)
+    def _batches(
+        self, numbers: Iterable[int], is_done: Callable[[Chunk], bool], max_rows: int | None
+    ) -> Iterator[Batch]:
+        for chunk in chain.from_iterable(self._spec.chunks(number, max_rows) for number in numbers):
+            if is_done(chunk):
+                self._progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
+                continue
+            results, inputs = self._read(chunk)
+            pairs = [(index, value) for index, value in enumerate(inputs) if results.results[index] is None]
+            cut = list(
+                batches(
+                    pairs,
+                    lambda pair: text_bytes(pair[1]),
+                    max_items=self._spec.batch_size,
+                    max_bytes=MAX_REQUEST_BYTES,
+                )
+            )
+            for number, batch in enumerate(cut or [[]], start=1):
+                indices, values = [index for index, _ in batch], [value for _, value in batch]
+                yield Batch(results, indices, values, is_last=number >= len(cut))
+
+    def _read(self, chunk: Chunk) -> tuple[ChunkResults, list[Any]]:
+        """Return a chunk and the inputs of its rows. Rows without a valid input are rejected, and have None there."""
+        rejections, inputs = list[Rejection | None](), list[Any]()
+        for row in chunk.rows:
+            reason, value = row.reason, None
+            if not reason:
+                try:
+                    value = self._operation.read(row.fields, self._spec.column_names)
+                except MissingColumn as error:
+                    reason = f"{error}; name another column with --column"
+                except ValueError as error:
+                    reason = str(error)
+            rejections.append(Rejection(reason) if reason else None)
+            inputs.append(value)
+        return ChunkResults(chunk, rejections), inputs
+
+    def _settle(self, batch: Batch, future: Future[list[Any]]) -> Iterator[ChunkResults]:
+        """Put the results of a batch into its chunk; yield the chunk after its last batch."""
+        found, results = future.result(), batch.results
+        for index, result in zip(batch.indices, found, strict=True):
+            results.results[index] = result
+        results.num_truncated += len(batch.usage.truncated)
+        num_settled = len(results.results) if batch.is_last else batch.indices[-1] + 1
+        fraction = self._fraction(results.chunk, num_settled)
+        self._progress.add(len(found), sum(batch.usage.num_tokens), fraction)
+        if batch.is_last:
+            yield results
+
+    def _fraction(self, chunk: Chunk, num_rows: int) -> float:
+        """Return the fraction of all input up to a row of a chunk."""
+        return (chunk.file + chunk.fraction(num_rows)) / len(self._spec.sources)
 
     def retry(self, call: Callable[[], ReplyT]) -> ReplyT:
         """Call until the server replies.
@@ -144,28 +153,17 @@ class BatchSender:
                 reply = call()
             except (Overloaded, ConnectionFailed, TimedOut) as error:
                 pause_s = PAUSES_S[min(num_retries, len(PAUSES_S) - 1)]
-                if _is_final(error) or time.monotonic() + pause_s > started_s + self.patience_s:
+                is_late = time.monotonic() + pause_s > started_s + self._spec.patience_s
+                if is_late or (isinstance(error, Overloaded) and error.is_final):
                     raise
                 num_retries += 1
-                self.on_wait(str(error))
-                if self.cancelled.wait(pause_s):
+                self._progress.wait(str(error))
+                if self._cancelled.wait(pause_s):
                     raise
             else:
                 if num_retries:
-                    self.on_wait("")
+                    self._progress.wait("")
                 return reply
-
-    def _batches(
-        self, chunks: Iterable[ChunkResults], inputs: Callable[[ChunkResults], Sequence[Any]]
-    ) -> Iterator[Batch]:
-        for results in chunks:
-            pairs = [pair for pair in enumerate(inputs(results)) if results.results[pair[0]] is None]
-            cut = list(
-                batches(pairs, lambda pair: text_bytes(pair[1]), max_items=self.batch_size, max_bytes=MAX_REQUEST_BYTES)
-            )
-            for number, batch in enumerate(cut or [[]], start=1):
-                indices, values = [index for index, _ in batch], [value for _, value in batch]
-                yield Batch(results, indices, values, is_last=number >= len(cut))
 
     def _send(self, inputs: list[Any], usage: Usage, *, is_retry: bool = False) -> list[Any]:
         """Send one request, and smaller ones where the server refuses a part of it.
@@ -179,9 +177,9 @@ class BatchSender:
         """
         if not inputs:
             return []
-        request_usage = Usage()
+        request_usage, method = Usage(), getattr(self._client, self._spec.method)
         try:
-            results = list(self.retry(lambda: self.send(inputs, request_usage)))
+            results = list(self.retry(lambda: method(inputs, usage=request_usage, **self._options)))
         except InvalidInput as error:
             if reasons := _reasons(error, len(inputs)):
                 return self._send_without(inputs, reasons, usage)
@@ -196,7 +194,7 @@ class BatchSender:
             if not error.is_final:
                 raise
             if len(inputs) == 1 and not is_retry:  # the server may have been slow for a moment only
-                self.cancelled.wait(min(PAUSES_S[-1], self.patience_s))
+                self._cancelled.wait(min(PAUSES_S[-1], self._spec.patience_s))
                 return self._send(inputs, usage, is_retry=True)
             return self._send_halves(inputs, usage, error)
         usage.num_tokens += request_usage.num_tokens
@@ -221,10 +219,6 @@ class BatchSender:
         return self._send(inputs[:middle], usage) + self._send(inputs[middle:], usage)
 
 
-def _is_final(error: BertlineError) -> bool:
-    return isinstance(error, Overloaded) and error.is_final
-
-
 def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
     """Return what an error says about each input, by index. Inputs that were not sent are left out."""
     return {
@@ -232,111 +226,3 @@ def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, st
         for item in error.items
         if item.index is not None and 0 <= item.index < num_inputs
     }
-
-
-def _settle(batch: Batch, future: Future[list[Any]], on_batch: OnBatch) -> Iterator[ChunkResults]:
-    """Put the results of a batch into its chunk; yield the chunk after its last batch."""
-    found, chunk = future.result(), batch.results
-    for index, result in zip(batch.indices, found, strict=True):
-        chunk.results[index] = result
-    chunk.num_settled = len(chunk.results) if batch.is_last else batch.indices[-1] + 1
-    chunk.num_truncated += len(batch.usage.truncated)
-    on_batch(len(found), batch.usage, chunk)
-    if batch.is_last:
-        yield chunk
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """Pipeline: rows of the sources -> chunks -> inputs -> requests -> results."""
-
-    operation: Operation
-    column_names: Mapping[str, str]
-    """Operation column -> input column, where the names differ."""
-    sources: Sequence[Source | CommandLineRows]
-    sender: BatchSender
-    progress: Progress
-    selection: Selection = ALL_COLUMNS
-    """Input columns to copy into the output."""
-
-    @property
-    def wanted(self) -> list[str]:
-        """Input columns that the operation reads."""
-        return self.operation.columns(self.column_names)
-
-    @property
-    def needed(self) -> list[str]:
-        """Input columns that must exist: those that the operation requires, and all that the user named."""
-        required = [self.column_names.get(name, name) for name in self.operation.needed]
-        named = [self.column_names[name] for name in self.operation.optional if name in self.column_names]
-        selected = [*self.selection.keep, *self.selection.drop]
-        return [*required, *named, *(name for name in selected if name not in (ROW_NUMBER, FILE))]
-
-    def results(
-        self,
-        numbers: Iterable[int],
-        is_done: Callable[[Chunk], bool] = lambda chunk: False,
-        max_rows: int | None = None,
-    ) -> Iterator[ChunkResults]:
-        """Send the rows of some sources.
-
-        Args:
-            numbers: indices into `sources`.
-            is_done: returns True for chunks to skip.
-            max_rows: maximum rows of a chunk, see `chunks_of`.
-
-        Yields:
-            The chunks that were not skipped, in order, with their results.
-        """
-
-        def to_send() -> Iterator[ChunkResults]:
-            for number in numbers:
-                for chunk in self.chunks(number, max_rows):
-                    if is_done(chunk):
-                        self.progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
-                    else:
-                        yield ChunkResults(chunk, [Rejection(row.reason) if row.reason else None for row in chunk.rows])
-
-        yield from self.sender.results(to_send(), self._inputs, self._on_batch)
-
-    def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
-        """Read the chunks of one source."""
-        return chunks_of(
-            self.sources[number], number, self.wanted, self.needed, self._num_bytes, max_rows, self.selection
-        )
-
-    def check_readable(self) -> None:
-        """Read the start of the first file, before a run removes anything.
-
-        Raises:
-            FileError: when it cannot be read.
-        """
-        first = self.sources[0]
-        if isinstance(first, Source) and first.is_file:
-            next(self.chunks(0, max_rows=1), None)
-
-    def _inputs(self, results: ChunkResults) -> list[Any]:
-        """Return the inputs of a chunk's rows. Rows without a valid input are rejected, and have None here."""
-        inputs = []
-        for index, row in enumerate(results.chunk.rows):
-            value = None
-            if not row.reason:
-                try:
-                    value = self.operation.read(row.fields, self.column_names)
-                except MissingColumn as error:
-                    results.results[index] = Rejection(f"{error}; name another column with --column")
-                except ValueError as error:
-                    results.results[index] = Rejection(str(error))
-            inputs.append(value)
-        return inputs
-
-    def _num_bytes(self, row: Row) -> int:
-        return sum(text_bytes(row.fields.get(name)) for name in self.wanted)
-
-    def _on_batch(self, num_rows: int, usage: Usage, results: ChunkResults) -> None:
-        fraction = self._fraction(results.chunk, results.num_settled)
-        self.progress.add(num_rows, sum(usage.num_tokens), fraction)
-
-    def _fraction(self, chunk: Chunk, num_rows: int) -> float:
-        """Return the fraction of all input up to a row of a chunk."""
-        return (chunk.file + chunk.fraction(num_rows)) / len(self.sources)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,14 @@ from typing import Any
 import grpc
 
 from bertline.client import Client
+from bertline.jobs.columns import FILE, ROW_NUMBER, PassThrough, Selection
+from bertline.jobs.directory import JobDirectory, job_directory_of, rejects_of
 from bertline.jobs.engine import engine
-from bertline.jobs.layout import rejects_of
 from bertline.jobs.operations import OPERATIONS, Operation
-from bertline.jobs.read.rows import Selection
-from bertline.jobs.read.sources import CommandLineRows, Source
-from bertline.jobs.storage import File, absolute, file_of
-from bertline.jobs.write import format_of
+from bertline.jobs.rows import Chunk
+from bertline.jobs.sources import CommandLineRows, Source, chunks_of
+from bertline.jobs.storage import File, FileError, absolute, file_of
+from bertline.jobs.write import JsonlWriter, NpyWriter, ParquetWriter, Writer, format_of
 from bertline.results import Model
 
 
@@ -35,7 +39,8 @@ class Credentials:
         """Return gRPC's TLS credentials; None without TLS."""
         if self.tls_ca is None:
             return None
-        return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
+        paths = (self.tls_ca, self.tls_key, self.tls_cert)
+        return grpc.ssl_channel_credentials(*(Path(path).read_bytes() if path else None for path in paths))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,8 @@ class JobSpec:
     """Model version that the whole job uses; None while the server chooses."""
 
     def __post_init__(self) -> None:
-        if self.output_format and not self.is_folder:
+        is_folder = (self.output or "").endswith("/")
+        if self.output_format and not is_folder:
             raise ValueError("--output-format is for a folder of parts: end --output with /")
         if self.output and self.suffix == ".npy" and self.method != "embed":
             raise ValueError(".npy holds vectors only: write .parquet or .jsonl")
@@ -93,26 +99,11 @@ class JobSpec:
         return OPERATIONS[self.method].for_job(self.model, self.options)
 
     @property
-    def is_folder(self) -> bool:
-        """True if the output is a folder of parts."""
-        return (self.output or "").endswith("/")
-
-    @property
     def suffix(self) -> str:
         """Suffix of the output format: `.parquet`, `.jsonl` or `.npy`."""
-        if self.is_folder:
+        if (self.output or "").endswith("/"):
             return f".{self.output_format or 'parquet'}"
         return format_of(self.output or "")
-
-    @property
-    def input_files(self) -> list[File]:
-        """Input files; standard input and rows of the command line are not files."""
-        return [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
-
-    @property
-    def output_file(self) -> File | None:
-        """Output file or folder; None for standard output."""
-        return file_of(self.output) if self.output else None
 
     @property
     def rejects_file(self) -> File | None:
@@ -128,6 +119,15 @@ class JobSpec:
         is_small = isinstance(source, CommandLineRows) and len(source.rows) <= self.batch_size
         return is_small and not others and not self.output
 
+    def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
+        """Read the chunks of one source, see `chunks_of`."""
+        operation, names = OPERATIONS[self.method], self.column_names
+        required = [names.get(name, name) for name in operation.needed]
+        named = [names[name] for name in operation.optional if name in names]
+        selected = [name for name in (*self.selection.keep, *self.selection.drop) if name not in (ROW_NUMBER, FILE)]
+        needed = [*required, *named, *selected]
+        return chunks_of(self.sources[number], number, operation.columns(names), needed, self.selection, max_rows)
+
     @contextmanager
     def connected(self) -> Iterator[Client]:
         """Connect to the server; with `engine`, start one first and stop it afterwards.
@@ -135,7 +135,7 @@ class JobSpec:
         Each batch of the job is a call, several of which are in flight, so the client sends the requests of a call one
         after the other. Only a job that is a single batch leaves their number to the client.
         """
-        with engine(self.engine) if self.engine else _no_engine(self.target) as target:
+        with engine(self.engine) if self.engine else nullcontext(self.target) as target:
             credentials = Credentials() if self.engine else self.credentials
             with Client(
                 target,
@@ -151,12 +151,18 @@ class JobSpec:
 
     def for_workers(self) -> JobSpec:
         """Return the same spec with absolute paths, for processes that run in other folders."""
-        credentials = replace(self.credentials, **_absolute_paths(self.credentials, "tls_ca", "tls_cert", "tls_key"))
-        return replace(self, credentials=credentials, **_absolute_paths(self, "output", "rejects", "engine"))
+
+        def paths(item: Any, *names: str) -> dict[str, Any]:
+            return {name: absolute(path) for name in names if (path := getattr(item, name))}
+
+        credentials = replace(self.credentials, **paths(self.credentials, "tls_ca", "tls_cert", "tls_key"))
+        return replace(self, credentials=credentials, **paths(self, "output", "rejects", "engine"))
 
     def with_model(self, model: Model | None) -> JobSpec:
         """Return the same spec with this model version; unchanged for None."""
         return replace(self, model=model, model_name=model.name, model_version=model.version) if model else self
+
+    # ---- the output
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the output depends on, as stored in `_job.json`. Only a run with the same identity may
@@ -174,15 +180,67 @@ class JobSpec:
             "manifest": hashlib.sha256(self.model.manifest_json.encode()).hexdigest() if self.model else "",
         }
 
+    def pass_through(self) -> PassThrough:
+        """Return the pass-through columns."""
+        positions = [ROW_NUMBER, *([FILE] if len(self.sources) > 1 else [])]
+        if isinstance(self.sources[0], CommandLineRows):
+            positions = []
+        positions = [name for name in positions if name not in self.selection.drop]
+        return PassThrough(self.selection, list(self.operation.types), positions)
 
-def _absolute_paths(item: Credentials | JobSpec, *names: str) -> dict[str, Any]:
-    return {name: absolute(path) for name in names if (path := getattr(item, name))}
+    def writer(self) -> Writer:
+        """Return the writer of the output format."""
+        if self.suffix == ".jsonl":
+            return JsonlWriter(self.operation, self.pass_through())
+        dim = int(self.options.get("dimensions") or (self.model.dim if self.model else 0))
+        dim = -(-dim // 8) if self.options.get("format") == "binary" else dim  # bytes for as many bits
+        if self.suffix == ".npy":
+            return NpyWriter(dim, self.dtype)
+        metadata = self.identity()
+        inputs = metadata.pop("inputs")  # perhaps thousands: their number and a digest stand for them
+        digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+        metadata |= {"num_inputs": len(inputs), "inputs_digest": digest}
+        return ParquetWriter(self.operation, self.pass_through(), dim, self.dtype, metadata)
+
+    def directory(self) -> JobDirectory:
+        """Return the job directory of a spec with an output."""
+        assert self.output
+        assert self.rejects_file
+        return JobDirectory(file_of(self.output), self.writer(), self.identity(), self.rejects_file)
+
+    def refuse_conflicts(self) -> None:
+        """Check that neither the output nor the rejected rows would replace an input, each other, or a special file.
+
+        Raises:
+            FileError: when they would, or the folder of a file given with --rejects does not exist.
+        """
+        output, rejects = file_of(self.output) if self.output else None, self.rejects_file
+        inputs = [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
+        places = [output, job_directory_of(output)] if output else []
+        if replaced := [file for file in inputs if any(_is_in(file, place) for place in places)]:
+            raise FileError(f"the output would replace an input: `{replaced[0].url}`; choose another output")
+        if not rejects:
+            return
+        hint = f"`{rejects.url}`; name another file with --rejects"
+        if any(_place(rejects) == _place(file) for file in inputs):
+            raise FileError(f"the rejected rows would replace an input: {hint}")
+        if rejects.is_folder or (rejects.exists() and not rejects.system.isfile(rejects.path)):
+            raise FileError(f"not a regular file: {hint}")
+        if output and _place(rejects) == _place(rejects_of(output)):
+            return
+        if any(_is_in(rejects, place) for place in places):
+            raise FileError(f"--rejects lies in the output or its job directory: {hint}")
+        if rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
+            raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
 
 
-@contextmanager
-def _no_engine(target: str) -> Iterator[str]:
-    yield target
+def _place(file: File) -> tuple[str, str]:
+    """Return file system and path without links, to compare files."""
+    path = os.path.realpath(file.path) if file.is_local else file.path.rstrip("/")
+    return str(file.system.protocol), path
 
 
-def _read(path: str | None) -> bytes | None:
-    return Path(path).read_bytes() if path else None
+def _is_in(file: File, folder: File) -> bool:
+    """Return True if a file is the folder, or lies in it."""
+    (system, path), (folder_system, folder_path) = _place(file), _place(folder)
+    return system == folder_system and f"{path}/".startswith(f"{folder_path}/")

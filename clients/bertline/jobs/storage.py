@@ -20,8 +20,6 @@ from fsspec.implementations.local import LocalFileSystem
 
 from bertline.errors import BertlineError
 
-_PATTERN_CHARS = set("*?[")
-
 
 class FileError(Exception):
     """Error of a file; the message is one line that names the file, and the line in it if there is one."""
@@ -49,6 +47,11 @@ class File:
         return self.system is None or isinstance(self.system, LocalFileSystem)
 
     @property
+    def is_folder(self) -> bool:
+        """True if the user named a folder, with / at the end."""
+        return self.url.endswith("/")
+
+    @property
     def name(self) -> str:
         """Last part of the path."""
         return self.path.rstrip("/").rpartition("/")[2]
@@ -72,17 +75,12 @@ class File:
         with file_errors(f"cannot read `{self.url}`", self):
             return bool(self.system.exists(self.path))
 
-    def is_folder(self) -> bool:
-        """Return True if it exists and is a folder."""
-        with file_errors(f"cannot read `{self.url}`", self):
-            return bool(self.system.isdir(self.path))
-
     def names(self) -> list[str]:
         """List the names in this folder, without cached listings; empty if it does not exist."""
-        self.system.invalidate_cache()  # object stores cache listings
-        if not self.is_folder():
-            return []
         with file_errors(f"cannot read `{self.url}`", self):
+            self.system.invalidate_cache()  # object stores cache listings
+            if not self.system.isdir(self.path):
+                return []
             return [str(path).rstrip("/").rpartition("/")[2] for path in self.system.ls(self.path, detail=False)]
 
     def remove(self) -> None:
@@ -110,7 +108,10 @@ def file_of(url: str) -> File:
     Raises:
         FileError: when fsspec does not know this kind of URL, its library is missing, or the store refuses.
     """
-    system, path = _system_and_path(url)
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except Exception as error:  # of any library: some stores connect here
+        raise FileError(f"cannot use `{url}`: {_reason_of(error)}") from error
     if isinstance(system, LocalFileSystem):
         path = os.path.realpath(path)  # a write replaces the file that a link points to, not the link
     return File(system, path, url)
@@ -119,17 +120,8 @@ def file_of(url: str) -> File:
 def absolute(url: str) -> str:
     """Return an absolute path, for a process in another folder. Links stay, as they may differ on another machine; URLs
     stay as they are."""
-    system, path = _system_and_path(url)
+    system, path = fsspec.core.url_to_fs(url)
     return path.rstrip("/") + "/" * url.endswith("/") if isinstance(system, LocalFileSystem) else url
-
-
-def _system_and_path(url: str) -> tuple[Any, str]:
-    """Return file system and path of a URL."""
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # of any library: some stores connect here
-        raise FileError(f"cannot use `{url}`: {_reason_of(error)}") from error
-    return system, path
 
 
 def find_files(patterns: Sequence[str]) -> list[File]:
@@ -138,27 +130,23 @@ def find_files(patterns: Sequence[str]) -> list[File]:
     Raises:
         FileError: when nothing matches a pattern, or a file does not exist.
     """
-    return [file for pattern in patterns for file in _matching(pattern)]
-
-
-def _matching(pattern: str) -> list[File]:
-    file = file_of(pattern)
-    with file_errors(f"cannot read `{pattern}`", file):
-        if not _PATTERN_CHARS & set(pattern) or file.exists():
-            file.system.info(file.path)  # raises with the reason if it does not exist
-            return [file]
-        paths = [path for path in sorted(file.system.glob(pattern.rpartition("://")[2])) if file.system.isfile(path)]
-    if not paths:
-        raise FileError(f"no file matches `{pattern}`")
-    return [File(file.system, path, _url(path, pattern)) for path in paths]
-
-
-def _url(path: str, pattern: str) -> str:
-    """Return a path that was found as the user would write it."""
-    protocol, mark, _ = pattern.rpartition("://")
-    if mark:
-        return f"{protocol}{mark}{path.lstrip('/')}"
-    return path if pattern.startswith("/") else os.path.relpath(path)
+    found = []
+    for pattern in patterns:
+        file = file_of(pattern)
+        with file_errors(f"cannot read `{pattern}`", file):
+            if not set("*?[") & set(pattern) or file.exists():
+                file.system.info(file.path)  # raises with the reason if it does not exist
+                found.append(file)
+                continue
+            protocol, mark, path = pattern.rpartition("://")
+            paths = [item for item in sorted(file.system.glob(path)) if file.system.isfile(item)]
+        if not paths:
+            raise FileError(f"no file matches `{pattern}`")
+        for path in paths:  # named as the user would write it
+            local = path if pattern.startswith("/") else os.path.relpath(path)
+            url = f"{protocol}{mark}{path.lstrip('/')}" if mark else local
+            found.append(File(file.system, path, url))
+    return found
 
 
 @contextmanager
@@ -182,9 +170,8 @@ def file_errors(what: str, file: File) -> Iterator[None]:
 
 
 def _reason_of(error: Exception) -> str:
-    missing = (
-        os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""
-    )  # some stores give only the path
+    # Some stores give only the path.
+    missing = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else ""
     return getattr(error, "strerror", None) or missing or " ".join(str(error).split()) or type(error).__name__
 
 
@@ -199,7 +186,14 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
         FileError: when it cannot be opened, or is an archive.
     """
     with file_errors(f"cannot read `{file.url}`", file):
-        _refuse_unreadable(file)
+        if set(file.suffixes) & set(_ARCHIVES):
+            hint = "unpack the archive, or compress the file as .gz, .bz2, .xz or .zst"
+            raise FileError(f"cannot read `{file.url}`: {hint}")
+        if file.is_local and file.exists() and not os.path.isfile(file.path):
+            is_folder = os.path.isdir(file.path)
+            special = "not a regular file; pipe its content to standard input, `-i -`"
+            folder = "Is a directory; name the files in it with a pattern in quotes"
+            raise FileError(f"cannot read `{file.url}`: {folder if is_folder else special}")
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:
@@ -229,15 +223,6 @@ COMPRESSIONS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 """Decompression by suffix."""
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4", ".br", ".lzma", ".z", ".sz", ".snappy")
-
-
-def _refuse_unreadable(file: File) -> None:
-    if set(file.suffixes) & set(_ARCHIVES):
-        raise FileError(f"cannot read `{file.url}`: unpack the archive, or compress the file as .gz, .bz2, .xz or .zst")
-    if file.is_local and file.is_folder():
-        raise FileError(f"cannot read `{file.url}`: Is a directory; name the files in it with a pattern in quotes")
-    if file.is_local and os.path.exists(file.path) and not os.path.isfile(file.path):
-        raise FileError(f"cannot read `{file.url}`: not a regular file; pipe its content to standard input, `-i -`")
 
 
 @contextmanager

@@ -1,32 +1,138 @@
-"""Arrow tables: results and pass-through columns as tables, and table values as JSON."""
+"""Parquet and Arrow tables: read rows, convert results and pass-through columns, and table values to JSON."""
 
 from __future__ import annotations
 
 import base64
 import datetime
+import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertline.jobs.formats import NOT_UTF8
 from bertline.jobs.operations import VECTOR, Operation
-from bertline.jobs.storage import FileError
+from bertline.jobs.rows import BLOCK_ROWS, Block, Row
+from bertline.jobs.storage import File, FileError, open_read
 
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float32(), bool: pa.bool_()}
-_CONVERSION_ERRORS = (
-    pa.ArrowInvalid,
-    pa.ArrowTypeError,
-    pa.ArrowNotImplementedError,
-    OverflowError,
-    ValueError,
-    RecursionError,
-)
+_READ_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
+"""Base classes of pyarrow's errors."""
+_CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError, RecursionError)
 """Errors of pyarrow for a value that a type cannot hold."""
 _MAX_DEPTH = 30
 """Maximum nesting of inferred lists and structs; Parquet readers fail at about 100."""
+
+# ---- files
+
+
+@contextmanager
+def parquet_errors(name: str) -> Iterator[None]:
+    """Turn pyarrow's errors into a FileError that names the file."""
+    try:
+        yield
+    except _READ_ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FileError(f"cannot read {name}: {reason}") from error
+
+
+def read_parquet(
+    stream: BinaryIO,
+    name: str,
+    check: Callable[[Sequence[str]], None],
+    wanted: Sequence[str],
+    select: Callable[[Sequence[str]], list[str]],
+) -> Iterator[Block]:
+    """Read blocks of rows. The rows hold the wanted columns that exist; the block's table holds all columns.
+
+    Args:
+        name: name of the file in messages.
+        check: called with the names of the columns.
+        wanted: columns that the operation reads.
+        select: returns the columns to copy into the output.
+
+    Raises:
+        FileError: when the file is damaged.
+    """
+    with parquet_errors(name):
+        file = pq.ParquetFile(stream)
+    columns = file.schema_arrow.names
+    check(columns)
+    num_done, num_rows, footer_bytes = 0, max(1, file.metadata.num_rows), file.metadata.serialized_size
+    stream.seek(-8 - footer_bytes, io.SEEK_END)
+    footer = hashlib.blake2b(stream.read(footer_bytes), digest_size=16)  # changes with any column
+    inputs = [column for column in wanted if column in columns]
+    used = list(dict.fromkeys([*inputs, *select(columns)]))
+    batches = file.iter_batches(BLOCK_ROWS)
+    while True:
+        with parquet_errors(name):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        rows = _parquet_rows(pa.Table.from_batches([batch]).select(used), inputs, name, num_done + 1)
+        num_done += len(rows)
+        digest = footer.copy()
+        digest.update(repr([row.fields for row in rows]).encode("utf-8", "surrogatepass"))
+        yield Block(rows, digest.digest(), num_done / num_rows, batch.nbytes, batch)
+
+
+def _parquet_rows(table: pa.Table, inputs: Sequence[str], name: str, first: int) -> list[Row]:
+    """Convert a table to rows with the columns `inputs`. Rows with strings that are not UTF-8 carry the reason."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        if len(table) > 1:
+            rows = (_parquet_rows(table.slice(index, 1), inputs, name, first + index) for index in range(len(table)))
+            return [row for (row,) in rows]
+        try:
+            to_rows(table, name)
+        except UnicodeDecodeError:
+            return [Row(f"row {first}", _escaped(table.select(inputs), name), NOT_UTF8)]
+    fields = to_inputs(table.select(inputs), name)
+    return [Row(f"row {number}", values) for number, values in enumerate(fields, start=first)]
+
+
+def _escaped(table: pa.Table, name: str) -> dict[str, Any]:
+    """Convert a table of one row, with escapes for bytes that are not UTF-8; strings in lists become bytes."""
+    kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    (row,) = to_inputs(_convert(without_views(table), lambda kind: kinds.get(kind, kind)), name)
+    return {
+        name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+        for name, value in row.items()
+    }
+
+
+def read_table(part: File) -> pa.Table:
+    """Read all rows of a part."""
+    with open_read(part) as (stream, _), parquet_errors(f"`{part.url}`"):
+        return pq.read_table(stream)
+
+
+def num_rows(part: File) -> int:
+    """Return the number of rows of a part."""
+    with open_read(part) as (stream, _), parquet_errors(f"`{part.url}`"):
+        return int(pq.ParquetFile(stream).metadata.num_rows)
+
+
+def parquet_writer(stream: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
+    """Open a writer for tables of a schema. Vectors are stored without compression and statistics: these hardly save
+    space, and take four times as long."""
+    sample = io.BytesIO()
+    pq.write_table(schema.empty_table(), sample)
+    leaves = pq.ParquetFile(sample).schema
+    paths = [leaves.column(index).path for index in range(len(leaves))]
+    others = [path for path in paths if not path.startswith(f"{VECTOR}.")]
+    return pq.ParquetWriter(
+        stream, schema, compression=dict.fromkeys(others, "zstd"), use_dictionary=others, write_statistics=others
+    )
+
+
+# ---- results and pass-through columns
 
 
 def arrow_type(kind: Any) -> pa.DataType:
@@ -55,22 +161,16 @@ def results_table(operation: Operation, results: Sequence[Any], dim: int, dtype:
 
 def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
     """Infer columns and types of rows; string where nothing is known."""
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if _is_unicode(name)]
+    all_names = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in all_names if not any("\ud800" <= char <= "\udfff" for char in name)]
     return pa.schema([(name, _infer_type([row.get(name) for row in rows])) for name in names])
-
-
-def _is_unicode(name: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _infer_type(values: Sequence[Any]) -> pa.DataType:
     """Return the type of all values, or of the first value if types are mixed."""
-    for candidates in ([values], ([value] for value in values if value is not None)):
-        for candidate in candidates:
-            try:
-                return _storable(pa.array(candidate).type)
-            except _CONVERSION_ERRORS:
-                continue
+    for candidate in chain([values], ([value] for value in values if value is not None)):
+        with suppress(*_CONVERSION_ERRORS):
+            return _storable(pa.array(candidate).type)
     return pa.string()
 
 
@@ -145,16 +245,14 @@ def with_schema(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     Raises:
         FileError: when the columns differ.
     """
-    if set(table.column_names) != set(schema.names):
-        found, expected = (", ".join(names) for names in (table.column_names, schema.names))
-        raise FileError(
-            f"{name} has other columns than the files before it ({found}; before: {expected}); "
-            "select common columns with --keep"
-        )
+    differing = sorted(set(table.column_names) ^ set(schema.names))
+    reason = f"only one of them has {', '.join(differing)}"
     try:
-        return table.select(schema.names).cast(schema)
+        if not differing:
+            return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FileError(f"{name} has other types than the files before it: {error}") from error
+        reason = str(error)
+    raise FileError(f"schema of {name} differs from earlier files: {reason}; select common columns with --keep")
 
 
 def side_by_side(left: pa.Table, right: pa.Table) -> pa.Table:
@@ -163,39 +261,22 @@ def side_by_side(left: pa.Table, right: pa.Table) -> pa.Table:
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)
 
 
-def parquet_writer(stream: BinaryIO, table: pa.Table) -> pq.ParquetWriter:
-    """Open a writer for tables like this one. Vectors are stored without compression and statistics: these hardly save
-    space, and take four times as long."""
-    others = [path for path in _leaf_paths(table.schema) if not path.startswith(f"{VECTOR}.")]
-    return pq.ParquetWriter(
-        stream, table.schema, compression=dict.fromkeys(others, "zstd"), use_dictionary=others, write_statistics=others
-    )
-
-
-def _leaf_paths(schema: pa.Schema) -> list[str]:
-    """Return the paths of the leaf columns that Parquet makes of a schema."""
-    sample = io.BytesIO()
-    pq.write_table(schema.empty_table(), sample)
-    found = pq.ParquetFile(sample).schema
-    return [found.column(index).path for index in range(len(found))]
-
-
 # ---- values of tables in Python and JSON
 
 
 def plain_json(value: Any) -> Any:
     """Return a string or number for a value that JSON has no type for, as `default` of `json.dumps`."""
-    known: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-        (bytes, lambda data: base64.b64encode(data).decode("ascii")),
-        ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
-        (datetime.timedelta, lambda span: span.total_seconds()),
-    )
-    return next((write(value) for kind, write in known if isinstance(value, kind)), str(value))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)
 
 
 def without_views(table: pa.Table) -> pa.Table:
     """Convert string views to strings, which all functions of pyarrow accept."""
-    return _convert(table, lambda kind: _OF_VIEWS.get(kind, kind))
+    strings = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return _convert(table, lambda kind: strings.get(kind, kind))
 
 
 def to_rows(table: pa.Table, name: str) -> list[dict[str, Any]]:
@@ -219,28 +300,6 @@ def to_inputs(table: pa.Table, name: str) -> list[dict[str, Any]]:
     return to_rows(_convert(without_views(table), _time_as_number), name)
 
 
-def is_valid(table: pa.Table) -> bool:
-    """Return True if all values match their types. Strings may hold bytes that are not UTF-8."""
-    try:
-        table.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def escaped(table: pa.Table, name: str) -> dict[str, Any]:
-    """Convert a table of one row, with escapes for bytes that are not UTF-8; strings in lists become bytes."""
-    (row,) = to_inputs(_convert(without_views(table), lambda kind: _BYTES.get(kind, kind)), name)
-    return {
-        name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-        for name, value in row.items()
-    }
-
-
-_BYTES: Mapping[pa.DataType, pa.DataType] = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-_OF_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
     """Nanoseconds become strings: pyarrow would return pandas types where pandas is installed."""
     return pa.string() if pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns" else kind
@@ -259,18 +318,15 @@ def _convert(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], name
         if kind == field.type:
             continue
         try:
-            table = table.set_column(index, field.with_type(kind), _cast(table.column(index), kind))
+            column = table.column(index)
+            if pa.types.is_duration(column.type):  # pyarrow cannot cast durations to strings directly
+                column = column.cast(pa.int64())
+            table = table.set_column(index, field.with_type(kind), column.cast(kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FileError(
                 f"cannot read column `{field.name}` of {name} ({field.type}); leave it out with --drop"
             ) from error
     return table
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_duration(column.type):  # pyarrow cannot cast durations to strings directly
-        column = column.cast(pa.int64())
-    return column.cast(kind)
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:

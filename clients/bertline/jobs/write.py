@@ -7,190 +7,162 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from bertline.jobs.columns import PassThrough
 from bertline.jobs.operations import Operation
-from bertline.jobs.pass_through import PassThrough
-from bertline.jobs.read.formats import parquet_errors, parquet_library
-from bertline.jobs.send import ChunkResults, Rejection
+from bertline.jobs.rows import ChunkResults, Rejection
+from bertline.jobs.sources import parquet_library
 from bertline.jobs.storage import File, FileError, open_read
 
 
-class Writer(Protocol):
+class Writer:
     """Writer of one output format."""
 
     suffix: str
     """Suffix of its files."""
 
-    def prepare(self, results: ChunkResults) -> None:
-        """Reject rows that the format cannot hold."""
+    def prepare(self, results: ChunkResults) -> Any:
+        """Reject rows that the format cannot hold, and return what `write` writes."""
+        return results
 
-    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
-        """Write the rows of a chunk that have results.
+    def write(self, prepared: Any, stream: BinaryIO) -> None:
+        """Write the rows of a chunk that have results."""
+        raise NotImplementedError
 
-        Args:
-            metadata: see `join`.
-        """
-
-    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
-        """Write the rows of all parts as one file.
-
-        Args:
-            metadata: description of the job, for formats that have a place for it.
-        """
+    def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
+        """Write the rows of all parts as one file."""
+        raise NotImplementedError
 
 
-def _answered(results: ChunkResults) -> list[int]:
-    """Return the indices of the rows that have results."""
-    return [index for index, result in enumerate(results.results) if not isinstance(result, Rejection)]
-
-
-@dataclass
-class JsonlWriter:
+class JsonlWriter(Writer):
     """One JSON object a row."""
 
-    operation: Operation
-    pass_through: PassThrough
-    suffix: str = ".jsonl"
+    suffix = ".jsonl"
 
-    def prepare(self, results: ChunkResults) -> None:
-        """Do nothing: JSON holds rows of any kind."""
+    def __init__(self, operation: Operation, pass_through: PassThrough) -> None:
+        self._operation, self._pass_through = operation, pass_through
 
-    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+    def write(self, prepared: ChunkResults, stream: BinaryIO) -> None:
         """See Writer."""
-        indices = _answered(results)
-        for row, index in zip(self.pass_through.rows(results.chunk, indices), indices, strict=True):
-            stream.write(json_line({**row, **self.operation.result(results.results[index])}))
+        results, indices = prepared, prepared.answered()
+        for row, index in zip(self._pass_through.rows(results.chunk, indices), indices, strict=True):
+            stream.write(json_line({**row, **self._operation.result(results.results[index])}))
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+    def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
         """See Writer."""
-        copy(parts, stream)
+        for part in parts:
+            with open_read(part) as (read, _):
+                copy(read, stream)
 
 
-@dataclass
-class NpyWriter:
+class NpyWriter(Writer):
     """One array of all vectors [rows, dim]; NaN in rows that were rejected, and 0 if the numbers are whole."""
 
-    dim: int
-    """Length of the vectors; 0 until the first one is known."""
-    dtype: str
-    suffix: str = ".npy"
+    suffix = ".npy"
 
-    def prepare(self, results: ChunkResults) -> None:
-        """Do nothing: every row has a place in the array."""
+    def __init__(self, dim: int, dtype: str) -> None:
+        self._dim, self._dtype = dim, dtype
 
-    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+    def write(self, prepared: ChunkResults, stream: BinaryIO) -> None:
         """See Writer."""
-        indices = _answered(results)
-        self.dim = vector_dim(self.dim, [results.results[index] for index in indices])
-        missing = np.nan if np.dtype(self.dtype).kind == "f" else 0
-        array = np.full((len(results.results), self.dim), missing, dtype=self.dtype)
+        results, indices = prepared, prepared.answered()
+        vectors = [results.results[index] for index in indices]
+        self._dim = vector_dim(self._dim, vectors)
+        missing = np.nan if np.dtype(self._dtype).kind == "f" else 0
+        array = np.full((len(results.results), self._dim), missing, dtype=self._dtype)
         if indices:
-            array[indices] = np.stack([results.results[index] for index in indices])
+            array[indices] = np.stack(vectors)
         np.lib.format.write_array(stream, array)
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+    def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
         """See Writer."""
         shapes = []
         for part in parts:
             with open_read(part) as (read, _):
                 shapes.append(_npy_shape(read))
-        dim = shapes[0][1] if shapes else self.dim  # this run may have written no part
+        dim = shapes[0][1] if shapes else self._dim  # this run may have written no part
         shape = (sum(num_rows for num_rows, _ in shapes), dim)
-        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": shape}
+        header = {"descr": np.dtype(self._dtype).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
         for part in parts:
             with open_read(part) as (read, _):
                 _npy_shape(read)
-                stream.write(read.read())
+                copy(read, stream)
 
 
-class ParquetWriter:
+def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
+    np.lib.format.read_magic(stream)
+    (num_rows, dim), _, _ = np.lib.format.read_array_header_1_0(stream)
+    return num_rows, dim
+
+
+class ParquetWriter(Writer):
     """Table with the pass-through columns and the results; vectors are lists of a fixed size."""
 
     suffix = ".parquet"
 
-    def __init__(self, operation: Operation, pass_through: PassThrough, dim: int, dtype: str) -> None:
+    def __init__(
+        self, operation: Operation, pass_through: PassThrough, dim: int, dtype: str, metadata: Mapping[str, Any]
+    ) -> None:
         self._operation, self._pass_through, self._dim, self._dtype = operation, pass_through, dim, dtype
+        self._metadata = {"bertline": json.dumps(metadata, sort_keys=True)}
+        self._tables = parquet_library()
         self.schema: Any = None
         """Pass-through columns and their types; None until rows with results are known."""
-        parquet_library()
 
-    def prepare(self, results: ChunkResults) -> None:
-        """Reject rows whose pass-through columns do not have the types of the first rows."""
-        from bertline.jobs import tables
-
-        indices, chunk = _answered(results), results.chunk
-        if chunk.blocks[0].table is not None:
+    def prepare(self, results: ChunkResults) -> Any:
+        """Reject rows whose pass-through columns do not have the types of the first rows; return the table."""
+        indices, chunk = results.answered(), results.chunk
+        if chunk.has_table:
+            passed = self._pass_through.table(chunk, indices)
             if self.schema is None:
-                self.schema = self._pass_through.table(chunk, []).schema
-            return
-        rows = self._pass_through.rows(chunk, indices)
-        if self.schema is None:
-            if not rows:
-                return  # the next chunk decides on the columns
-            self.schema = tables.infer(rows)
-        if tables.rows_table(rows, self.schema) is None:
-            for index, row in zip(indices, rows, strict=True):
-                if reason := tables.mismatch(row, self.schema):
-                    results.results[index] = Rejection(reason)
-
-    def write(self, results: ChunkResults, stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
-        """See Writer."""
-        from bertline.jobs import tables
-
-        indices, chunk = _answered(results), results.chunk
-        if chunk.blocks[0].table is not None:
-            passed = tables.with_schema(self._pass_through.table(chunk, indices), self.schema, chunk.source.name)
+                self.schema = passed.schema
+            passed = self._tables.with_schema(passed, self.schema, chunk.name)
         else:
-            passed = tables.rows_table(self._pass_through.rows(chunk, indices), self.schema or tables.infer([]))
-        found = [results.results[index] for index in indices]
-        if self._operation.method == "embed":
-            self._dim = vector_dim(self._dim, found)
-        table = tables.side_by_side(passed, tables.results_table(self._operation, found, self._dim, self._dtype))
-        table = table.replace_schema_metadata(_metadata(metadata))
-        with tables.parquet_writer(stream, table) as writer:
-            writer.write_table(table)
+            rows = self._pass_through.rows(chunk, indices)
+            if self.schema is None and rows:
+                self.schema = self._tables.infer(rows)
+            passed = self._tables.rows_table(rows, self.schema or self._tables.infer([]))
+            if passed is None:
+                for index, row in zip(indices, rows, strict=True):
+                    if reason := self._tables.mismatch(row, self.schema):
+                        results.results[index] = Rejection(reason)
+                assert len(results.answered()) < len(indices)
+                return self.prepare(results)
+        return self._with_results(passed, [results.results[index] for index in indices])
 
-    def join(self, parts: Sequence[File], stream: BinaryIO, metadata: Mapping[str, Any]) -> None:
+    def write(self, prepared: Any, stream: BinaryIO) -> None:
         """See Writer."""
-        from bertline.jobs import tables
+        self._write_tables([prepared], stream)
 
-        filled = (table for part in parts if (table := _read_table(part)).num_rows)
-        first = next(filled, None)
-        if first is None:
-            first = self._empty()
-        encoded = _metadata(metadata)
-        with tables.parquet_writer(stream, first.replace_schema_metadata(encoded)) as writer:
-            for table in chain([first], filled):
-                writer.write_table(table.replace_schema_metadata(encoded))
+    def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
+        """See Writer."""
+        filled = (table for part in parts if (table := self._tables.read_table(part)).num_rows)
+        self._write_tables(filled, stream)
 
     def is_empty(self, part: File) -> bool:
-        """Return True if a part has no rows."""
-        with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
-            return not parquet_library().ParquetFile(read).metadata.num_rows
+        """Return True if a part has no rows; it may lack columns then, which were not known yet."""
+        return not self._tables.num_rows(part)
 
-    def lacks_columns(self, part: File) -> bool:
-        """Return True if a part was written before the columns were known."""
-        with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
-            return parquet_library().ParquetFile(read).schema_arrow.names != self._empty().column_names
+    def _write_tables(self, tables: Iterable[Any], stream: BinaryIO) -> None:
+        """Write tables of the same columns; without any, a table without rows."""
+        tables = iter(tables)
+        first = next(tables, None)
+        if first is None:
+            first = self._with_results((self.schema or self._tables.infer([])).empty_table(), [])
+        with self._tables.parquet_writer(stream, first.schema.with_metadata(self._metadata)) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table.replace_schema_metadata(self._metadata))
 
-    def _empty(self) -> Any:
-        """Return a table without rows."""
-        from bertline.jobs import tables
-
+    def _with_results(self, passed: Any, results: Sequence[Any]) -> Any:
         if self._operation.method == "embed":
-            self._dim = vector_dim(self._dim, [])
-        found = tables.results_table(self._operation, [], self._dim, self._dtype)
-        return tables.side_by_side((self.schema or tables.infer([])).empty_table(), found)
-
-
-def _metadata(values: Mapping[str, Any]) -> dict[str, str]:
-    return {"bertline": json.dumps(values, sort_keys=True)}
+            self._dim = vector_dim(self._dim, results)
+        found = self._tables.results_table(self._operation, results, self._dim, self._dtype)
+        return self._tables.side_by_side(passed, found)
 
 
 def vector_dim(known: int, vectors: Sequence[np.ndarray]) -> int:
@@ -211,29 +183,16 @@ def vector_dim(known: int, vectors: Sequence[np.ndarray]) -> int:
     return next(iter(lengths))
 
 
-def _read_table(part: File) -> Any:
-    with open_read(part) as (read, _), parquet_errors(f"`{part.url}`"):
-        return parquet_library().read_table(read)
-
-
-def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
-    np.lib.format.read_magic(stream)
-    (num_rows, dim), _, _ = np.lib.format.read_array_header_1_0(stream)
-    return num_rows, dim
-
-
-def copy(parts: Iterable[File], stream: BinaryIO) -> int:
-    """Concatenate files.
+def copy(source: BinaryIO, target: BinaryIO) -> int:
+    """Copy the rest of a file.
 
     Returns:
         Number of lines.
     """
     num_lines = 0
-    for part in parts:
-        with open_read(part) as (read, _):
-            while data := read.read(1 << 20):
-                stream.write(data)
-                num_lines += data.count(b"\n")
+    while data := source.read(1 << 20):
+        target.write(data)
+        num_lines += data.count(b"\n")
     return num_lines
 
 
@@ -247,17 +206,14 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     which JSON does not have, become null.
     """
     try:
-        text = _json(row)
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_from_parquet)
     except ValueError:
-        text = _json(json.loads(json.dumps(row, default=_from_parquet), parse_constant=lambda name: None))
+        plain = json.loads(json.dumps(row, default=_from_parquet), parse_constant=lambda name: None)
+        text = json.dumps(plain, ensure_ascii=False)
     if not text.isascii():
         for char, escape in _LINE_ENDS.items():
             text = text.replace(char, escape)
     return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _json(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_from_parquet)
 
 
 def _from_parquet(value: Any) -> Any:

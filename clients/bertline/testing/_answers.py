@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertline.testing._faults import Refusal
 from bertline.testing._models import TASKS, VOCABULARY_SIZE, FakeModel
 from bertline.v1 import encoder_pb2 as pb
 
@@ -37,15 +38,19 @@ def prompt_of(model: FakeModel, request: Any) -> str:
     """Return the prompt that a request names, or the default prompt of the model's manifest.
 
     Raises:
-        KeyError: if the model has no such prompt.
+        Refusal: if the model has no such prompt.
     """
     settings = model.manifest.get("settings", {})
     prompts, name = settings.get("prompts", {}), settings.get("default_prompt_name")
     if request.HasField("prompt_name"):
         name = request.prompt_name
     elif request.input_type:
-        known = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
-        name = next((item for item in known if item in prompts), "")
+        kinds = ("query",) if request.input_type == pb.INPUT_TYPE_QUERY else ("document", "passage", "corpus")
+        name = next((item for item in kinds if item in prompts), "")
+    if name and name not in prompts:
+        known = ", ".join(prompts) or "none"
+        reason = f"unknown prompt: `{name}` (prompts of this model: {known})"
+        raise Refusal("INVALID_ARGUMENT", f"prompt_name: {reason}", [("prompt_name", reason)])
     return str(prompts[name]) if name else ""
 
 
@@ -222,22 +227,22 @@ def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
     results = []
     for item in request.inputs:
         result = pb.TokenizedInput()
-        _add_token(result, "[CLS]", type_id=0)
+        _add_token(result, "[CLS]", 0)
         for type_id, text in enumerate([item.text, item.text_pair] if item.HasField("text_pair") else [item.text]):
             for match in tokens(text):
-                _add_token(result, match[0], match.start(), match.end(), type_id=type_id, special=False)
-            _add_token(result, "[SEP]", type_id=type_id)
+                _add_token(result, match[0], type_id, match.span())
+            _add_token(result, "[SEP]", type_id)
         results.append(result)
     return pb.TokenizeReply(results=results, num_tokens=[len(result.ids) for result in results])
 
 
-def _add_token(result: Any, token: str, start: int = 0, end: int = 0, *, type_id: int, special: bool = True) -> None:
+def _add_token(result: Any, token: str, type_id: int, place: tuple[int, int] = (0, 0)) -> None:
     result.ids.append(token_id(token))
     result.tokens.append(token)
-    result.starts.append(start)
-    result.ends.append(end)
+    result.starts.append(place[0])
+    result.ends.append(place[1])
     result.type_ids.append(type_id)
-    result.special.append(special)
+    result.special.append(place == (0, 0))
 
 
 ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 import grpc
 
 from bertline._protos import Any_, BadRequest, ErrorInfo, Status
 from bertline._status import DOMAIN, NUM_VIOLATIONS
 
-_MAX_DETAILS_BYTES = 4096
-"""Maximum bytes of status details, as in a real server: trailing metadata are bounded."""
-_REASONS = {
-    "INVALID_ARGUMENT": "INVALID_REQUEST",
-    "NOT_FOUND": "MODEL_NOT_FOUND",
-    "RESOURCE_EXHAUSTED": "QUEUE_FULL",
-    "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
-    "UNAVAILABLE": "NOT_READY",
-    "UNAUTHENTICATED": "UNAUTHENTICATED",
-    "INTERNAL": "INTERNAL",
-}
-"""ErrorInfo reason of each status, unless a refusal gives another one. Other statuses have none."""
+_MAX_VIOLATIONS = 50
+"""Maximum number of violations in a status, whose size is bounded."""
 
 
 class Refusal(Exception):
@@ -34,51 +24,33 @@ class Refusal(Exception):
         details: message of the status.
         violations: (field, reason) of each invalid field of the request.
         pushback_ms: milliseconds after which the client may try again; negative for never.
-        reason: of the ErrorInfo; empty for the usual one of the status.
     """
 
     def __init__(
-        self,
-        status: str,
-        details: str,
-        violations: Sequence[tuple[str, str]] = (),
-        pushback_ms: int | None = None,
-        reason: str = "",
+        self, status: str, details: str, violations: Sequence[tuple[str, str]] = (), pushback_ms: int | None = None
     ) -> None:
         super().__init__(status, details)
-        self.code = grpc.StatusCode[status]
-        self.details = details
-        self.violations = violations
-        self.pushback_ms = pushback_ms
-        self.reason = reason or _REASONS.get(status, "")
+        self.code, self.details = grpc.StatusCode[status], details
+        self.violations, self.pushback_ms = violations, pushback_ms
 
     def abort(self, context: grpc.ServicerContext) -> NoReturn:
         """End a call with this status, beside the trailing metadata that it already has."""
         metadata: list[tuple[str, str | bytes]] = list(context.trailing_metadata() or ())
-        if details := self._packed_details():
-            status = Status(code=self.code.value[0], message=self.details, details=details)
+        if self.violations:
+            info, request = ErrorInfo(reason="INVALID_REQUEST", domain=DOMAIN), BadRequest()
+            info.metadata.add(key=NUM_VIOLATIONS, value=str(len(self.violations)))
+            for field, reason in self.violations[:_MAX_VIOLATIONS]:
+                request.field_violations.add(field=field, description=reason)
+            status = Status(code=self.code.value[0], message=self.details)
+            for name, message in (("BadRequest", request), ("ErrorInfo", info)):
+                url = f"type.googleapis.com/google.rpc.{name}"
+                status.details.append(Any_(type_url=url, value=message.SerializeToString()))
             metadata.append(("grpc-status-details-bin", status.SerializeToString()))
         if self.pushback_ms is not None:
             metadata.append(("grpc-retry-pushback-ms", str(self.pushback_ms)))
         context.set_trailing_metadata(tuple(metadata))
         context.abort(self.code, self.details)
         raise AssertionError  # abort never returns
-
-    def _packed_details(self) -> list[Any]:
-        info, request = ErrorInfo(reason=self.reason, domain=DOMAIN), BadRequest()
-        if self.violations:
-            info.metadata.add(key=NUM_VIOLATIONS, value=str(len(self.violations)))
-        for place, reason in self.violations:
-            violation = request.field_violations.add(field=place, description=reason)
-            if info.ByteSize() + request.ByteSize() > _MAX_DETAILS_BYTES:
-                request.field_violations.remove(violation)
-                break
-        messages = {"BadRequest": request if self.violations else None, "ErrorInfo": info if self.reason else None}
-        return [
-            Any_(type_url=f"type.googleapis.com/google.rpc.{name}", value=message.SerializeToString())
-            for name, message in messages.items()
-            if message is not None
-        ]
 
 
 @dataclass
@@ -104,12 +76,12 @@ class Fault:
         return True
 
 
-@dataclass
 class Faults:
     """Queue of faults. Thread-safe."""
 
-    _waiting: list[Fault] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self._waiting: list[Fault] = []
+        self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
         """Append a fault to the faults of the same kind."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bertline._models import can_rerank, can_zero_shot, highest_versions
-from bertline._replies import read_model_info
+from bertline.operations.models import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 
@@ -25,12 +24,9 @@ TASKS = {
     "FillMask": "masked-lm",
 }
 """Task that each RPC needs. Any model answers the other RPCs, except Rerank and ZeroShot."""
+STATES = ("loading", "ready", "stale", "failed")
 VOCABULARY_SIZE = 30_000
 """Number of tokens of every model."""
-RERANK, ZERO_SHOT = "Rerank", "ZeroShot"
-_NAMES = {RERANK: "rerank", ZERO_SHOT: "zero-shot"}
-"""Names of RPCs whose models have other tasks."""
-_REFUSALS = {RERANK: "rank documents", ZERO_SHOT: "classify by labels of the request"}
 _LABELS = {"classification": ("negative", "neutral", "positive"), "tagging": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")}
 
 
@@ -57,12 +53,12 @@ class FakeModel:
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.task and self.task not in TASKS.values():
+        if self.task not in ("", *TASKS.values()):
             raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(TASKS.values())})")
-        if not re.fullmatch(r"[1-9]\d*", self.version, re.ASCII):
-            raise ValueError(f"a version must be a whole number of at least 1: `{self.version}`")
-        if self.state not in ("loading", "ready", "stale", "failed"):
-            raise ValueError(f"unknown state: `{self.state}` (one of: loading, ready, stale, failed)")
+        if self.state not in STATES:
+            raise ValueError(f"unknown state: `{self.state}` (one of: {', '.join(STATES)})")
+        if not self.version.isdecimal():
+            raise ValueError(f"a version must be a whole number: `{self.version}`")
 
     def __str__(self) -> str:
         return f"{self.name}/{self.version}"
@@ -81,25 +77,13 @@ class FakeModel:
         """Return the labels for a task."""
         return self.labels or _LABELS.get(task, ())
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        if self.task == "token-embedding":
-            return {"settings": {"normalize": True}}
-        return {"settings": {"problem_type": "multi_label_classification"}} if self.multi_label else {}
-
-    @property
-    def _small_vectors(self) -> dict[str, Any]:
-        """Scales of int8 vectors, as `_answers.embed` uses them."""
-        if self.task not in ("", "embedding"):
-            return {}
-        return {"small_vectors": {"scales": [1 / 127] * self.dim, "lengths": [1.0] * self.dim, "losses": {}}}
-
-    @property
-    def _info_dim(self) -> int:
-        """Dimension of the vectors in ListModels."""
-        if self.task == "sparse-embedding":
-            return VOCABULARY_SIZE
-        return self.dim if self.task in ("", "embedding", "token-embedding") else 0
+    def answers(self, method: str, *, is_named: bool) -> bool:
+        """Return whether the model answers an RPC; `is_named` is False if the server has to choose it."""
+        if self.task and method == "Rerank":
+            return can_rerank(read_model_info(self.info), is_named)
+        if self.task and method == "ZeroShot":
+            return can_zero_shot(read_model_info(self.info))
+        return self.task in ("", TASKS.get(method, self.task))
 
     @property
     def info(self) -> pb.ModelInfo:
@@ -107,15 +91,24 @@ class FakeModel:
         state = f"MODEL_STATE_{self.state.upper()}"
         if not self.serves:
             return pb.ModelInfo(model=self.ref, state=state, error=self.error)
+        manifest: dict[str, Any] = {}
+        if self.task == "token-embedding":
+            manifest["settings"] = {"normalize": True}
+        elif self.multi_label:
+            manifest["settings"] = {"problem_type": "multi_label_classification"}
+        dim = VOCABULARY_SIZE if self.task == "sparse-embedding" else 0
+        if self.task in ("", "embedding", "token-embedding"):
+            dim = self.dim
+            manifest["small_vectors"] = {"scales": [1 / 127] * dim, "lengths": [1.0] * dim, "losses": {}}
         return pb.ModelInfo(
             model=self.ref,
             task=self.task or "embedding",
             precision="fp32",
             max_seq_length=self.max_seq_length,
-            dim=self._info_dim,
+            dim=dim,
             labels=self.labels_for(self.task),
             digest="00" * 32,
-            manifest_json=json.dumps(self._settings | self._small_vectors | self.manifest),
+            manifest_json=json.dumps(manifest | self.manifest),
             state=state,
             error=self.error,
             engine="onnxruntime",
@@ -123,70 +116,31 @@ class FakeModel:
 
 
 def choose_model(models: Sequence[FakeModel], method: str, ref: pb.ModelRef) -> FakeModel:
-    """Return the model for a request, chosen as a real server does.
+    """Return the model for a request: the highest loaded version of the name, or of the only one that answers the RPC.
 
     Raises:
         Refusal: if there is none.
     """
-    task, loaded = _task(method), [model for model in models if model.serves]
-    name = ref.name or _only_name(models, method)
-    versions = [model for model in models if model.name == name and ref.version in ("", model.version)]
-    for found in sorted(versions, key=_rank, reverse=True):
-        if not found.serves:
-            continue
-        if _fits(found, method, is_named=True):
+    loaded = [model for model in models if model.serves]
+    listing = ", ".join(map(str, loaded)) or "none"
+    names = {model.name for model in highest_versions(loaded) if model.answers(method, is_named=False)}
+    if ref.name:
+        names = {ref.name}
+    if len(names) > 1:
+        raise Refusal("INVALID_ARGUMENT", f"several models do {method}; name one (loaded: {listing})")
+    versions = [model for model in models if model.name in names and ref.version in ("", model.version)]
+    for found in highest_versions(model for model in versions if model.serves):
+        if found.answers(method, is_named=True):
             return found
-        if method in _REFUSALS:
-            reason = f"{found} cannot {_REFUSALS[method]}"
-            raise Refusal("INVALID_ARGUMENT", reason, [("model", reason)])
-        raise Refusal("INVALID_ARGUMENT", f"{found} does not support the task `{task}` (loaded: {_listing(loaded)})")
-    _refuse_loading(versions)
-    if versions:
-        found = max(versions, key=_rank)
-        raise Refusal("NOT_FOUND", f"`{found}` could not be loaded: {found.error}")
-    if name in {model.name for model in models}:
-        raise Refusal("NOT_FOUND", f"model `{name}` has no version `{ref.version}` (loaded: {_listing(loaded)})")
-    raise Refusal("NOT_FOUND", f"model `{name}` does not exist (loaded: {_listing(loaded)})")
-
-
-def _task(method: str) -> str:
-    """Return the task of an RPC, as messages name it; empty if any model will do."""
-    return _NAMES.get(method, TASKS.get(method, ""))
-
-
-def _fits(model: FakeModel, method: str, *, is_named: bool) -> bool:
-    """Return whether a model answers an RPC; `is_named` is False if the server has to choose it."""
-    if not model.task or not _task(method):
-        return True
-    if method == RERANK:
-        return can_rerank(read_model_info(model.info), is_named)
-    return can_zero_shot(read_model_info(model.info)) if method == ZERO_SHOT else model.task == TASKS[method]
-
-
-def _only_name(models: Sequence[FakeModel], method: str) -> str:
-    task, loaded = _task(method), [model for model in models if model.serves]
-    found = [model for model in highest_versions(loaded) if _fits(model, method, is_named=False)]
-    if len(found) == 1:
-        return found[0].name
-    if found:
-        of_task = f" for the task `{task}`" if task else ""
-        raise Refusal("INVALID_ARGUMENT", f"several models are loaded{of_task}; name one: {_listing(found)}")
-    _refuse_loading(models)
-    if not loaded:
-        raise Refusal("NOT_FOUND", "no model is loaded")
-    raise Refusal("INVALID_ARGUMENT", f"no model does this task: `{task}` (loaded: {_listing(loaded)})")
-
-
-def _refuse_loading(models: Sequence[FakeModel]) -> None:
-    for model in models:
-        if model.state == "loading":
-            raise Refusal("UNAVAILABLE", f"`{model}` is being loaded; try again")
-
-
-def _rank(model: FakeModel) -> tuple[int, str]:
-    """Return a sort key that orders versions as numbers."""
-    return len(model.version), model.version
-
-
-def _listing(models: Sequence[FakeModel]) -> str:
-    return ", ".join(map(str, models)) or "none"
+        raise Refusal("INVALID_ARGUMENT", f"{found} does not do {method} (loaded: {listing})")
+    for found in versions if ref.name else models:
+        if found.state == "loading":
+            raise Refusal("UNAVAILABLE", f"`{found}` is being loaded; try again")
+        if ref.name:
+            raise Refusal("NOT_FOUND", f"`{found}` could not be loaded: {found.error}")
+    if ref.name:
+        name = "/".join(filter(None, (ref.name, ref.version)))
+        raise Refusal("NOT_FOUND", f"model `{name}` does not exist (loaded: {listing})")
+    if loaded:
+        raise Refusal("INVALID_ARGUMENT", f"no model does {method} (loaded: {listing})")
+    raise Refusal("NOT_FOUND", "no model is loaded")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 
 class Relay:
@@ -16,16 +15,17 @@ class Relay:
     """
 
     def __init__(self, upstream_port: int, port: int = 0) -> None:
-        self.upstream_port = upstream_port
-        self.loop = asyncio.new_event_loop()
-        self.sides: set[Side] = set()
+        self._upstream_port = upstream_port
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
         """Both ends of each connection."""
-        self.is_silent = False
-        self.is_closing = False
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        listen = asyncio.start_server(self._connect, "127.0.0.1", port)
         try:
-            self._server = asyncio.run_coroutine_threadsafe(self._listen(port), self.loop).result(10)
+            self._server = asyncio.run_coroutine_threadsafe(listen, self._loop).result(10)
         except OSError:
             self._end_loop()
             raise
@@ -33,105 +33,55 @@ class Relay:
 
     def drop(self) -> None:
         """Cut all connections."""
-        self.loop.call_soon_threadsafe(self._abort)
+        self._loop.call_soon_threadsafe(self._abort)
 
     def silence(self, silent: bool) -> None:
         """Stop or resume the data of all connections, without closing them."""
-        self.loop.call_soon_threadsafe(self._silence, silent)
+        self._loop.call_soon_threadsafe(self._flows.clear if silent else self._flows.set)
 
     def close(self) -> None:
         """Cut all connections and stop listening. May be called again."""
-        if self.loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
-        self._end_loop()
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+            self._end_loop()
 
     def _end_loop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self.loop.close()
-
-    async def _listen(self, port: int) -> asyncio.Server:
-        return await self.loop.create_server(lambda: Side(self), "127.0.0.1", port)
+        self._loop.close()
 
     def _abort(self) -> None:
-        for side in self.sides:
-            side.transport.abort()
-
-    def _silence(self, silent: bool) -> None:
-        self.is_silent = silent
-        for side in self.sides:
-            side.read(not silent)
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _end(self) -> None:
-        self.is_closing = True
+        self._flows.set()
         for listener in self._server.sockets:
-            self.loop.remove_reader(listener.fileno())
-        # Wait for connections that were just accepted. asyncio does not close them with the server.
+            self._loop.remove_reader(listener.fileno())
+        # Connections that were just accepted have a task, too. asyncio does not close them with the server.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._abort()
+            await asyncio.wait(tasks, timeout=0.01)
         self._server.close()
-        self._abort()
-        while self.sides:
-            await asyncio.sleep(0)
 
-
-class Side(asyncio.Protocol):
-    """End of a relayed connection: to the client, or to the server. The former opens the latter."""
-
-    transport: Any
-
-    def __init__(self, relay: Relay, peer: Side | None = None) -> None:
-        self._relay = relay
-        self._peer = peer
-        self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start to forward when both ends are connected."""
-        self.transport = transport
-        self._relay.sides.add(self)
-        if self._peer is None:
-            self.read(False)
-            self._task = self._relay.loop.create_task(self._connect())
-        else:
-            self._peer._peer = self
-            self.read(True)
-            self._peer.read(True)
-        if self._relay.is_closing or (self._peer and self._peer.transport.is_closing()):
-            self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Forward data to the other end."""
-        if self._peer:
-            self._peer.transport.write(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Cut the other end."""
-        self._relay.sides.discard(self)
-        if self._peer:
-            self._peer.transport.abort()
-
-    def pause_writing(self) -> None:
-        """Pause the other end while this one cannot write."""
-        if self._peer:
-            self._peer.read(False)
-
-    def resume_writing(self) -> None:
-        """Resume the other end."""
-        if self._peer:
-            self._peer.read(True)
-
-    def read(self, reads: bool) -> None:
-        """Resume or pause reading."""
-        if reads and self._peer and not self._relay.is_silent:
-            self.transport.resume_reading()
-        else:
-            self.transport.pause_reading()
-
-    async def _connect(self) -> None:
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await self._relay.loop.create_connection(
-                lambda: Side(self._relay, self), "127.0.0.1", self._relay.upstream_port
-            )
+            self._writers.add(writer)
+            upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port)
         except OSError:
-            self.transport.abort()
+            writer.transport.abort()
+            return
+        self._writers.add(upstream)
+        await asyncio.gather(self._forward(reader, upstream), self._forward(upstream_reader, writer))
+        self._writers -= {writer, upstream}
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 from google.protobuf import message_factory
 
+from bertline._protos import HEALTH, NOT_SERVING, SERVICE_UNKNOWN, SERVING, HealthReply, HealthRequest
 from bertline._status import REQUEST_ID
 from bertline.testing._answers import ANSWERS, TIMINGS
 from bertline.testing._checks import check
 from bertline.testing._faults import Fault, Faults, Refusal
-from bertline.testing._health import FakeHealth
 from bertline.testing._models import FakeModel, choose_model
 from bertline.testing._relay import Relay
 from bertline.v1 import encoder_pb2 as pb
@@ -59,7 +59,6 @@ class FakeServer:
     Args:
         models: models of the server; by default one that answers every RPC.
         token: token that calls must carry; None for none.
-        open_health: answer health checks without token.
         port: 0 for a free one.
 
     Raises:
@@ -67,12 +66,7 @@ class FakeServer:
     """
 
     def __init__(
-        self,
-        models: Sequence[FakeModel] = (FakeModel(),),
-        *,
-        token: str | None = None,
-        open_health: bool = False,
-        port: int = 0,
+        self, models: Sequence[FakeModel] = (FakeModel(),), *, token: str | None = None, port: int = 0
     ) -> None:
         self.models = list(models)
         """Models of the server. May be changed at any time."""
@@ -80,17 +74,15 @@ class FakeServer:
         """Calls in the order they came, without health checks."""
         self.max_in_flight = 0
         """Maximum number of simultaneous calls."""
-        self._token = token
-        self._open_health = open_health
-        self._in_flight = 0
+        self._token, self._serving, self._in_flight = token, True, 0
         self._faults = Faults()
         self._refused: dict[str, str] = {}
         self._replies: dict[str, Callable[[Any], Any]] = {}
         self._lock = threading.Lock()
-        self._health = FakeHealth(self._services, self._admit_health)
+        self._health_changed = threading.Condition()
         self._pool = ThreadPoolExecutor(_MAX_THREADS)
         self._server = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((self._encoder(), self._health.handler()))
+        self._server.add_generic_rpc_handlers((self._encoder_handler(), self._health_handler()))
         upstream_port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()  # a server that never started would leave its port open
         try:
@@ -110,11 +102,12 @@ class FakeServer:
     @property
     def serving(self) -> bool:
         """True if health checks report SERVING, for the server and its models. Calls are answered in any case."""
-        return self._health.serving
+        return self._serving
 
     @serving.setter
     def serving(self, value: bool) -> None:
-        self._health.serving = value
+        self._serving = value
+        self._wake_watches()
 
     def fail(
         self,
@@ -205,13 +198,11 @@ class FakeServer:
     def _add(self, fault: Fault) -> None:
         if fault.method:
             _checked_method(fault.method)
-        if fault.times is not None and fault.times < 1:
-            raise ValueError(f"`times` must be at least 1: `{fault.times}`")
-        if fault.after < 0:
-            raise ValueError(f"`after` must not be negative: `{fault.after}`")
+        if (fault.times is not None and fault.times < 1) or fault.after < 0:
+            raise ValueError(f"`times` must be at least 1, and `after` 0: `{fault.times}`, `{fault.after}`")
         self._faults.add(fault)
 
-    def _encoder(self) -> grpc.GenericRpcHandler:
+    def _encoder_handler(self) -> grpc.GenericRpcHandler:
         handlers = {}
         for name, method in SERVICE.methods_by_name.items():
             request, reply = map(message_factory.GetMessageClass, (method.input_type, method.output_type))
@@ -223,8 +214,9 @@ class FakeServer:
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def _call(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
-        call = FakeCall(method, request, dict(context.invocation_metadata()), context.time_remaining(), context.peer())
-        _set_request_id(context)
+        metadata = dict(context.invocation_metadata())
+        call = FakeCall(method, request, metadata, context.time_remaining(), context.peer())
+        context.set_trailing_metadata(((REQUEST_ID, metadata.get(REQUEST_ID) or os.urandom(8).hex()),))
         with self._lock:
             self.calls.append(call)
             self._in_flight += 1
@@ -271,25 +263,48 @@ class FakeServer:
             reply.num_tokens[:], reply.num_truncated[:] = num_tokens, num_truncated
         return reply
 
-    def _services(self) -> list[str]:
-        """Return the service names of the health service, as a real server has them."""
-        serving = [model for model in self.models if model.serves]
-        names = {f"{SERVICE.full_name}/{name}" for model in serving for name in (model.name, model)}
-        return ["", SERVICE.full_name, *sorted(names)]
+    def _health_handler(self) -> grpc.GenericRpcHandler:
+        codec = {"request_deserializer": HealthRequest.FromString, "response_serializer": HealthReply.SerializeToString}
+        handlers = {
+            "Check": grpc.unary_unary_rpc_method_handler(self._check_health, **codec),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch_health, **codec),
+        }
+        return grpc.method_handlers_generic_handler(HEALTH.strip("/"), handlers)
+
+    def _check_health(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._admit_health(context)
+        if (status := self._health(request.service)) == SERVICE_UNKNOWN:
+            Refusal("NOT_FOUND", f"no such service: `{request.service}`").abort(context)
+        return HealthReply(status=status)
+
+    def _watch_health(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        self._admit_health(context)
+        context.add_callback(self._wake_watches)
+        sent = None
+        while context.is_active():
+            if (status := self._health(request.service)) != sent:
+                yield HealthReply(status=status)
+                sent = status
+            with self._health_changed:
+                while context.is_active() and self._health(request.service) == sent:
+                    self._health_changed.wait()
 
     def _admit_health(self, context: grpc.ServicerContext) -> None:
-        _set_request_id(context)
         try:
-            if not self._open_health:
-                self._admit(context)
+            self._admit(context)
         except Refusal as refusal:
             refusal.abort(context)
 
+    def _health(self, service: str) -> int:
+        serving = [model for model in self.models if model.serves]
+        names = {f"{SERVICE.full_name}/{name}" for model in serving for name in (model.name, model)}
+        if service not in ("", SERVICE.full_name, *names):
+            return SERVICE_UNKNOWN
+        return SERVING if self._serving else NOT_SERVING
 
-def _set_request_id(context: grpc.ServicerContext) -> None:
-    """Send back the request id of the client, or a new one."""
-    request_id = dict(context.invocation_metadata()).get(REQUEST_ID) or os.urandom(8).hex()
-    context.set_trailing_metadata(((REQUEST_ID, request_id),))
+    def _wake_watches(self) -> None:
+        with self._health_changed:
+            self._health_changed.notify_all()
 
 
 def _checked_method(method: str) -> str:

@@ -14,8 +14,7 @@ import orjson
 from serving.core.calls import Call
 from serving.core.errors import UnknownMethodError, shorten
 from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation
-from serving.http_api.status import own_error
+from serving.http_api.exchange import Exchange, HttpReply, Operation, own_error
 
 PAGE = "index.html"
 MEDIA_TYPES = {

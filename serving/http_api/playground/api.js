@@ -1,7 +1,7 @@
 // Calls of the server's routes. The token lives in this module only, until the page is closed.
 
 const FOREIGN = "The reply is not from this server; is there a proxy?";
-const BROKEN = "The connection ended before the whole reply was there.";
+const UNREACHABLE = "The server does not answer, or not to the end. Is it running?";
 
 let token = "";
 
@@ -33,46 +33,18 @@ export async function call(rpc, body, signal) {
   return { reply, seconds: (performance.now() - started) / 1000 };
 }
 
-/** Return what `read` makes of a reply; throw ApiError if the reply is not what this server sends. */
-export function reading(read) {
-  try {
-    return read();
-  } catch (error) {
-    throw Object.assign(new ApiError(0, FOREIGN), { cause: error });
-  }
-}
-
-/** Fetch JSON as `get` does. */
-export async function getJson(path, options) {
-  const text = await textOf(await get(path, options));
-  return reading(() => JSON.parse(text));
-}
-
-/** Return the text of a reply; throw ApiError if it ends too early. */
-export async function textOf(found) {
-  try {
-    return await found.text();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, BROKEN);
-  }
-}
-
-/** Fetch a path with the token; throw ApiError if that fails. */
-export async function get(path, options = {}) {
+/** Fetch JSON with the token; throw ApiError if that fails. */
+export async function getJson(path, options = {}) {
   const headers = token ? { ...options.headers, authorization: `Bearer ${token}` } : options.headers;
-  let found;
   try {
-    found = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    const found = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    if (found.ok) return await found.json();
+    const values = await found.json().catch(() => ({}));
+    const message = values.error?.message ?? values.message ?? `The server answered with status ${found.status}.`;
+    throw new ApiError(found.status, message);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer. Is it running?");
+    if (error instanceof SyntaxError) throw new ApiError(0, FOREIGN);
+    if (error instanceof TypeError) throw new ApiError(0, UNREACHABLE);
+    throw error;
   }
-  if (!found.ok) throw new ApiError(found.status, await messageOf(found));
-  return found;
-}
-
-async function messageOf(found) {
-  const values = await found.json().catch(() => ({}));
-  return values.error?.message ?? values.message ?? `The server answered with status ${found.status}.`;
 }

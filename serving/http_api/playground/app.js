@@ -1,51 +1,55 @@
 // The page: choose a model and an operation, type, run.
 
-import { hasToken, setToken } from "./api.js";
-import { byId, element, radios, showText } from "./dom.js";
-import { problemOf, requestValues, showFields, typedValues } from "./form.js";
-import { watchLoad } from "./load.js";
-import { about, loadModels } from "./models.js";
+import { call, hasToken, setToken } from "./api.js";
+import { requestValues, showFields, typedValues } from "./form.js";
+import { vocabularyOf } from "./marks.js";
 import { exampleOf, operationsOf } from "./operations.js";
-import { clearResult, run, showNote, watchDetails } from "./run.js";
-import { vocabularyOf } from "./vocabulary.js";
+import { clearResult, run, watchDetails } from "./run.js";
+import { byId, element, radios, showText } from "./views.js";
 
+const LOADED = ["MODEL_STATE_READY", "MODEL_STATE_STALE"];
+const MAX_LABELS = 8;
 const state = { models: [], model: null, operation: null, typed: {} };
-
-const modelOf = (id) => state.models.find((model) => model.id === id);
 
 /** Load the models, and choose the one that the address names. */
 async function start() {
-  showModels(await loadModels());
+  const { reply } = await call("ListModels", {});
+  const loaded = reply.models.filter((info) => LOADED.includes(info.state));
+  state.models = loaded.map((info) => modelOf(info, loaded));
   byId("token-form").hidden = true;
-  await chooseByAddress();
-}
-
-/** Load the models again. The chosen one stays, unless it is gone or has changed. */
-async function refresh() {
-  const before = state.models;
-  const models = await loadModels();
-  if (isSame(models, before)) return;
-  showModels(models);
-  const { id } = state.model ?? {};
-  byId("model").value = id;
-  const old = before.find((model) => model.id === id);
-  if (!old || !isSame(old, modelOf(id))) await attempt(chooseByAddress);
-}
-
-const isSame = (first, second) => JSON.stringify(first) === JSON.stringify(second);
-
-function showModels(models) {
-  state.models = models;
-  const options = models.map(({ id, task }) => element("option", { value: id }, `${id} (${task})`));
+  const options = state.models.map(({ id, task }) => element("option", { value: id }, `${id} (${task})`));
   byId("model").replaceChildren(...options);
-  for (const id of ["chooser", "work"]) byId(id).hidden = models.length === 0;
-}
-
-async function chooseByAddress() {
+  for (const id of ["chooser", "work"]) byId(id).hidden = options.length === 0;
   const wanted = new URLSearchParams(location.hash.slice(1));
-  const model = modelOf(wanted.get("model")) ?? state.models[0];
+  const model = state.models.find(({ id }) => id === wanted.get("model")) ?? state.models[0];
   if (model) await chooseModel(model, wanted.get("do"));
   else showText(byId("error"), "No model is loaded.");
+}
+
+/** Return what the page knows of a model. `reference` names it in a request, with a version if there are several. */
+function modelOf(info, loaded) {
+  const { name, version } = info.model;
+  const manifest = JSON.parse(info.manifest_json);
+  const isOnly = loaded.filter((other) => other.model.name === name).length === 1;
+  return {
+    id: isOnly ? name : `${name}/${version}`,
+    reference: isOnly ? { name } : { name, version },
+    task: info.task,
+    precision: info.precision,
+    length: info.max_seq_length,
+    dim: info.dim,
+    labels: info.labels ?? [],
+    settings: manifest.settings,
+    truncates: manifest.truncate,
+  };
+}
+
+/** Return a description of a model in one line. */
+function about({ task, precision, length, dim, labels }) {
+  const more = labels.length > MAX_LABELS ? ` and ${labels.length - MAX_LABELS} more` : "";
+  const named = task === "classification" ? labels.slice(0, MAX_LABELS).join(", ") + more : "";
+  const size = dim ? `${dim} dimensions` : "";
+  return [task, precision, `reads ${length} tokens`, size, named].filter(Boolean).join(" · ");
 }
 
 async function chooseModel(chosen, operationId) {
@@ -54,15 +58,16 @@ async function chooseModel(chosen, operationId) {
   byId("model").value = model.id;
   byId("about").textContent = about(model);
   const fitting = operationsOf(model);
-  if (fitting.some((item) => item.needsVocabulary)) Object.assign(model, await vocabularyOf(model));
+  if (model.task === "masked-lm") Object.assign(model, await vocabularyOf(model));
   if (state.model !== model) return; // another one was chosen meanwhile
   const operation = fitting.find(({ id }) => id === operationId) ?? fitting[0];
   byId("operations").hidden = fitting.length < 2;
   const choose = (id) => attempt(() => chooseOperation(fitting.find((item) => item.id === id)));
   radios(byId("operations"), fitting, operation?.id, choose);
   byId("input").hidden = !operation;
-  if (operation) await chooseOperation(operation);
-  else showNote(`This page cannot run models of task ${model.task}. Call them over gRPC or HTTP.`);
+  if (operation) return chooseOperation(operation);
+  const note = `This page cannot run models of task ${model.task}. Call them over gRPC or HTTP.`;
+  clearResult(element("p", { class: "notice" }, note));
 }
 
 async function chooseOperation(operation) {
@@ -78,10 +83,7 @@ async function chooseOperation(operation) {
 /** Run the operation on what is typed. */
 async function submit() {
   const { operation, model, models } = state;
-  const values = requestValues(operation, typedValues(operation), models);
-  const problem = problemOf(operation, values);
-  if (problem) throw new Error(problem);
-  await run(operation, values, model);
+  await run(operation, requestValues(operation, models), model);
 }
 
 /** Do something, and show its error. */
@@ -90,22 +92,18 @@ async function attempt(action) {
   try {
     await action();
   } catch (error) {
-    fail(error);
+    if (error.name === "AbortError") return;
+    clearResult();
+    if (error.status === 401) {
+      byId("token-form").hidden = false;
+      byId("token").focus();
+    }
+    showText(byId("error"), error.status === 401 && !hasToken() ? "" : error.message);
   }
-}
-
-function fail(error) {
-  if (error.name === "AbortError") return;
-  clearResult();
-  if (error.status === 401) {
-    byId("token-form").hidden = false;
-    byId("token").focus();
-  }
-  showText(byId("error"), error.status === 401 && !hasToken() ? "" : error.message);
 }
 
 byId("model").addEventListener("change", ({ target }) =>
-  attempt(() => chooseModel(modelOf(target.value))),
+  attempt(() => chooseModel(state.models.find(({ id }) => id === target.value))),
 );
 byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -126,10 +124,5 @@ byId("token-form").addEventListener("submit", (event) => {
     return start();
   });
 });
-// A list that cannot be loaded stays as it is: the next run says why.
-const refreshQuietly = () => refresh().catch(() => {});
-byId("model").addEventListener("focus", refreshQuietly);
-document.addEventListener("visibilitychange", () => document.hidden || refreshQuietly());
 watchDetails();
-watchLoad();
 attempt(start);

@@ -1,12 +1,16 @@
 // Texts that the fields begin with.
 
+const REVIEW = "The new phone is fast, light and a joy to use.";
+const SEARCH = {
+  query: "How does bread stay fresh?",
+  documents:
+    "Wrap the loaf in a linen cloth and keep it in a wooden box.\nThe bakery opens at six in the morning.\n" +
+    "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.",
+};
+
 export const EXAMPLES = {
-  labels: { text: "The new phone is fast, light and a joy to use." },
-  "own-labels": {
-    text: "The new phone is fast, light and a joy to use.",
-    labels: "technology\nsport\ncooking",
-    template: "This example is about {}.",
-  },
+  labels: { text: REVIEW },
+  "own-labels": { text: REVIEW, labels: "technology\nsport\ncooking", template: "This example is about {}." },
   entities: {
     text: "Angela Merkel met Emmanuel Macron in Paris. Both then flew to Munich, where Siemens has its headquarters.",
   },
@@ -19,12 +23,7 @@ export const EXAMPLES = {
       "every spring since 1987.",
   },
   number: { text: "A man plays the guitar.", pair: "Someone is making music." },
-  rank: {
-    query: "How does bread stay fresh?",
-    documents:
-      "Wrap the loaf in a linen cloth and keep it in a wooden box.\nThe bakery opens at six in the morning.\n" +
-      "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.",
-  },
+  rank: SEARCH,
   choose: {
     context: "She dropped the glass on the stone floor.",
     question: "What happened next?",
@@ -37,11 +36,5 @@ export const EXAMPLES = {
       "A man plays the guitar.\nSomeone is making music.\nA woman slices an onion.\nShe is cooking dinner.\n" +
       "The train to Berlin is late.",
   },
-  search: {
-    query: "How does bread stay fresh?",
-    documents:
-      "Wrap the loaf in a linen cloth and keep it in a wooden box.\nThe bakery opens at six in the morning.\n" +
-      "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.\n" +
-      "The train to Berlin is late.\nOld rolls become crisp again with a little water and heat.",
-  },
+  search: SEARCH,
 };

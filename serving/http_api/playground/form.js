@@ -1,54 +1,40 @@
 // Fields of an operation.
 
-import { byId, element } from "./dom.js";
-import { ranks } from "./models.js";
+import { ranks } from "./operations.js";
+import { byId, element } from "./views.js";
 
-const HALF_OF_PAIR = /\p{Surrogate}/u;
-const LINES_ROWS = 7;
-const TEXT_ROWS = 4;
+const ROWS = { lines: 7, text: 4 };
 
 /** Show the fields of an operation with their values by name. */
 export function showFields({ fields }, values, models) {
-  const make = (field) => shownField(field, values[field.name], models);
+  const rankers = models.filter(ranks).map(({ id }) => id);
+  const make = (field) => shownField(field, values[field.name], rankers);
   const folded = fields.filter((field) => field.isFolded).map(make);
   const more = folded.length ? [element("details", {}, element("summary", {}, "More"), ...folded)] : [];
   byId("fields").replaceChildren(...fields.filter((field) => !field.isFolded).map(make), ...more);
 }
 
-function shownField(field, value, models) {
-  if (field.kind === "ranker") return rankerField(field, models.filter(ranks), value);
-  const control = controlOf(field, value);
+function shownField(field, value, rankers) {
+  const control = controlOf(field, rankers);
+  if (field.kind === "check") control.checked = Boolean(value);
+  else if (field.kind !== "ranker" || rankers.includes(value)) control.value = value ?? "";
   const hint = field.optional ? [element("span", { class: "hint" }, " (optional)")] : [];
   const label = element("label", { for: control.id }, field.label, ...hint);
   if (field.kind === "check") return element("div", { class: "row" }, control, label);
-  return element("div", { class: "field" }, label, control);
+  return element("div", { class: "field", hidden: field.kind === "ranker" && !rankers.length }, label, control);
 }
 
-function controlOf(field, value) {
-  const common = { id: `field-${field.name}`, name: field.name };
-  if (field.kind === "check") {
-    const box = element("input", { ...common, type: "checkbox" });
-    box.checked = Boolean(value);
-    return box;
+function controlOf({ kind, name, optional, rows = ROWS[kind] }, rankers) {
+  const common = { id: `field-${name}`, name };
+  if (kind === "check") return element("input", { ...common, type: "checkbox" });
+  if (kind === "ranker") {
+    const options = ["", ...rankers].map((id) => element("option", { value: id }, id || "nothing"));
+    return element("select", common, ...options);
   }
-  const needed = { required: !field.optional, dir: "auto", autocomplete: "off" };
-  const isLine = field.kind === "line";
-  const rows = field.rows ?? (field.kind === "lines" ? LINES_ROWS : TEXT_ROWS);
-  const control = isLine
-    ? element("input", { ...common, ...needed, type: "text" })
-    : element("textarea", { ...common, ...needed, rows: `${rows}` });
-  control.value = value ?? "";
-  return control;
-}
-
-function rankerField(field, rankers, value) {
-  const id = `field-${field.name}`;
-  const options = ["", ...rankers.map((model) => model.id)];
-  const names = options.map((name) => element("option", { value: name }, name || "nothing"));
-  const select = element("select", { id, name: field.name }, ...names);
-  select.value = options.includes(value) ? value : "";
-  const label = element("label", { for: id }, field.label);
-  return element("div", { class: "field", hidden: rankers.length === 0 }, label, select);
+  const text = { ...common, required: !optional, dir: "auto", autocomplete: "off" };
+  return kind === "line"
+    ? element("input", { ...text, type: "text" })
+    : element("textarea", { ...text, rows: `${rows}` });
 }
 
 /** Return the values of the fields as they are typed. */
@@ -60,26 +46,14 @@ export const typedValues = ({ fields }) =>
     }),
   );
 
-/** Return the values that a request is made of: lists for lines, references for models. */
-export const requestValues = ({ fields }, typed, models) =>
-  Object.fromEntries(
-    fields.map(({ name, kind }) => {
-      if (kind === "lines") return [name, typed[name].split("\n").filter((item) => item.trim())];
-      if (kind === "ranker") return [name, models.find(({ id }) => id === typed[name])?.reference];
-      return [name, typed[name]];
-    }),
-  );
-
-/** Return why a request cannot be made of the values, as a sentence; empty if it can. */
-export function problemOf({ fields }, values) {
-  for (const { name, label, kind } of fields) {
-    const texts = [values[name]].flat();
-    if (kind === "lines" && !texts.length) return `All lines of "${label}" are blank; type some text.`;
-    const number = texts.findIndex((item) => HALF_OF_PAIR.test(item));
-    if (number < 0) continue;
-    const line = kind === "lines" ? ` of text ${number + 1}` : "";
-    const place = [...texts[number]].findIndex((character) => HALF_OF_PAIR.test(character)) + 1;
-    return `Character ${place}${line} in "${label}" is half of a surrogate pair, which is no character; remove it.`;
+/** Return the values that a request is made of: lists for lines, references for models. Throw an error for none. */
+export function requestValues(operation, models) {
+  const values = typedValues(operation);
+  for (const { name, kind, label } of operation.fields) {
+    if (kind === "ranker") values[name] = models.find(({ id }) => id === values[name])?.reference;
+    if (kind !== "lines") continue;
+    values[name] = values[name].split("\n").filter((item) => item.trim());
+    if (!values[name].length) throw new Error(`All lines of "${label}" are blank; type some text.`);
   }
-  return "";
+  return values;
 }

@@ -1,22 +1,18 @@
 // What can be done with a model: fields, requests, and what is shown of the replies.
 
 import { EXAMPLES } from "./examples.js";
-import { choiceBars, labelBars, numberView, saidLabels } from "./labels.js";
-import { masks } from "./masks.js";
-import { choosesAmongLabels, ranks } from "./models.js";
-import { counted, percent, score } from "./numbers.js";
-import { answers, entities, saidAnswer } from "./spans.js";
+import { answers, entities, masks, saidAnswer, wordOf } from "./marks.js";
 import { heatMap, mostSimilar, nearest, ranking, saidBest, vectorsOf, weights } from "./vectors.js";
-import { wordOf } from "./vocabulary.js";
+import { bars, counted, element, likely, percent, score } from "./views.js";
 
 const TOP_K = 5;
+const TRUNCATE = { kind: "check", name: "truncate", label: "Truncate long texts", isFolded: true };
 const isTask = (task) => (model) => model.task === task;
 const line = (name, label, options) => ({ kind: "line", name, label, ...options });
 const text = (name, label, options) => ({ kind: "text", name, label, ...options });
-const lines = (name, label, options) => ({ kind: "lines", name, label, ...options });
-const SECOND_TEXT = line("pair", "Second text, for models of pairs", { optional: true, isFolded: true });
-const TRUNCATE = { kind: "check", name: "truncate", label: "Truncate long texts", isFolded: true };
-const pair = (values) => ({ text: values.text, ...(values.pair ? { text_pair: values.pair } : {}) });
+const lines = (name, label) => ({ kind: "lines", name, label });
+const secondText = (options) => line("pair", "Second text, for models of pairs", { optional: true, ...options });
+const pairOf = ({ text: first, pair }) => (pair ? { text: first, text_pair: pair } : { text: first });
 const asInputs = (texts) => texts.map((item) => ({ text: item }));
 const queryAndDocuments = [line("query", "Query"), lines("documents", "Texts to search, one per line")];
 const rankCall = ({ query, documents }) => ({
@@ -24,10 +20,26 @@ const rankCall = ({ query, documents }) => ({
   body: { inputs: [{ query, documents }] },
   cuts: "the query",
 });
-const secondText = (context, question, choice) => {
-  if (context) return question ? `${question} ${choice}` : choice;
-  return question ? choice : undefined;
-};
+
+/** True if a model ranks documents without being told which label means that one fits. */
+export function ranks({ task, settings }) {
+  if (task === "spans") return settings.unanswerable || settings.null_is_trained;
+  return task === "regression" || (task === "token-embedding" && settings.normalize);
+}
+
+/** Return the selected labels as a sentence, and the labels as bars. */
+function showLabels([{ results }]) {
+  const { labels } = results[0];
+  const selected = labels.filter((item) => item.selected);
+  const said = selected.map((item) => `${item.label}, ${percent(item.score)}`).join("; ") || "No label";
+  return [said, bars(labels.map((item) => likely(item.label, item.score, { isChosen: item.selected })))];
+}
+
+/** Show a number: as a bar if the model's own activation function keeps it between 0 and 1. */
+function showNumber(value, { activation }) {
+  if (activation === "sigmoid") return bars([{ text: "Score", value: score(value), fraction: value, isChosen: true }]);
+  return element("p", { class: "number" }, score(value), element("small", {}, "on the scale of the training data"));
+}
 
 /**
  * Operations, in the order of the page. `fits` says which models can do it, `calls` makes requests of the values of the
@@ -39,15 +51,16 @@ const OPERATIONS = [
     id: "labels",
     title: "Labels",
     fits: isTask("classification"),
-    fields: [text("text", "Text"), SECOND_TEXT],
-    calls: (values) => [{ rpc: "Classify", body: { inputs: [pair(values)] } }],
-    texts: (values) => [pair(values)],
-    show: ([{ results }]) => [saidLabels(results[0]), labelBars(results[0].labels)],
+    fields: [text("text", "Text"), secondText({ isFolded: true })],
+    calls: (values) => [{ rpc: "Classify", body: { inputs: [pairOf(values)] } }],
+    texts: (values) => [pairOf(values)],
+    show: showLabels,
   },
   {
     id: "own-labels",
     title: "Your labels",
-    fits: choosesAmongLabels,
+    fits: ({ task, labels }) =>
+      task === "classification" && labels.some((label) => label.toLowerCase().startsWith("entail")),
     fields: [
       text("text", "Text"),
       lines("labels", "Labels, one per line"),
@@ -59,7 +72,7 @@ const OPERATIONS = [
     ],
     texts: ({ text: input, labels, template }) =>
       labels.map((label) => ({ text: input, text_pair: template.replaceAll("{}", () => label) })),
-    show: ([{ results }]) => [saidLabels(results[0]), labelBars(results[0].labels)],
+    show: showLabels,
   },
   {
     id: "entities",
@@ -88,10 +101,10 @@ const OPERATIONS = [
     id: "number",
     title: "Regression",
     fits: isTask("regression"),
-    fields: [text("text", "Text"), { ...SECOND_TEXT, isFolded: false }],
-    calls: (values) => [{ rpc: "Regress", body: { inputs: [pair(values)] } }],
-    texts: (values) => [pair(values)],
-    show: ([{ values: [found] }], values, { settings }) => [score(found), numberView(found, settings)],
+    fields: [text("text", "Text"), secondText()],
+    calls: (values) => [{ rpc: "Regress", body: { inputs: [pairOf(values)] } }],
+    texts: (values) => [pairOf(values)],
+    show: ([{ values: [found] }], values, { settings }) => [score(found), showNumber(found, settings)],
   },
   {
     id: "rank",
@@ -117,19 +130,22 @@ const OPERATIONS = [
       line("question", "Question, or the start of a sentence", { optional: true }),
       lines("choices", "Choices, one per line"),
     ],
-    calls: ({ context, question, choices }) => [{ rpc: "Choose", body: { inputs: [{ context, question, choices }] } }],
+    calls: (values) => [{ rpc: "Choose", body: { inputs: [values] } }],
     texts: ({ context, question, choices }) =>
-      choices.map((item) => ({ text: context || question || item, text_pair: secondText(context, question, item) })),
-    show: ([{ results }], { choices }) => [
-      `${choices[results[0].choice]}, ${percent(results[0].scores[results[0].choice])}`,
-      choiceBars(results[0], choices),
-    ],
+      choices.map((item) => {
+        const ending = context && question ? `${question} ${item}` : item;
+        return context || question ? { text: context || question, text_pair: ending } : { text: item };
+      }),
+    show: ([{ results }], { choices }) => {
+      const [{ choice, scores }] = results;
+      const rows = choices.map((item, index) => likely(item, scores[index], { isChosen: index === choice }));
+      return [`${choices[choice]}, ${percent(scores[choice])}`, bars(rows)];
+    },
   },
   {
     id: "words",
     title: "Masked words",
     fits: isTask("masked-lm"),
-    needsVocabulary: true,
     fields: [text("text", "Text")],
     calls: (values) => [{ rpc: "FillMask", body: { texts: [values.text], top_k: TOP_K } }],
     texts: (values) => asInputs([values.text]),

@@ -12,47 +12,27 @@ export const LANGUAGES = [
 export function snippet(language, calls, server, withToken) {
   const target = `${location.hostname}:${server.grpc_port}`;
   if (language === "python") return python(calls, target, server.tls, withToken);
-  const write = language === "curl" ? curl : grpcurl;
-  return calls.map((item) => write(item, target, server.tls, withToken)).join("\n\n");
+  const header = withToken ? [`-H "authorization: Bearer $TOKEN"`] : [];
+  const commands = calls.map(({ rpc, body }) => {
+    const data = `-d '${JSON.stringify(body).replaceAll("'", `'\\''`)}'`;
+    const parts =
+      language === "curl"
+        ? [`curl ${new URL(pathOf(rpc), document.baseURI)}`, ...header, `-H 'content-type: application/json'`, data]
+        : [`grpcurl${server.tls ? "" : " -plaintext"}`, ...header, data, `${target} bertline.v1.Encoder/${rpc}`];
+    return parts.join(" \\\n  ");
+  });
+  return commands.join("\n\n");
 }
-
-const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
-
-const command = (...parts) => parts.join(" \\\n  ");
-const authorization = (withToken) => (withToken ? [`-H "authorization: Bearer $TOKEN"`] : []);
-const data = (body) => `-d ${quoted(JSON.stringify(body))}`;
-
-function curl({ rpc, body }, _target, _tls, withToken) {
-  const url = new URL(pathOf(rpc), document.baseURI);
-  return command(`curl ${url}`, ...authorization(withToken), `-H 'content-type: application/json'`, data(body));
-}
-
-function grpcurl({ rpc, body }, target, tls, withToken) {
-  const first = tls ? "grpcurl" : "grpcurl -plaintext";
-  return command(first, ...authorization(withToken), data(body), `${target} bertline.v1.Encoder/${rpc}`);
-}
-
-/** Arguments of the client's methods by position, from the fields of a request. The others are named alike. */
-const POSITIONAL = {
-  Embed: ({ texts }) => [list(texts)],
-  EmbedSparse: ({ texts }) => [list(texts)],
-  FillMask: ({ texts }) => [list(texts)],
-  ZeroShot: ({ texts, labels }) => [list(texts), list(labels)],
-  Classify: ({ inputs }) => [list(inputs, textOrPair)],
-  Regress: ({ inputs }) => [list(inputs, textOrPair)],
-  Tag: ({ inputs }) => [list(inputs, ({ text }) => string(text))],
-  Answer: ({ inputs }) => [list(inputs, ({ question, contexts }) => tuple(string(question), list(contexts)))],
-  Rerank: ({ inputs }) => [list(inputs, ({ query, documents }) => tuple(string(query), list(documents)))],
-  Choose: ({ inputs }) => [
-    list(inputs, ({ context, question, choices }) => tuple(string(context), string(question), list(choices))),
-  ],
-};
-const IN_POSITION = ["texts", "inputs", "labels"];
 
 const string = (value) => JSON.stringify(value);
-const list = (values, write = string) => `[${values.map(write).join(", ")}]`;
-const tuple = (...parts) => `(${parts.join(", ")})`;
-const textOrPair = ({ text, text_pair: pair }) => (pair ? tuple(string(text), string(pair)) : string(text));
+const list = (values) => `[${values.join(", ")}]`;
+
+/** Return an input of a request as an argument of the client: a text, or a tuple of its parts. */
+function inputOf(input) {
+  const parts = Object.values(input).filter((value) => value !== undefined);
+  const written = parts.map((part) => (Array.isArray(part) ? list(part.map(string)) : string(part)));
+  return written.length === 1 ? written[0] : `(${written.join(", ")})`;
+}
 
 function python(calls, target, tls, withToken) {
   const options = [
@@ -60,22 +40,17 @@ function python(calls, target, tls, withToken) {
     ...(tls ? ["credentials=grpc.ssl_channel_credentials()"] : []),
     ...(withToken ? [`token=os.environ["TOKEN"]`] : []),
   ];
-  const imports = [...(withToken ? ["import os", ""] : []), ...(tls ? ["import grpc"] : [])];
-  const lines = calls.map(({ rpc, body }) => {
-    const given = [...POSITIONAL[rpc](body), ...named(body)].join(", ");
-    return `    print(client.${methodOf(rpc)}(${given}))`;
+  const lines = calls.map(({ rpc, body: { model, texts, inputs, labels, ...others } }) => {
+    const first = texts ? texts.map(string) : inputs.map(inputOf);
+    const positional = [list(first), ...(labels ? [list(labels.map(string))] : [])];
+    const named = Object.entries({ model: model.name, version: model.version, ...others })
+      .filter(([, value]) => value !== undefined)
+      .map(([name, value]) => `${name}=${pythonValue(name, value)}`);
+    return `    print(client.${pathOf(rpc).slice(3).replaceAll("-", "_")}(${[...positional, ...named].join(", ")}))`;
   });
+  const imports = [...(withToken ? ["import os", ""] : []), ...(tls ? ["import grpc"] : [])];
   const opening = ["from bertline import Client", "", `with Client(${options.join(", ")}) as client:`];
   return [...imports, ...opening, ...lines].join("\n");
-}
-
-const methodOf = (rpc) => pathOf(rpc).slice("v1/".length).replaceAll("-", "_");
-
-function named({ model, ...fields }) {
-  const others = Object.entries(fields).filter(([name]) => !IN_POSITION.includes(name));
-  return Object.entries({ ...model, ...Object.fromEntries(others) }).map(
-    ([name, value]) => `${name === "name" ? "model" : name}=${pythonValue(name, value)}`,
-  );
 }
 
 function pythonValue(name, value) {

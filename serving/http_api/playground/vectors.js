@@ -1,8 +1,6 @@
 // Vectors of texts: a heat map of similarities, and search.
 
-import { element } from "./dom.js";
-import { onlyFirst, score } from "./numbers.js";
-import { bars } from "./views.js";
+import { bars, element, onlyFirst, score } from "./views.js";
 
 const MAX_TEXTS = 24;
 
@@ -38,7 +36,7 @@ export function heatMap(texts, vectors) {
     element("thead", {}, element("tr", {}, corner, ...head.slice(0, MAX_TEXTS))),
     element("tbody", {}, ...rows),
   );
-  const more = onlyFirst(MAX_TEXTS, texts.length).map((said) => element("p", { class: "hint" }, said));
+  const more = onlyFirst(MAX_TEXTS, texts.length);
   const name = { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Similarity of the texts" };
   return [caption, element("div", name, table), ...more];
 }

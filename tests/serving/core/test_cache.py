@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.cache import OVERHEAD_BYTES, CachedReply, ReplyCache, request_key
 from tests.serving.conftest import serve
+from tests.serving.http_api.requests import post
 from tests.serving.models import write_model
 from tests.serving.open_inference.messages import infer_request, stub
 
@@ -125,6 +126,17 @@ def test_both_services_use_the_cache(cached):
 
     assert infer(request) == infer(request)
     assert cached.total("bertline_cache_requests_total", result="hit", **EMBED) == 1
+
+
+def test_http_uses_the_cache(embedder):
+    """Equal requests over HTTP are computed once, those of texts and of token ids."""
+    bodies = [{"input": "the cat"}, {"input": [[2, 8, 3]]}, {"input": [[2, 9, 3]]}]
+    with serve(embedder, http_port=0, cache_bytes=10_000) as running:
+        found = [[post(running, "/v1/embeddings", body).data for _ in range(2)] for body in bodies]
+        hits = running.total("bertline_cache_requests_total", result="hit")
+
+    assert all(first == second for first, second in found)
+    assert len({first for first, _ in found}) == hits == len(bodies)
 
 
 def test_a_scan_without_changes_keeps_the_cache(all_tasks):

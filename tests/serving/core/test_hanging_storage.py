@@ -47,7 +47,7 @@ class Storage:
 
 @pytest.fixture
 def storage(monkeypatch):
-    monkeypatch.setattr("serving.core.storage_threads.IDLE_S", 0.5)
+    monkeypatch.setattr("serving.core.storage.IDLE_S", 0.5)
     storage = Storage(monkeypatch)
     yield storage
     storage.answer()
@@ -211,9 +211,9 @@ def test_the_watcher_survives(tmp_path, monkeypatch, caplog):
 HANGING = """
 import os, sys, time
 from pathlib import Path
-import serving.core.storage_threads
+import serving.core.storage
 from serving.__main__ import main
-serving.core.storage_threads.IDLE_S = float(os.environ.get("IDLE_S", 10))
+serving.core.storage.IDLE_S = float(os.environ.get("IDLE_S", 10))
 def slow(function):
     def hanging(path=".", *rest, **options):
         if str(path).endswith(os.environ["HUNG"]):

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.grpc_api.encoder import METHODS, SERVICE
+from serving.endpoints.methods import METHODS, SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.process import metrics_server
-from tests.serving.conftest import serve
+from tests.serving.conftest import serve, total
 from tests.serving.models import write_model
 
 SERVING = "bertline_serving"
@@ -24,9 +24,9 @@ EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
 
 
 @pytest.fixture
-def fresh(all_tasks):
+def fresh(embedder):
     """Server without any calls."""
-    with serve(all_tasks[0]) as running:
+    with serve(embedder) as running:
         yield running
 
 
@@ -85,7 +85,7 @@ def serving(running):
     return {dict(labels)["service"]: value for (name, labels), value in running.metrics().items() if name == SERVING}
 
 
-def test_counters_equal_the_traffic(fresh):
+def test_counters_equal_the_traffic(all_tasks):
     """Each call is counted once under its status: answered, refused, unparsable or for another task."""
     requests = [
         ("Embed", pb.EmbedRequest(texts=["cat", "the cat"]).SerializeToString()),
@@ -104,28 +104,32 @@ def test_counters_equal_the_traffic(fresh):
     ]
     rng = random.Random(0)
     chosen = [rng.choice(requests) for _ in range(150)]
-    calls = [fresh.channel.unary_unary(f"/bertline.v1.Encoder/{method}").future(raw) for method, raw in chosen]
-    codes = [call.code() for call in calls]
+    with serve(all_tasks[0]) as running:
+        method_of = running.channel.unary_unary
+        calls = [method_of(f"/bertline.v1.Encoder/{method}").future(raw) for method, raw in chosen]
+        codes = [call.code() for call in calls]
+        running.wait_for("grpc_server_handled_total", len(calls))
+        found = running.metrics()
 
     for method in METHODS:
         expected = Counter(code for (name, _), code in zip(chosen, codes, strict=True) if name == method)
-        assert fresh.total("grpc_server_started_total", grpc_method=method) == expected.total()
-        assert fresh.total("grpc_server_handling_seconds_count", grpc_method=method) == expected.total()
-        assert fresh.total("grpc_server_handled_total", grpc_method=method) == expected.total()
+        assert total(found, "grpc_server_started_total", grpc_method=method) == expected.total()
+        assert total(found, "grpc_server_handling_seconds_count", grpc_method=method) == expected.total()
+        assert total(found, "grpc_server_handled_total", grpc_method=method) == expected.total()
         for code, name in [
             (grpc.StatusCode.OK, "OK"),
             (grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"),
             (grpc.StatusCode.NOT_FOUND, "NotFound"),
         ]:
-            assert fresh.total("grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
+            assert total(found, "grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
     short, cut = chosen.count(requests[0]), chosen.count(requests[2])
-    assert fresh.total("bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32)
-    assert fresh.total("bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3
-    assert fresh.total("bertline_truncated_total", **EMBEDDER) == fresh.total("bertline_truncated_total") == cut * 2
-    assert fresh.total("bertline_encode_seconds_count", **EMBEDDER) == short + cut
-    assert fresh.total("bertline_decode_seconds_count", **EMBEDDER) == short + cut
-    assert fresh.total("bertline_cancelled_total") == fresh.total("bertline_rejected_total") == 0
-    assert fresh.total("bertline_queue_sequences") == fresh.total("bertline_queue_tokens") == 0
+    assert total(found, "bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32)
+    assert total(found, "bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3
+    assert total(found, "bertline_truncated_total", **EMBEDDER) == total(found, "bertline_truncated_total") == cut * 2
+    assert total(found, "bertline_encode_seconds_count", **EMBEDDER) == short + cut
+    assert total(found, "bertline_decode_seconds_count", **EMBEDDER) == short + cut
+    assert total(found, "bertline_cancelled_total") == total(found, "bertline_rejected_total") == 0
+    assert total(found, "bertline_queue_sequences") == total(found, "bertline_queue_tokens") == 0
 
 
 def test_counters_of_batches(fresh):

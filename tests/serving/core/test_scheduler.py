@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from serving.core.codec_pool import FutureBridge
 from serving.core.errors import (
     ComputeError,
     DeadlineTooShortError,
@@ -18,7 +19,6 @@ from serving.core.errors import (
     TooLargeError,
     UnavailableError,
 )
-from serving.core.future_bridge import FutureBridge
 from serving.core.scheduler import Scheduler
 from tests.serving.reliability import wait_until
 

@@ -14,13 +14,12 @@ from google.protobuf.message import DecodeError
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
+from serving.core.admission import MAX_WORDS, ParseLimits
 from serving.core.calls import Call
 from serving.core.errors import MAX_VIOLATIONS, ExpiredError, InvalidRequestError
-from serving.core.limits import MAX_WORDS, ParseLimits
-from serving.core.request import PendingRequest
 from serving.endpoints import wire
+from serving.endpoints.methods import SERVICE
 from serving.endpoints.wire import parse
-from serving.grpc_api.encoder import SERVICE
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.open_inference.v2 import service_pb2 as oip
 from tests.serving.models import write_model
@@ -205,12 +204,11 @@ def test_a_broken_string_among_many():
 )
 def test_calls_that_ended_are_not_parsed(ended, deadline_s):
     """Requests of cancelled or expired calls are not parsed."""
-    call = Call("/bertline.v1.Encoder/Tag", "id", has_ended=ended)
-    request = PendingRequest(b"", deadline_s, call)
+    call = Call("/bertline.v1.Encoder/Tag", has_ended=ended, deadline_s=deadline_s)
     kind, make = HARMLESS["words"]
 
     with pytest.raises(ExpiredError):
-        parse(kind, make(), ParseLimits(check=request.check))
+        parse(kind, make(), ParseLimits(check=call.check))
 
 
 def test_parsing_stops_when_the_call_is_cancelled(server, monkeypatch):
@@ -229,7 +227,7 @@ def test_parsing_stops_when_the_call_is_cancelled(server, monkeypatch):
                 raise
             time.sleep(0.01)
 
-    monkeypatch.setattr("serving.endpoints.base.parse", read)
+    monkeypatch.setattr("serving.endpoints.wire.parse", read)
     call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat " * 100_000]))
     assert reading.wait(10)
     call.cancel()

@@ -8,8 +8,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core import file_watcher
-from serving.core.bearer_tokens import BearerTokens, read_tokens
+from serving.core import credentials
+from serving.core.credentials import BearerTokens, read_tokens
 from serving.core.errors import UnauthenticatedError
 from tests.serving.conftest import serve
 from tests.serving.reliability import wait_until
@@ -52,10 +52,10 @@ def tokens_file(tmp_path):
 
 
 @pytest.fixture
-def guarded(all_tasks, tokens_file, monkeypatch):
+def guarded(embedder, tokens_file, monkeypatch):
     """Server with tokens, whose file it checks often."""
-    monkeypatch.setattr(file_watcher, "CHECK_S", 0.01)
-    with serve(all_tasks[0], tokens_file=tokens_file) as running:
+    monkeypatch.setattr(credentials, "CHECK_S", 0.01)
+    with serve(embedder, tokens_file=tokens_file) as running:
         yield running
 
 
@@ -83,9 +83,9 @@ def test_every_service_is_guarded(guarded):
     assert unknown.future(b"", metadata=bearer(GOOD)).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_open_health(all_tasks, tokens_file):
+def test_open_health(embedder, tokens_file):
     """Only health can be open without tokens."""
-    with serve(all_tasks[0], tokens_file=tokens_file, open_health=True) as running:
+    with serve(embedder, tokens_file=tokens_file, open_health=True) as running:
         assert health_code(running) is grpc.StatusCode.OK
         assert reflection_code(running) is grpc.StatusCode.UNAUTHENTICATED
         assert code(running) is grpc.StatusCode.UNAUTHENTICATED

@@ -127,7 +127,7 @@ def test_a_server_that_grpc_has_ended(all_tasks):
 
 def test_each_connection_may_watch(server, monkeypatch):
     """A connection with many watches does not block the first watch of another connection."""
-    monkeypatch.setattr("serving.grpc_api.steps.MAX_WATCHES", 4)
+    monkeypatch.setattr("serving.grpc_api.interceptor.MAX_WATCHES", 4)
     with open_channel(server.target) as greedy, open_channel(server.target) as channel:
         watches = [greedy.unary_stream(WATCH)(b"", timeout=10) for _ in range(4)]
         assert all(map(next, watches))

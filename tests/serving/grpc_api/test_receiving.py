@@ -21,12 +21,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core.budget import Budget
-from serving.core.round_robin import RoundRobinQueue
+from serving.core.codec_pool import RoundRobinQueue
+from serving.core.request_memory import Budget
 from serving.grpc_api.connections import close_connections
+from serving.grpc_api.interceptor import MAX_WATCHES_PER_CONNECTION
 from serving.grpc_api.listening import MAX_STREAMS
 from serving.grpc_api.receiving import WINDOW_BYTES, Receiver
-from serving.grpc_api.steps import MAX_WATCHES_PER_CONNECTION
 from serving.settings import read_settings
 from tests.serving.attacks import CHECK, EMBED, WATCH, Sender, never_end, read_nothing, reset_rapidly
 from tests.serving.conftest import serve
@@ -39,9 +39,9 @@ MIB = 2**20
 
 
 @pytest.fixture
-def small(all_tasks):
+def small(embedder):
     """Server for requests of 1 MiB, with memory for four."""
-    with serve(all_tasks[0], max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30, max_queue_s=1000) as running:
+    with serve(embedder, max_request_bytes=MIB, buffer_bytes=4 * MIB, receive_s=30, max_queue_s=1000) as running:
         yield running
 
 
@@ -82,9 +82,9 @@ def test_connections_with_messages_without_end(small):
     check_counts(small)
 
 
-def test_a_message_that_takes_too_long(all_tasks):
+def test_a_message_that_takes_too_long(embedder):
     """Slow messages are RESOURCE_EXHAUSTED after the time limit, and counted."""
-    with serve(all_tasks[0], receive_s=0.3) as running, Sender(running.target) as sender:
+    with serve(embedder, receive_s=0.3) as running, Sender(running.target) as sender:
         stream = sender.open(EMBED)
         sender.send(stream, struct.pack(">?I", False, 1000) + bytes(500))
         wait_until(lambda: stream in sender.ended, "the call goes on", limit_s=5)
@@ -176,7 +176,7 @@ async def seconds_to_receive(receiver, connection):
 
 
 @pytest.mark.parametrize("has_called", [False, True])
-def test_connections_without_a_message_do_not_keep_others_waiting(has_called):
+def test_calls_without_a_message_keep_no_others_waiting(has_called):
     """Hundreds of connections that repeat calls without a message do not block others."""
     silent = [(f"attacker {number}", math.inf) for number in range(400)] * 2
 
@@ -257,10 +257,10 @@ def test_burst_of_small_calls_is_answered(small):
     assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 1000}
 
 
-def test_more_calls_than_a_connection_may_have(all_tasks, monkeypatch):
+def test_more_calls_than_a_connection_may_have(embedder, monkeypatch):
     """Calls beyond the limit of a connection wait at the client, and none is lost."""
     monkeypatch.setattr("serving.grpc_api.listening.MAX_STREAMS", 50)
-    with serve(all_tasks[0]) as running:
+    with serve(embedder) as running:
         calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(2000)]
 
         assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 2000}
@@ -336,7 +336,7 @@ def test_budget_leaves_memory_for_others():
 
 def test_budget_lets_calls_wait(monkeypatch):
     """Budget: calls wait until memory is freed, for a limited time; those beyond a number are answered at once."""
-    monkeypatch.setattr("serving.core.budget.MAX_WAITING", 3)
+    monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 3)
 
     async def run():
         budget = Budget(100)
@@ -389,9 +389,9 @@ def test_memory_of_refused_messages(small, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [EMBED, CHECK, WATCH])
-def test_many_streams_of_large_messages(all_tasks, path):
+def test_many_streams_of_large_messages(embedder, path):
     """A connection that fills all its streams adds at most its windows and the budget, with default settings."""
-    with serve(all_tasks[0]) as running:
+    with serve(embedder) as running:
         before = running.total("process_resident_memory_bytes")
         never_end(running.target, MAX_STREAMS, 4_000_000, path=path, seconds=8)
 

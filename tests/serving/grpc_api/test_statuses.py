@@ -16,7 +16,7 @@ from serving.core.errors import (
     ServingError,
     error_line,
 )
-from serving.grpc_api.encoder import METHODS
+from serving.endpoints.methods import METHODS
 from serving.grpc_api.status import CODES, MAX_DETAILS_BYTES
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
@@ -61,7 +61,6 @@ def error_info(error):
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=7), {"pooling": "unknown: 7"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
         ("Embed", pb.EmbedRequest(texts=["dog"], prompt_name="passage"), {"prompt_name": "unknown prompt: `passage`"}),
-        ("Embed", pb.EmbedRequest(texts=["dog", " "], prompt_name="query"), {"texts[1]": "empty"}),
         (
             "Embed",
             pb.EmbedRequest(texts=["dog"], prompt_name="long", windows=True),
@@ -98,17 +97,6 @@ def error_info(error):
             "Embed",
             pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
             {"dimensions": "`9` is more than the 8 dimensions of this model", "window_stride": "needs `windows`"},
-        ),
-        (
-            "Embed",
-            pb.EmbedRequest(texts=["dog"], windows=True, window_stride=7),
-            {"window_stride": "at least 8 tokens"},
-        ),
-        ("Embed", pb.EmbedRequest(texts=["dog", ""], windows=True), {"texts[1]": "empty"}),
-        (
-            "Regress",
-            pb.RegressRequest(inputs=[pb.TextInput(text="a", text_pair=" "), pb.TextInput(text="cat " * 31)]),
-            {"inputs[0].text_pair": "empty", "inputs[1].text": "`33` tokens (maximum `32`)"},
         ),
         (
             "Choose",
@@ -296,9 +284,9 @@ def test_wrong_task(versions, name):
     assert "many/1 (embedding)" in error.details()
 
 
-def test_starting(all_tasks):
+def test_starting(embedder):
     """Each call is UNAVAILABLE until the models are loaded."""
-    with serve(all_tasks[0], load=False) as running:
+    with serve(embedder, load=False) as running:
         for method in ("Embed", "ListModels"):
             error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
 
@@ -317,9 +305,9 @@ def test_starting(all_tasks):
         (1000, "Received message larger than max (5000 vs. 2000)", 0),
     ],
 )
-def test_too_large_message(all_tasks, count, message, counted):
+def test_too_large_message(embedder, count, message, counted):
     """A message above the limit is RESOURCE_EXHAUSTED without retry, from the server or from gRPC."""
-    with serve(all_tasks[0], max_request_bytes=1000) as running:
+    with serve(embedder, max_request_bytes=1000) as running:
         error, _ = refused(running.stub.Embed, pb.EmbedRequest(texts=["cat"] * count))
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

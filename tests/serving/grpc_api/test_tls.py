@@ -13,10 +13,9 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core import file_watcher
-from serving.core.tls_files import TlsFiles
-from serving.grpc_api import tls as tls_module
-from serving.grpc_api.tls import Certificates
+from serving.core import credentials
+from serving.core.credentials import TlsFiles
+from serving.grpc_api.listening import Certificates
 from tests.serving.attacks import say_nothing
 from tests.serving.conftest import serve
 from tests.serving.processes import listening
@@ -32,17 +31,17 @@ def certificate(authority):
 
 
 @pytest.fixture(scope="module")
-def tls(all_tasks, certificate):
+def tls(embedder, certificate):
     """Server with TLS."""
-    with serve(all_tasks[0], tls_cert=certificate.path, tls_key=certificate.key) as running:
+    with serve(embedder, tls_cert=certificate.path, tls_key=certificate.key) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def mutual(all_tasks, certificate, authority):
+def mutual(embedder, certificate, authority):
     """Server with mutual TLS."""
     files = {"tls_cert": certificate.path, "tls_key": certificate.key, "tls_client_ca": authority.path}
-    with serve(all_tasks[0], **files) as running:
+    with serve(embedder, **files) as running:
         yield running
 
 
@@ -83,8 +82,8 @@ def test_bad_client_certificates(mutual, authority, stranger):
 @pytest.fixture
 def watchful(monkeypatch):
     """Files are checked often, and renewed certificates used soon."""
-    monkeypatch.setattr(file_watcher, "CHECK_S", 0.02)
-    monkeypatch.setattr(tls_module, "HOLD_S", 0.1)
+    monkeypatch.setattr(credentials, "CHECK_S", 0.02)
+    monkeypatch.setattr("serving.grpc_api.listening.HOLD_S", 0.1)
 
 
 @pytest.fixture
@@ -102,11 +101,11 @@ def installed(authority, tmp_path):
     return {"tls_cert": cert, "tls_key": key}, install
 
 
-def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
+def test_renewal(embedder, authority, stranger, installed, watchful, caplog):
     """New certificates are used without a restart; broken ones are logged once, and the old ones stay in use."""
     caplog.set_level(logging.INFO)
     files, install = installed
-    with serve(all_tasks[0], **files) as running:
+    with serve(embedder, **files) as running:
         install(stranger.sign("second"))
         wait_until(
             lambda: code(running, stranger.trusted()) is grpc.StatusCode.OK, "the old ones are still in use", limit_s=10
@@ -122,11 +121,11 @@ def test_renewal(all_tasks, authority, stranger, installed, watchful, caplog):
     assert str(files["tls_cert"]) in errors[0]
 
 
-def test_calls_while_certificates_are_renewed(all_tasks, authority, installed, watchful):
+def test_calls_while_certificates_are_renewed(embedder, authority, installed, watchful):
     """No call fails during a renewal, and new connections get the last certificate."""
     files, install = installed
     codes, done = [], threading.Event()
-    with serve(all_tasks[0], **files) as running:
+    with serve(embedder, **files) as running:
 
         def call_often(*, keeps):
             options = [("grpc.use_local_subchannel_pool", 1)]
@@ -163,14 +162,14 @@ def pem(certificate):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a core is given on Linux")
-def test_masses_of_connections_beside_a_busy_neighbour(all_tasks, authority, installed):
+def test_masses_of_connections_beside_a_busy_neighbour(embedder, authority, installed):
     """Many handshakes and silent connections on one busy core do not crash a server that renews certificates."""
     files, install = installed
     core = min(os.sched_getaffinity(0))
     flags = [item for name, path in files.items() for item in (f"--{name.replace('_', '-')}", path)]
     neighbour = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile 1: pass"])
     try:
-        with listening(all_tasks[0], *flags, log=subprocess.DEVNULL, PYTHONFAULTHANDLER="1") as (process, target, _):
+        with listening(embedder, *flags, log=subprocess.DEVNULL, PYTHONFAULTHANDLER="1") as (process, target, _):
             os.sched_setaffinity(process.pid, [core])
             for thread in os.listdir(f"/proc/{process.pid}/task"):
                 os.sched_setaffinity(int(thread), [core])
@@ -230,10 +229,10 @@ def test_bad_files(certificate, authority, stranger, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_plain_text_warning(all_tasks, caplog):
+def test_plain_text_warning(embedder, caplog):
     """Listening without TLS on addresses other than loopback logs one warning."""
     for host in ("127.0.0.1", "localhost", "0.0.0.0"):
-        with serve(all_tasks[0], load=False, host=host):
+        with serve(embedder, load=False, host=host):
             pass
 
     warnings = [record.getMessage() for record in caplog.records]

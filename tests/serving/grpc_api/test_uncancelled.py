@@ -3,7 +3,7 @@ import contextlib
 
 import pytest
 
-from serving.grpc_api.uncancelled import uncancelled
+from serving.grpc_api.receiving import uncancelled
 
 
 async def read(future, log):

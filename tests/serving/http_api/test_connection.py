@@ -58,11 +58,15 @@ def test_upgrades_are_declined(protocol, path, web):
         (b"GET /health HTTP/0.9\r\n\r\n", 505),
         (b"GET /health HTTP/2.0\r\n\r\n", 505),
         (b"GET /health HTTP/1.1\r\nhost: localhost\r\nhost: b\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\naccept: */*\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 129 + b"\r\n", 431),
-        (b"POST /v1/embed HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n", 501),
-        (b"POST /v1/embed HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n", 400),
-        (b"POST /v1/embed HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400),
-        (b"POST /v1/embed HTTP/1.1\r\ncontent-length: -3\r\n\r\n", 400),
+        (b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n", 501),
+        (
+            b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400),
+        (b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: -3\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\nhost: localhost\n\n", 400),
         (b"GET /health HTTP/1.1\r\na: b\x00\r\n\r\n", 400),
         (b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
@@ -70,11 +74,15 @@ def test_upgrades_are_declined(protocol, path, web):
     ],
 )
 def test_heads_that_are_refused(head, status, web):
-    """Each ends the connection, also if it arrives byte by byte."""
+    """Each is counted and ends the connection, also if it arrives byte by byte."""
+    labels = {"http_route": "unknown", "http_status": str(status)}
+    before = web.total("http_server_handled_total", **labels)
+
     assert ask(web, head).startswith(b"HTTP/1.1 %d " % status)
     assert ask(web, *(head[place : place + 1] for place in range(0, min(len(head), 40))), head[40:]).startswith(
         b"HTTP/1.1 %d " % status
     )
+    assert web.total("http_server_handled_total", **labels) == before + 2
 
 
 @pytest.mark.parametrize(
@@ -130,9 +138,9 @@ def test_no_chunks_cause_another_error(data):
         assert isinstance(ChunkedBody().take(bytearray(data)), bytes)
 
 
-def test_requests_wait_while_replies_are_unread(all_tasks):
+def test_requests_wait_while_replies_are_unread(embedder):
     """A client that sends requests and reads nothing is not read from, and closed after --keepalive-timeout-s."""
-    with serve(all_tasks[0], http_port=0, keepalive_timeout_s=1) as running, raw_connection(running) as connection:
+    with serve(embedder, http_port=0, keepalive_timeout_s=1) as running, raw_connection(running) as connection:
         before = running.total("http_server_started_total")
         connection.settimeout(0.3)
         num_sent = 0
@@ -149,9 +157,9 @@ def test_requests_wait_while_replies_are_unread(all_tasks):
         wait_until(lambda: not running.server._budget.reserved_bytes, "memory stays reserved")
 
 
-def test_the_oldest_idle_connection_gives_way(all_tasks):
+def test_the_oldest_idle_connection_gives_way(embedder):
     """A new connection is accepted at --max-connections, unless all are busy."""
-    with serve(all_tasks[0], http_port=0, max_connections=3) as running, ExitStack() as stack:
+    with serve(embedder, http_port=0, max_connections=3) as running, ExitStack() as stack:
         old = [stack.enter_context(raw_connection(running)) for _ in range(3)]
         for connection in (old[1], old[0], old[2]):
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -164,9 +172,9 @@ def test_the_oldest_idle_connection_gives_way(all_tasks):
             assert read_all(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_busy_connections_do_not_give_way(all_tasks):
+def test_busy_connections_do_not_give_way(embedder):
     """If requests arrive on all connections, a further one is closed."""
-    with serve(all_tasks[0], http_port=0, max_connections=1) as running, raw_connection(running) as connection:
+    with serve(embedder, http_port=0, max_connections=1) as running, raw_connection(running) as connection:
         connection.sendall(POST + b"\r\n" + BODY[:5])
         wait_until(lambda: not running.server._http._connections.waiting, "the request does not start")
         with raw_connection(running) as other, suppress(ConnectionError):
@@ -176,9 +184,9 @@ def test_busy_connections_do_not_give_way(all_tasks):
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_large_heads_count(all_tasks):
+def test_large_heads_count(embedder):
     """Heads of more than 4 KiB that do not end need memory of the budget, and give way to requests that lack it."""
-    with serve(all_tasks[0], http_port=0, max_request_bytes=2**18, buffer_bytes=2**20) as running, ExitStack() as stack:
+    with serve(embedder, http_port=0, max_request_bytes=2**18, buffer_bytes=2**20) as running, ExitStack() as stack:
         budget = running.server._budget
         for _ in range(40):
             connection = stack.enter_context(raw_connection(running))

@@ -24,7 +24,7 @@ LONG = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 60_000}]
 @pytest.fixture
 def patient(monkeypatch):
     """Make small calls wait for memory for a minute, longer than the client."""
-    monkeypatch.setattr("serving.core.budget.WAIT_S", 60)
+    monkeypatch.setattr("serving.core.request_memory.WAIT_S", 60)
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def test_small_replies_wait_for_memory(web, patient):
 
 def test_memory_that_stays_used(web, monkeypatch):
     """A small request is refused if there is no memory for some time."""
-    monkeypatch.setattr("serving.core.budget.WAIT_S", 0.2)
+    monkeypatch.setattr("serving.core.request_memory.WAIT_S", 0.2)
     with full(web):
         started_s = time.monotonic()
         reply = post(web, "/v1/embed", BODY)
@@ -115,7 +115,7 @@ def test_a_client_that_hangs_up_stops_waiting(web, patient):
 
 def test_few_calls_wait(web, patient, monkeypatch):
     """Calls beyond the limit of those that wait are refused immediately."""
-    monkeypatch.setattr("serving.core.budget.MAX_WAITING", 1)
+    monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 1)
     with ThreadPoolExecutor(1) as threads:
         with full(web) as budget:
             waiting = threads.submit(post, web, "/v1/embed", BODY)
@@ -131,7 +131,7 @@ def test_health_needs_no_memory(web, patient):
         assert [send(web, "GET", path).status for path in ("/health", "/v2/health/ready")] == [200, 200]
 
 
-def test_burst_of_small_requests_is_answered(all_tasks, patient):
+def test_burst_of_small_requests_is_answered(embedder, patient):
     """A burst of a thousand requests on connections of their own is answered, also with little memory."""
     body = json.dumps(BODY | {"texts": ["the cat"] * 4}).encode()
 
@@ -145,14 +145,14 @@ def test_burst_of_small_requests_is_answered(all_tasks, patient):
     async def ask_all(port):
         return Counter(await asyncio.gather(*(ask(port) for _ in range(1000))))
 
-    with serve(all_tasks[0], http_port=0, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
+    with serve(embedder, http_port=0, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
         assert asyncio.run(ask_all(port_of(running))) == {b"HTTP/1.1 200 OK\r\n": 1000}
 
 
-def test_a_client_that_does_not_read(all_tasks):
+def test_a_client_that_does_not_read(embedder):
     """A reply that nobody reads counts as used memory, until its connection is closed."""
     body = json.dumps(LONG).encode()
-    with serve(all_tasks[0], http_port=0, keepalive_timeout_s=0.5) as running, socket.socket() as connection:
+    with serve(embedder, http_port=0, keepalive_timeout_s=0.5) as running, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(60)
         connection.connect(("127.0.0.1", port_of(running)))
@@ -165,11 +165,11 @@ def test_a_client_that_does_not_read(all_tasks):
             assert len(data) < int(re.search(rb"content-length: (\d+)", head)[1])
 
 
-def test_a_client_that_reads_slowly(all_tasks):
+def test_a_client_that_reads_slowly(embedder):
     """A client that reads a few bytes now and then keeps its reply, until others need the memory."""
     body = json.dumps(LONG).encode()
     limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 64 * MIB}
-    with serve(all_tasks[0], http_port=0, **limits) as running, socket.socket() as connection:
+    with serve(embedder, http_port=0, **limits) as running, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(60)
         connection.connect(("127.0.0.1", port_of(running)))

@@ -16,9 +16,9 @@ TEXTS = ["the cat sees the old dog"] * 100
 
 
 @pytest.fixture(scope="module")
-def packed(all_tasks):
+def packed(embedder):
     """Server that compresses replies."""
-    with serve(all_tasks[0], http_port=0, http_gzip=True) as running:
+    with serve(embedder, http_port=0, http_gzip=True) as running:
         yield running
 
 
@@ -95,20 +95,20 @@ def test_formats_of_the_metrics_page(web, accept, media_type):
     assert reply.headers["content-type"].startswith(media_type)
 
 
-def test_metrics_page_stays_where_the_metrics_are(all_tasks):
+def test_metrics_page_stays_where_the_metrics_are(embedder):
     """A server whose metrics port has an address of its own shows them there only."""
-    with serve(all_tasks[0], http_port=0, metrics_host="127.0.0.1") as running:
+    with serve(embedder, http_port=0, metrics_host="127.0.0.1") as running:
         assert send(running, "GET", "/metrics").status == 404
 
 
-def test_metrics_page(web, all_tasks, tmp_path):
+def test_metrics_page(web, embedder, tmp_path):
     """The page has the metrics of the metrics port; a server with tokens wants one for it."""
     tokens = tmp_path / "tokens"
     tokens.write_text("a-token")
     post(web, "/v1/embed", {"texts": ["a"]})
 
     page = send(web, "GET", "/metrics")
-    with serve(all_tasks[0], http_port=0, tokens_file=tokens) as running:
+    with serve(embedder, http_port=0, tokens_file=tokens) as running:
         refused = send(running, "GET", "/metrics")
 
     names = {family.name for family in text_string_to_metric_families(page.data.decode())}

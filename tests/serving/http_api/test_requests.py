@@ -13,9 +13,9 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.codec_pool import SMALL_BYTES
 from serving.core.metrics import CODEC
+from serving.http_api.exchange import trace_attributes
 from serving.http_api.openai import EmbeddingsRequest
 from serving.http_api.rerank import RerankFields
-from serving.http_api.status import trace_attributes
 from serving.http_api.tei import EmbedFields
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post, raw_connection, read_all, send
@@ -37,6 +37,14 @@ def small(slow_models, tmp_path_factory):
         "max_queue_s": 1000,
     }
     with serve(slow_models, http_port=0, tokens_file=tokens, workers=1, **limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def named(embedder):
+    """Server with a host name, and an origin whose pages may call it."""
+    limits = {"http_hosts": ("Known.example",), "http_origins": ("https://friend.example",)}
+    with serve(embedder, http_port=0, **limits) as running:
         yield running
 
 
@@ -162,10 +170,10 @@ def test_gzip(small):
     ("path", "body", "owner", "name"),
     [
         ("/v1/embed", {"model": {"name": "embedder"}, "texts": ["the"] * 500}, json_format, "ParseDict"),
-        ("/v1/embeddings", {"input": ["the"] * 500}, EmbeddingsRequest, "request"),
-        ("/v1/embeddings", {"input": [[2, 8, 3]] * 500}, EmbeddingsRequest, "request"),
-        ("/v2/rerank", {"model": "scorer", "query": "the", "documents": ["the"] * 500}, RerankFields, "to_protobuf"),
-        ("/embed", {"inputs": ["the"] * 500}, EmbedFields, "to_protobuf"),
+        ("/v1/embeddings", {"input": ["the"] * 500}, EmbeddingsRequest, "message"),
+        ("/v1/embeddings", {"input": [[2, 8, 3]] * 500}, EmbeddingsRequest, "message"),
+        ("/v2/rerank", {"model": "scorer", "query": "the", "documents": ["the"] * 500}, RerankFields, "request"),
+        ("/embed", {"inputs": ["the"] * 500}, EmbedFields, "request"),
     ],
 )
 def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeypatch, path, body, owner, name):
@@ -182,6 +190,24 @@ def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeyp
 
     assert post(web, path, data, content_encoding="gzip").status == 200
     assert [thread.partition("_")[0] for thread in threads] == [CODEC]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embed", BODY),
+        ("/v1/embeddings", {"input": "the cat"}),
+        ("/v1/tokenize", {"model": {"name": "embedder"}, "inputs": [{"text": "the cat"}]}),
+        ("/v2/models/embedder/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}),
+    ],
+)
+def test_messages_are_not_parsed_again(web, monkeypatch, path, body):
+    """The message that a route builds is answered as it is."""
+    parsed = []
+    monkeypatch.setattr("serving.endpoints.wire.parse", lambda *arguments: parsed.append(arguments))
+
+    assert post(web, path, body).status == 200
+    assert not parsed
 
 
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])
@@ -331,7 +357,9 @@ def test_a_client_that_hangs_up_cancels_its_work(small):
     """Sequences of a request whose client has gone leave the queue."""
     before = small.total("bertline_cancelled_total")
     body = json.dumps({"texts": ["the cat " * 15] * 100}).encode()
-    fields = f"POST /v1/embed HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
+    fields = (
+        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     batches = small.total("bertline_batch_rows_count")
     with raw_connection(small) as connection:
         connection.sendall(fields.encode() + body)
@@ -341,9 +369,9 @@ def test_a_client_that_hangs_up_cancels_its_work(small):
     assert ask(small).status == 200
 
 
-def test_health_before_and_after_loading(all_tasks):
+def test_health_before_and_after_loading(embedder):
     """Until the models are loaded, only health answers."""
-    with serve(all_tasks[0], http_port=0, load=False) as starting:
+    with serve(embedder, http_port=0, load=False) as starting:
         health, models, embed = (
             send(starting, "GET", "/health"),
             send(starting, "GET", "/v1/models"),
@@ -410,9 +438,9 @@ def test_trace_attributes(status, attributes):
 @pytest.mark.parametrize(
     ("origins", "allowed"), [((), None), (("https://a.example",), "https://a.example"), (("*",), "*")]
 )
-def test_pages_of_other_origins(origins, allowed, all_tasks):
+def test_pages_of_other_origins(origins, allowed, embedder):
     """A browser lets a page call the server only if its origin is named; the page's request is asked for before."""
-    with serve(all_tasks[0], http_port=0, http_origins=origins) as running:
+    with serve(embedder, http_port=0, http_origins=origins) as running:
         asked = send(
             running,
             "OPTIONS",
@@ -454,19 +482,18 @@ def test_pages_of_other_origins(origins, allowed, all_tasks):
         ({"sec-fetch-site": "cross-site", "origin": "https://friend.example"}, 200),
     ],
 )
-def test_what_pages_of_other_sites_send(headers, status, all_tasks):
+def test_what_pages_of_other_sites_send(headers, status, named):
     """Requests under a strange name, and those of pages of other origins, are refused, also without a content type."""
-    limits = {"http_hosts": ("Known.example",), "http_origins": ("https://friend.example",)}
-    with serve(all_tasks[0], http_port=0, **limits) as running, raw_connection(running) as connection:
+    with raw_connection(named) as connection:
         body = json.dumps(BODY | {"model": {"name": "embedder"}}).encode()
         fields = {"host": "localhost", "connection": "close", "content-length": len(body)} | headers
         lines = ["POST /v1/embed HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         reply = read_all(connection)
 
-        assert int(reply.split(b" ")[1]) == status
-        assert status == 200 or b"--http-hosts" in reply or b"--http-origins" in reply
-        assert send(running, "GET", "/health", host="evil.example").status == 200
+    assert int(reply.split(b" ")[1]) == status
+    assert status == 200 or b"--http-hosts" in reply or b"--http-origins" in reply
+    assert send(named, "GET", "/health", host="evil.example").status == 200
 
 
 def test_a_server_with_tokens_has_any_name(small):

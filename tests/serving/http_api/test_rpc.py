@@ -6,8 +6,7 @@ import pytest
 from google.protobuf import json_format
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.http_api.rpc import path_of
-from serving.http_api.wrong_fields import wrong_fields
+from serving.http_api.rpc import rpc_path, wrong_fields
 from tests.serving.http_api.requests import post, send
 
 TEXTS = ["the cat sees the old dog", "a bird"]
@@ -49,7 +48,7 @@ def test_replies_are_those_of_grpc(rpc, web):
     expected = getattr(web.stub, rpc)(request)
     values = json_format.MessageToDict(request, preserving_proto_field_name=True)
 
-    reply = post(web, path_of(rpc), values)
+    reply = post(web, rpc_path(rpc), values)
 
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     found = json_format.ParseDict(reply.json(), type(expected)())
@@ -61,7 +60,7 @@ def test_replies_are_those_of_grpc(rpc, web):
 
 def test_names_of_routes():
     """Words are separated by dashes."""
-    assert [path_of(name) for name in ("Embed", "FillMask")] == ["/v1/embed", "/v1/fill-mask"]
+    assert [rpc_path(name) for name in ("Embed", "FillMask")] == ["/v1/embed", "/v1/fill-mask"]
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ def health(server, authority, certificate=None):
         connection.close()
 
 
-def test_renewal(all_tasks, authority, stranger, tmp_path):
+def test_renewal(embedder, authority, stranger, tmp_path):
     """Clients that trust the certificate are answered; a renewed one is used without a restart."""
     first, second = authority.sign("first"), authority.sign("second")
     files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
     for name, source in (("tls_cert", first.path), ("tls_key", first.key)):
         shutil.copy(source, files[name])
-    with serve(all_tasks[0], http_port=0, **files) as running:
+    with serve(embedder, http_port=0, **files) as running:
         assert running.server.ready().http_url == f"https://127.0.0.1:{port_of(running)}"
         assert health(running, authority) == (200, "first")
         with pytest.raises(ssl.SSLError):
@@ -42,18 +42,18 @@ def test_renewal(all_tasks, authority, stranger, tmp_path):
         wait_until(lambda: health(running, authority)[1] == "second", "the old certificate stays in use")
 
 
-def test_client_certificates(all_tasks, authority, stranger):
+def test_client_certificates(embedder, authority, stranger):
     """With mutual TLS a client needs a certificate of the authority."""
     server, client = authority.sign("server"), authority.sign("client")
     files = {"tls_cert": server.path, "tls_key": server.key, "tls_client_ca": authority.path}
-    with serve(all_tasks[0], http_port=0, **files) as running:
+    with serve(embedder, http_port=0, **files) as running:
         assert health(running, authority, client)[0] == 200
         for certificate in (None, stranger.sign("client")):
             with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
                 health(running, authority, certificate)
 
 
-def test_renewed_authorities(all_tasks, authority, stranger, tmp_path):
+def test_renewed_authorities(embedder, authority, stranger, tmp_path):
     """Clients of renewed authorities are answered without a restart, those of withdrawn ones are refused."""
     server, client, other = authority.sign("server"), authority.sign("client"), stranger.sign("client")
     trusted = tmp_path / "authorities.pem"
@@ -67,7 +67,7 @@ def test_renewed_authorities(all_tasks, authority, stranger, tmp_path):
         except refused:
             return False
 
-    with serve(all_tasks[0], http_port=0, **files) as running:
+    with serve(embedder, http_port=0, **files) as running:
         assert is_answered(client)
         assert not is_answered(other)
         shutil.copy(stranger.path, trusted)
@@ -76,21 +76,21 @@ def test_renewed_authorities(all_tasks, authority, stranger, tmp_path):
         assert not is_answered(client)
 
 
-def test_plain_text(all_tasks, authority):
+def test_plain_text(embedder, authority):
     """A client without TLS is not answered."""
     server = authority.sign("server")
     with (
-        serve(all_tasks[0], http_port=0, tls_cert=server.path, tls_key=server.key) as running,
+        serve(embedder, http_port=0, tls_cert=server.path, tls_key=server.key) as running,
         pytest.raises((http.client.HTTPException, ConnectionError)),
     ):
         send(running, "GET", "/health")
 
 
-def test_many_requests_and_large_replies(all_tasks, authority):
+def test_many_requests_and_large_replies(embedder, authority):
     """A connection answers one request after another, and replies of megabytes arrive whole."""
     certificate = authority.sign("server")
     body = json.dumps({"inputs": "the cat " * 10_000}).encode()
-    with serve(all_tasks[0], http_port=0, tls_cert=certificate.path, tls_key=certificate.key) as running:
+    with serve(embedder, http_port=0, tls_cert=certificate.path, tls_key=certificate.key) as running:
         context = ssl.create_default_context(cafile=authority.path)
         connection = http.client.HTTPSConnection("127.0.0.1", port_of(running), context=context, timeout=30)
         for _ in range(3):

@@ -27,10 +27,10 @@ def call_lines(caplog):
 @pytest.mark.parametrize(
     ("which", "codes"), [("none", []), ("failed", ["INVALID_ARGUMENT"]), ("all", ["OK", "INVALID_ARGUMENT"])]
 )
-def test_each_logged_call_is_one_line(all_tasks, caplog, which, codes):
+def test_each_logged_call_is_one_line(embedder, caplog, which, codes):
     """Calls are logged as set, one line each."""
     caplog.set_level(logging.INFO)
-    with serve(all_tasks[0], log_calls=which) as running:
+    with serve(embedder, log_calls=which) as running:
         for request in (GOOD, BAD):
             running.stub.Embed.future(request).exception()
         running.wait_for("grpc_server_handled_total", 2)
@@ -38,10 +38,10 @@ def test_each_logged_call_is_one_line(all_tasks, caplog, which, codes):
     assert [line["code"] for line in call_lines(caplog)] == codes
 
 
-def test_line_of_a_call(all_tasks, caplog):
+def test_line_of_a_call(embedder, caplog):
     """The line of a call has id, method, model, sizes and durations, and that of a failed call the error."""
     caplog.set_level(logging.INFO)
-    with serve(all_tasks[0], log_calls="all") as running:
+    with serve(embedder, log_calls="all") as running:
         reply = running.stub.Embed(GOOD, metadata=(("x-request-id", "job-7"),))
         running.stub.Embed.future(BAD).exception()
         running.wait_for("grpc_server_handled_total", 2)
@@ -67,10 +67,10 @@ def test_line_of_a_call(all_tasks, caplog):
     assert bad["error"].startswith("texts[0]: empty")
 
 
-def test_http_calls_are_named_by_method_and_route(all_tasks, caplog):
+def test_http_calls_are_named_by_method_and_route(embedder, caplog):
     """Routes that end alike have lines of their own, and names stand for all their values."""
     caplog.set_level(logging.INFO)
-    with serve(all_tasks[0], log_calls="all", http_port=0) as running:
+    with serve(embedder, log_calls="all", http_port=0) as running:
         for path in ("/v1/embed", "/embed", "/", "/tei/embedder/embed"):
             post(running, path, {})
 
@@ -88,10 +88,10 @@ def has_ipv6():
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6")
-def test_peers_are_named_alike_by_all_fronts(all_tasks, caplog):
+def test_peers_are_named_alike_by_all_fronts(embedder, caplog):
     """A client's IPv6 address is the same over gRPC and HTTP, so that limits of a client hold for both together."""
     caplog.set_level(logging.INFO)
-    with serve(all_tasks[0], log_calls="all", host="::1", http_port=0) as running:
+    with serve(embedder, log_calls="all", host="::1", http_port=0) as running:
         with grpc.insecure_channel(f"[::1]:{running.server.port}") as channel:
             encoder_pb2_grpc.EncoderStub(channel).Embed(GOOD)
         with urllib.request.urlopen(f"http://[::1]:{port_of(running)}/v1/models", timeout=10) as reply:
@@ -120,10 +120,10 @@ def test_log_adds_up_the_waits_of_a_call(caplog):
     assert (line["wait_ms"], line["tokenize_ms"]) == (750, 100)
 
 
-def test_line_of_a_reply_from_the_cache(all_tasks, caplog):
+def test_line_of_a_reply_from_the_cache(embedder, caplog):
     """A line says if the reply came from the cache."""
     caplog.set_level(logging.INFO)
-    with serve(all_tasks[0], log_calls="all", cache_bytes=10_000) as running:
+    with serve(embedder, log_calls="all", cache_bytes=10_000) as running:
         for _ in range(2):
             running.stub.Embed(GOOD)
         running.wait_for("grpc_server_handled_total", 2)

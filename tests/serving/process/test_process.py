@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.process import systemd
+from serving.process.ready import notify
 from serving.settings import Settings, unknown_variables
 from tests.serving.models import write_model
 from tests.serving.processes import command, started
@@ -396,12 +396,12 @@ def test_unusable_changed_file(tmp_path):
 
 def test_full_notification_socket_is_a_warning(tmp_path, monkeypatch, caplog):
     """If the notification socket is full, the server logs a warning and goes on."""
-    monkeypatch.setattr(systemd, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr("serving.process.ready.NOTIFY_S", 0.1)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         for _ in range(10_000):
-            systemd.notify("READY=1")
+            notify("READY=1")
             if caplog.messages:
                 break
 

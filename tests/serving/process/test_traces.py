@@ -65,10 +65,10 @@ def collector():
     collector.stop()
 
 
-def test_call_is_a_span_of_the_callers_trace(all_tasks, collector, monkeypatch):
+def test_call_is_a_span_of_the_callers_trace(embedder, collector, monkeypatch):
     """A call is a span in the caller's trace, with child spans for its stages, sent before the server ends."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
-    with serve(all_tasks[0], trace_endpoint=collector.endpoint) as running:
+    with serve(embedder, trace_endpoint=collector.endpoint) as running:
         running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=(("traceparent", PARENT.format(flags="01")),))
         running.stub.Embed.future(pb.EmbedRequest(texts=[""])).exception()
         running.wait_for("grpc_server_handled_total", 2)
@@ -90,20 +90,20 @@ def test_call_is_a_span_of_the_callers_trace(all_tasks, collector, monkeypatch):
     assert collector.resources()["service.name"] == "bertline"
 
 
-def test_http_calls_are_spans(all_tasks, collector, monkeypatch):
+def test_http_calls_are_spans(embedder, collector, monkeypatch):
     """The span of a call over HTTP has the name that OpenTelemetry's conventions ask for: method and route."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
-    with serve(all_tasks[0], trace_endpoint=collector.endpoint, http_port=0) as running:
+    with serve(embedder, trace_endpoint=collector.endpoint, http_port=0) as running:
         assert post(running, "/v1/embed", {"model": {"name": "embedder"}, "texts": ["cat"]}).status == 200
         running.wait_for("http_server_handled_total", 1)
 
     assert "POST /v1/embed" in [span.name for span in collector.spans()]
 
 
-def test_sampling(all_tasks, collector, monkeypatch):
+def test_sampling(embedder, collector, monkeypatch):
     """A call is traced as its caller's trace decides, or by the fraction."""
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
-    with serve(all_tasks[0], trace_endpoint=collector.endpoint, trace_sample=0.0) as running:
+    with serve(embedder, trace_endpoint=collector.endpoint, trace_sample=0.0) as running:
         for metadata in ((), (("traceparent", PARENT.format(flags="00")),), (("traceparent", "nonsense"),)):
             running.stub.ListModels(pb.ListModelsRequest(), metadata=metadata)
         running.stub.ListModels(pb.ListModelsRequest(), metadata=(("traceparent", PARENT.format(flags="01")),))
@@ -122,11 +122,11 @@ def no_collector(request):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_calls_are_answered_without_a_collector(all_tasks, no_collector, monkeypatch, caplog):
+def test_calls_are_answered_without_a_collector(embedder, no_collector, monkeypatch, caplog):
     """Without a collector, calls are answered and the server ends soon with the number of lost spans."""
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setattr("serving.process.traces.CLOSE_S", 0.1)
-    with serve(all_tasks[0], trace_endpoint=no_collector) as running:
+    with serve(embedder, trace_endpoint=no_collector) as running:
         assert running.stub.ListModels(pb.ListModelsRequest()).models
         running.wait_for("grpc_server_handled_total", 1)
         started = time.monotonic()

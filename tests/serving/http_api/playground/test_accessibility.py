@@ -41,7 +41,7 @@ def test_narrow_windows(visit, small):
     page = visit(small, viewport={"width": 320, "height": 640})
     for model, operation in OPERATIONS:
         page.open(model, operation)
-        for name in ("#tokens", "#code", "#load"):
+        for name in ("#tokens", "#code"):
             page.page.click(f"{name} summary")
         page.page.wait_for_selector("#snippet:not(:empty)")
         assert page.page.evaluate("document.documentElement.scrollWidth") <= 320, (model, operation)
@@ -53,7 +53,7 @@ def test_accessibility(visit, small, scheme):
     page = visit(small, color_scheme=scheme)
     for model, operation in OPERATIONS:
         page.open(model, operation)
-        for name in ("#tokens", "#code", "#load"):
+        for name in ("#tokens", "#code"):
             page.page.click(f"{name} summary")
         page.page.wait_for_selector("#snippet:not(:empty)")
         page.page.wait_for_selector(".tokens li")

@@ -1,12 +1,10 @@
-"""Views below the result: tokens, code of the request, load of the server."""
+"""Views below the result: tokens, code of the request."""
 
 import os
 import subprocess
 import sys
 
-from tests.serving.conftest import serve
 from tests.serving.http_api.playground.page import ACCENT, FAMILY, IN_BROWSER, ROOT
-from tests.serving.http_api.requests import send
 
 pytestmark = IN_BROWSER
 
@@ -62,69 +60,3 @@ def test_code_of_the_request_runs(visit, shipped):
     assert score[:3] in curl
     assert score[:3] in python
     assert f"127.0.0.1:{shipped.server.port} bertline.v1.Encoder/Classify" in commands["grpc"]
-
-
-def test_the_load_is_live(visit, small):
-    """Opened, the view shows rates, latency and queue, and counts what the page did."""
-    page = visit(small, "#model=classifier&do=labels")
-    page.wait()
-    page.page.click("#load summary")
-    page.page.wait_for_selector("#gauges dd")
-    for _ in range(5):
-        page.run()
-    page.page.wait_for_selector("#gauges div:has-text('Requests') dd:text-matches('[1-9]')")
-
-    assert len(page.texts("#gauges dd")) == 7
-    assert page.texts("#gauges dd")[3].endswith(" ms")
-
-
-def test_health_checks_are_no_load(visit, small):
-    """Calls of TEI's route at the address of the page count, and health checks do not."""
-    page = visit(small)
-    page.wait()
-    read = """async () => {
-      const { totals } = await import("/playground/load.js");
-      return totals(await (await fetch("/metrics")).text()).handled;
-    }"""
-    before = page.page.evaluate(read)
-    send(small, "POST", "/", {"inputs": "the cat"})
-    for path in ("/", "/health", "/v2/health/live", "/v2/health/ready", "/v2/models/filler/ready"):
-        send(small, "GET", path)
-
-    assert page.page.evaluate(read) == before + 1
-
-
-def test_rates_survive_a_restart(visit, small):
-    """When counters fall, the earlier sample is dropped, so that no rate is negative."""
-    page = visit(small)
-    counters = iter([100, 3, *range(5, 100, 2)])
-    metrics = "**/metrics", lambda route: route.fulfill(body=f"bertline_batch_rows_sum {next(counters)}\n")
-    page.page.route(*metrics)
-    page.wait()
-    page.page.click("#load summary")
-    page.page.wait_for_selector("#gauges div:has-text('Sequences') dd:text-matches('[0-9]')")
-
-    assert 0 < float(page.texts("#gauges div:has-text('Sequences') dd")[0]) <= 1
-
-
-def test_quantiles(visit, small):
-    """Latencies are estimated as Prometheus does, from what was added between two pages."""
-    page = visit(small)
-    found = page.page.evaluate(
-        """async () => {
-          const { quantile } = await import("/playground/load.js");
-          const [before, now] = [[[1, 5], [2, 5], [Infinity, 5]], [[1, 5], [2, 15], [Infinity, 15]]];
-          return [quantile(0.5, new Map(now), new Map(before)), quantile(0.5, new Map(now), new Map(now)) ?? null];
-        }"""
-    )
-
-    assert found == [1.5, None]
-
-
-def test_a_port_without_metrics_says_so(visit, small_models):
-    """Where the metrics have an address of their own, the view says why it is empty."""
-    with serve(small_models, http_port=0, metrics_host="127.0.0.1") as running:
-        page = visit(running)
-        page.wait()
-        page.page.click("#load summary")
-        page.page.wait_for_selector("#gauges >> text=--metrics-host")

@@ -3,13 +3,11 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.http_api import health, playground
-from serving.http_api.open_inference import OpenInferenceRoutes
+from serving.http_api import playground
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, post, send
 
@@ -123,16 +121,6 @@ def test_operations_name_rpcs():
 
     assert len(named) >= 9
     assert {*named} <= {method.name for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods}
-
-
-def test_the_view_of_the_load_knows_what_is_no_load():
-    """Health checks and the page's own files are not counted, by method and route, so that `POST /` is."""
-    oip = OpenInferenceRoutes(None, SimpleNamespace(methods=dict)).operations()
-    checks = [operation for operation in [*health.operations(str), *oip] if operation.is_health]
-    expected = {operation.name for operation in [*checks, *playground.operations(int, tls=False)]}
-    [written] = re.findall(r"const OWN_ROUTES = \[(.*?)\];", (FOLDER / "load.js").read_text("utf-8"), re.DOTALL)
-
-    assert set(re.findall(r'"(.*?)"', written)) == expected | {"GET /metrics"}
 
 
 @pytest.mark.parametrize("path", ["/playground/absent.js", "/playground/__init__.py", "/playground/..%2f__init__.py"])

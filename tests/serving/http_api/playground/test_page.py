@@ -37,29 +37,6 @@ def test_choosing_and_typing(visit, shipped):
     assert "model=sentiment" in page.page.url
 
 
-def test_the_list_of_models_is_loaded_again(visit, small):
-    """The list follows the server when it gets the focus or the page is visible again; the chosen model stays."""
-    page = visit(small, "#model=classifier&do=labels")
-    page.wait()
-    page.page.fill("#field-text", "the cat")
-    models = json.loads(send(small, "POST", "/v1/list-models", {}).data)["models"]
-    actions = {
-        "tagger": lambda: page.page.focus("#model"),
-        "classifier": lambda: page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))"),
-    }
-    for gone, chosen in (("tagger", "classifier"), ("classifier", "chooser")):
-        models = [info for info in models if info["model"]["name"] != gone]
-        page.answer("list-models", {"models": models})
-        actions[gone]()
-        page.page.wait_for_selector(f"#model:not(:has(option[value={gone}]))")
-        page.wait()
-
-        assert page.page.input_value("#model") == chosen
-        assert page.texts("#error") == [""]
-        if chosen == "classifier":
-            assert page.page.input_value("#field-text") == "the cat"
-
-
 def test_a_model_of_an_unknown_task(visit, small):
     """A model that the page has no operation for shows one line, and no form."""
     models = json.loads(send(small, "POST", "/v1/list-models", {}).data)["models"]

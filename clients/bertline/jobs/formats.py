@@ -1,0 +1,202 @@
+"""Readers of text, JSONL, CSV and TSV: one row a line. `tables` reads Parquet."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import count
+from typing import Any, BinaryIO, TextIO
+
+from bertline.jobs.rows import Row
+from bertline.jobs.storage import FileError
+
+EMPTY_LINE = "the line is empty; correct it, or skip such lines with --skip-empty"
+NOT_UTF8 = "not UTF-8; convert the file"
+_JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+# ---- text and JSONL
+
+
+def read_lines(
+    stream: BinaryIO, name: str, parse: Callable[[str], dict[str, Any]], *, skip_empty: bool, max_line_bytes: int
+) -> Iterator[tuple[Row, bytes]]:
+    """Read one row a line.
+
+    Args:
+        name: name of the file in messages.
+        parse: converts a line to the fields of its row, or raises ValueError; `parse_text` or `parse_json`.
+        skip_empty: skip lines of white space.
+
+    Yields:
+        Each row, with the bytes of its line.
+
+    Raises:
+        FileError: when a line is too long.
+    """
+    for number in count(1):
+        line = stream.readline(max_line_bytes + 1)
+        if not line:
+            return
+        if len(line) > max_line_bytes:
+            raise _too_long(name, number, max_line_bytes)
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if not (skip_empty and not text.decode(errors="replace").strip()):
+            yield _line_row(f"line {number}", text, parse), line
+
+
+def _too_long(name: str, line: int, max_line_bytes: int, hint: str = "") -> FileError:
+    return FileError(
+        f"{name}, line {line}: longer than {max_line_bytes:,} bytes{hint}; correct it, or raise --max-line-bytes"
+    )
+
+
+def _line_row(place: str, line: bytes, parse: Callable[[str], dict[str, Any]]) -> Row:
+    try:
+        text = line.decode().rstrip("\r\n")
+        if not text.strip():
+            raise ValueError(EMPTY_LINE)
+        if "\0" in text:
+            raise ValueError("a NUL byte; the file is damaged, or UTF-16: convert it")
+        return Row(place, parse(text))
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8 (byte 0x{line[error.start]:02x}); convert the file"
+    except ValueError as error:
+        reason = str(error)
+    return Row(place, {"line": line.decode(errors="backslashreplace").rstrip("\r\n")}, reason)
+
+
+def parse_text(text: str) -> dict[str, Any]:
+    """Return the line as column `text`."""
+    return {"text": text}
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        ValueError: when the line is not a JSON object.
+    """
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+    except ValueError as error:  # Python's limit
+        raise ValueError("a number in the JSON has too many digits") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"a JSON {_JSON_TYPES[type(row)]}, not a JSON object")
+    return row
+
+
+# ---- CSV and TSV
+
+
+class Tsv(csv.excel_tab):
+    """TSV without quoting: quotation marks are characters like others."""
+
+    quoting = csv.QUOTE_NONE
+
+
+def read_csv(
+    stream: BinaryIO,
+    name: str,
+    check: Callable[[Sequence[str]], None],
+    dialect: type[csv.Dialect],
+    *,
+    skip_empty: bool,
+    max_line_bytes: int,
+) -> Generator[tuple[Row, bytes], None, None]:
+    """Read rows of strings; a quoted value may span lines.
+
+    Args:
+        name: name of the file in messages.
+        check: called with the names of the columns.
+        skip_empty: skip lines of white space.
+        max_line_bytes: maximum characters of a row.
+
+    Yields:
+        Each row, with bytes that stand for its content and the header.
+
+    Raises:
+        FileError: when a quote is not closed, or a row is too long.
+    """
+    csv.field_size_limit(sys.maxsize)
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    lines = _RowLines(text, name, max_line_bytes)
+    reader = csv.reader(lines, dialect)
+    header: list[str] | None = None
+    columns: list[str | None] = []
+    try:
+        for values in reader:
+            if lines.is_ended:  # the reader asked for another line
+                raise FileError(
+                    f"{name}, line {lines.first}: a quote is opened here and never closed; correct it, else all lines "
+                    "after it are one value"
+                )
+            lines.start_row()
+            if header is None:
+                header, columns = values, _column_names(values)
+                check([column for column in columns if column is not None])
+                continue
+            is_blank = len(values) <= 1 and not "".join(values).strip()
+            if not (skip_empty and is_blank):
+                row = _csv_row(f"line {reader.line_num}", columns, values, is_blank=is_blank)
+                yield row, repr((header, values)).encode("utf-8", "surrogatepass")
+        if header is None:
+            check([])
+    except csv.Error as error:
+        raise FileError(f"{name}, line {reader.line_num}: {error}") from error
+    finally:
+        text.detach()  # the caller closes the stream
+
+
+class _RowLines:
+    """Iterator over the lines of one row, up to a maximum size, and then of the next one."""
+
+    def __init__(self, text: TextIO, name: str, max_size: int) -> None:
+        self._text, self._name, self._max_size = text, name, max_size
+        self._num_lines, self._num_left = 0, max_size
+        self.first = 1
+        """Number of the first line of this row."""
+        self.is_ended = False
+
+    def start_row(self) -> None:
+        """Begin the next row."""
+        self.first, self._num_left = self._num_lines + 1, self._max_size
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(self._num_left + 1)
+        if not line:
+            self.is_ended = True
+            raise StopIteration
+        self._num_left -= len(line)
+        if self._num_left < 0:
+            hint = " (perhaps a quote is not closed)" if self._num_lines >= self.first else ""
+            raise _too_long(self._name, self.first, self._max_size, hint)
+        self._num_lines += 1
+        return line
+
+
+def _column_names(header: Sequence[str]) -> list[str | None]:
+    """Return the names of the columns; None for several without a name, as spreadsheets write after the last one."""
+    num_blank = sum(not name.strip() for name in header)
+    return [name if name.strip() or num_blank == 1 else None for name in header]
+
+
+def _csv_row(place: str, columns: Sequence[str | None], values: Sequence[str], *, is_blank: bool) -> Row:
+    fields = {name: value for name, value in zip(columns, values, strict=False) if name is not None}
+    if is_blank:
+        return Row(place, fields, EMPTY_LINE)
+    if len(values) != len(columns):
+        return Row(place, {"line": list(values)}, f"{len(values)} values, but the header has {len(columns)} columns")
+    if any("\udc80" <= char <= "\udcff" for value in values if not value.isascii() for char in value):
+        return Row(place, fields, NOT_UTF8)
+    return Row(place, fields)

@@ -1,1 +1,0 @@
-"""Input files -> blocks of rows -> chunks."""

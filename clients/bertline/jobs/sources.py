@@ -1,0 +1,241 @@
+"""Sources of rows: files, standard input, and the command line. A row that cannot be used carries the reason."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from bertline.jobs import rows
+from bertline.jobs.columns import ALL_COLUMNS, Selection
+from bertline.jobs.formats import Tsv, parse_json, parse_text, read_csv, read_lines
+from bertline.jobs.rows import Block, Chunk, Row, blocks_of, text_bytes
+from bertline.jobs.storage import File, FileError, file_errors, open_read
+from bertline.jobs.text_streams import text_stream
+
+
+class Format(StrEnum):
+    """Format of an input file."""
+
+    text = "text"
+    jsonl = "jsonl"
+    csv = "csv"
+    tsv = "tsv"
+    parquet = "parquet"
+
+
+SUFFIXES = {
+    ".jsonl": Format.jsonl,
+    ".ndjson": Format.jsonl,
+    ".csv": Format.csv,
+    ".tsv": Format.tsv,
+    ".parquet": Format.parquet,
+    ".pq": Format.parquet,
+}
+"""Formats by suffix; files with another suffix are read as text, one text a line."""
+
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
+
+STANDARD_INPUT = File(None, "-", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Input file, or standard input."""
+
+    file: File
+    format: Format
+    skip_empty: bool = False
+    """Skip lines of white space."""
+    max_line_bytes: int = rows.MAX_LINE_BYTES
+    """Longest line; for CSV, longest row."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file in messages."""
+        return "standard input" if self.file is STANDARD_INPUT else f"`{self.file.url}`"
+
+    @property
+    def path(self) -> str:
+        """Path or URL as the user gave it, with escapes for bytes that are not UTF-8; `-` for standard input."""
+        return self.file.url.encode("utf-8", "backslashreplace").decode()
+
+    @property
+    def format_key(self) -> str:
+        """Format and treatment of empty lines, for the identity of a job."""
+        return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
+
+    @property
+    def is_file(self) -> bool:
+        """True if another process can read the source again."""
+        return self.file is not STANDARD_INPUT
+
+    def blocks(
+        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
+    ) -> Iterator[Block]:
+        """Read the source.
+
+        Args:
+            wanted: columns that the operation reads, as far as they exist.
+            needed: columns that must exist.
+            selection: columns to copy into the output.
+
+        Raises:
+            FileError: when the source cannot be read, or a table lacks a needed column.
+        """
+
+        def check(columns: Sequence[str]) -> None:
+            self._check(columns, needed)
+
+        with file_errors(f"cannot read {self.name}", self.file), self._open() as (stream, fraction):
+            if self.format is Format.parquet:
+                yield from parquet_library().read_parquet(stream, self.name, check, wanted, selection.of)
+                return
+            try:
+                text = text_stream(stream, self.name)
+            except ValueError as error:
+                raise FileError(str(error)) from error
+            limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
+            if self.format in (Format.csv, Format.tsv):
+                read = read_csv(text, self.name, check, self._dialect, **limits)
+                with closing(read) as lines:  # before the stream is closed
+                    yield from blocks_of(lines, fraction)
+            else:
+                parse = parse_text if self.format is Format.text else parse_json
+                yield from blocks_of(read_lines(text, self.name, parse, **limits), fraction)
+
+    def _open(self) -> Any:
+        if self.format is Format.parquet and self.file.suffixes[1]:
+            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; decompress the file")
+        if self.is_file:
+            return open_read(self.file)
+        if self.format is Format.parquet:
+            raise FileError("cannot read Parquet from standard input, as its end is read first; name the file")
+        if sys.stdin is None:
+            raise FileError("cannot read standard input: it is closed")
+        return nullcontext((sys.stdin.buffer, lambda: 0.0))
+
+    @property
+    def _dialect(self) -> type[csv.Dialect]:
+        """Dialect of CSV and TSV. With --format csv, a `.tsv` file has quotes."""
+        if self.format is Format.tsv:
+            return Tsv
+        return csv.excel_tab if self.file.suffixes[0] == ".tsv" else csv.excel
+
+    def _check(self, columns: Sequence[str], needed: Sequence[str]) -> None:
+        if repeated := [name for name in columns if list(columns).count(name) > 1]:
+            raise FileError(f"{self.name} has more than one column `{repeated[0]}`; rename one of them")
+        missing = [name for name in needed if name not in columns]
+        if not missing:
+            return
+        if not columns:
+            raise FileError(f"{self.name} has no columns; name them in its first line")
+        if self.format is not Format.parquet and len(columns) == 1:  # perhaps with the separator of another format
+            expected = self._dialect.delimiter
+            for mark in _SEPARATORS.keys() - expected:
+                if mark in columns[0]:
+                    right = _SEPARATORS[expected]
+                    hint = "use --format tsv" if mark == "\t" else f"save the file with {right}"
+                    raise FileError(f"{self.name} has columns separated by {_SEPARATORS[mark]}, not by {right}; {hint}")
+        found = ", ".join(f"`{name}`" for name in columns)
+        raise FileError(
+            f"{self.name} has no column `{missing[0]}` (it has: {found}); name one of these with --column, --keep or "
+            "--drop"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLineRows:
+    """Rows from the arguments of the command."""
+
+    rows: Sequence[dict[str, Any]]
+    name: str = "command line"
+    path: str = ""
+    format_key: str = "as it is"
+
+    def blocks(
+        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
+    ) -> Iterator[Block]:
+        """See Source."""
+        numbered = [Row(f"input {number}", fields) for number, fields in enumerate(self.rows, start=1)]
+        content = repr(self.rows).encode("utf-8", "backslashreplace")
+        yield Block(numbered, hashlib.blake2b(content, digest_size=16).digest(), 1.0)
+
+
+def source_of(
+    file: File,
+    chosen: Format | None,
+    skip_empty: bool,
+    default: Format | None = None,
+    max_line_bytes: int = rows.MAX_LINE_BYTES,
+) -> Source:
+    """Choose the format of a file.
+
+    Args:
+        chosen: format that the user gave; None to go by the name.
+        skip_empty: skip lines of white space.
+        default: format for names without a known suffix; None for text.
+        max_line_bytes: longest line.
+
+    Raises:
+        FileError: when the file is `.json`, which may not have one object a line.
+    """
+    if not chosen and file.suffixes[0] == ".json":
+        raise FileError(
+            f"cannot read `{file.url}`: add --format jsonl if it has one JSON object a line; other JSON is not "
+            "supported"
+        )
+    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or default or Format.text, skip_empty, max_line_bytes)
+
+
+def chunks_of(
+    source: Source | CommandLineRows,
+    file: int,
+    wanted: Sequence[str],
+    needed: Sequence[str],
+    selection: Selection = ALL_COLUMNS,
+    max_rows: int | None = None,
+) -> Iterator[Chunk]:
+    """Group the blocks of a source into chunks.
+
+    Args:
+        file: index of the source.
+        wanted: see `Source.blocks`, as for `needed` and `selection`.
+        max_rows: rows after which a chunk ends, rounded up to whole blocks; None for CHUNK_ROWS.
+    """
+    blocks: list[Block] = []
+    num_rows = num_text_bytes = num_bytes = number = num_before = 0
+    fraction = 0.0
+    for block in source.blocks(wanted, needed, selection):
+        blocks.append(block)
+        num_rows += len(block.rows)
+        num_text_bytes += sum(text_bytes(row.fields.get(name)) for row in block.rows for name in wanted)
+        num_bytes += block.num_bytes
+        if (
+            num_rows >= (max_rows or rows.CHUNK_ROWS)
+            or num_text_bytes >= rows.CHUNK_BYTES
+            or num_bytes >= rows.CHUNK_TOTAL_BYTES
+        ):
+            yield Chunk(source.name, source.path, file, number, blocks, num_before, fraction)
+            number, num_before, fraction = number + 1, num_before + num_rows, block.fraction
+            blocks, num_rows, num_text_bytes, num_bytes = [], 0, 0, 0
+    if blocks:
+        yield Chunk(source.name, source.path, file, number, blocks, num_before, fraction)
+
+
+def parquet_library() -> Any:
+    """Import `tables`, which needs pyarrow.
+
+    Raises:
+        FileError: when it is not installed.
+    """
+    try:
+        from bertline.jobs import tables
+    except ModuleNotFoundError as error:
+        raise FileError("Parquet needs `pyarrow`: pip install pyarrow") from error
+    return tables

@@ -1,0 +1,58 @@
+"""Operation `answer`: spans of contexts that answer a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bertline._convert import Call, Split, join_lists
+from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_items
+from bertline.errors import ServerError
+from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.results import Answer, Span
+from bertline.v1 import encoder_pb2 as pb
+
+
+def answer_call(
+    inputs: Iterable[tuple[str, str | Sequence[str]]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    top_k: int = 1,
+) -> Call[list[Answer]]:
+    """See `Client.answer`."""
+    request = request_of(pb.AnswerRequest, model, version, truncate, top_k=read_count("top_k", top_k))
+    return Call("Answer", Split(_read_inputs(inputs), "inputs", request), read_answers, join_lists)
+
+
+def _read_inputs(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.AnswerInput]:
+    """Return questions with one or several contexts as messages."""
+    rows = []
+    for index, item in enumerate(read_items(values, "inputs")):
+        question, context = as_tuple(index, item, (2,))
+        contexts = (
+            {"context": context}
+            if isinstance(context, str)
+            else by_path("contexts", as_list(index, "contexts", context))
+        )
+        rows.append({"question": question} | contexts)
+    check_texts(rows)
+    return [pb.AnswerInput(question=question, contexts=texts) for question, *texts in map(dict.values, rows)]
+
+
+def read_answers(reply: pb.AnswerReply) -> list[Answer]:
+    """Return one result per input."""
+    if any(result.has_answer and not result.spans for result in reply.results):
+        raise ServerError("the server sent an answer without a span")
+    check_finite(sum_of_scores(result.spans) + result.no_answer_score for result in reply.results)
+    return [
+        Answer(
+            spans=tuple(Span(span.start, span.end, span.text, span.score, span.context) for span in result.spans),
+            has_answer=result.has_answer,
+            no_answer_score=result.no_answer_score,
+        )
+        for result in reply.results
+    ]
+
+
+BENCH = BenchRow(task="spans", method="answer", call=answer_call, of_text=lambda text: ("What is this about?", text))

@@ -1,0 +1,80 @@
+"""Operation `embed_tokens`: a vector for each token of each text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from bertline._convert import Call, Split, join_lists
+from bertline._inputs import read_flag, read_texts
+from bertline.errors import ServerError
+from bertline.operations.base import (
+    DTYPES,
+    BenchRow,
+    InputType,
+    check_format,
+    format_field,
+    prompt_fields,
+    reply_error,
+    request_of,
+)
+from bertline.results import TokenVectors
+from bertline.v1 import encoder_pb2 as pb
+
+TokenFormat = Literal["float32", "float16"]
+
+
+def embed_tokens_call(
+    texts: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    input_type: InputType | None = None,
+    prompt_name: str | None = None,
+    format: TokenFormat = "float32",
+    return_offsets: bool = False,
+) -> Call[list[TokenVectors]]:
+    """See `Client.embed_tokens`."""
+    request = request_of(
+        pb.EmbedTokensRequest,
+        model,
+        version,
+        truncate,
+        **prompt_fields(prompt_name, input_type),
+        format=format_field(format, TokenFormat),
+        return_offsets=read_flag("return_offsets", return_offsets),
+    )
+    read = partial(read_token_vectors, format=format, has_offsets=bool(return_offsets))
+    return Call("EmbedTokens", Split(read_texts(texts), "texts", request), read, join_lists)
+
+
+def read_token_vectors(reply: pb.EmbedTokensReply, *, format: TokenFormat, has_offsets: bool) -> list[TokenVectors]:
+    """Return one result per text.
+
+    Args:
+        format: format that the request asked for.
+        has_offsets: True if the request asked for offsets.
+    """
+    dtype = np.dtype(DTYPES[format])
+    check_format(reply, format)
+    width = dtype.itemsize * reply.dim
+    found = []
+    for result in reply.results:
+        if not result.vectors or not width or len(result.vectors) % width:
+            raise ServerError(f"the server sent {len(result.vectors)} bytes as {format} vectors of length {reply.dim}")
+        vectors = np.frombuffer(result.vectors, dtype=dtype).reshape(-1, reply.dim)
+        if has_offsets and not len(result.starts) == len(result.ends) == len(vectors):
+            counts = f"{len(result.starts)} starts and {len(result.ends)} ends"
+            raise ServerError(f"the server sent {counts} for {len(vectors)} vectors")
+        offsets = np.array([result.starts, result.ends], np.int64).T if has_offsets else None
+        found.append(TokenVectors(vectors, offsets))
+    if bad := [index for index, item in enumerate(found) if not np.isfinite(item.vectors).all()]:
+        raise reply_error(bad, "a vector is not finite")
+    return found
+
+
+BENCH = BenchRow(task="token-embedding", method="embed_tokens", call=embed_tokens_call)

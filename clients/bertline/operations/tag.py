@@ -1,0 +1,48 @@
+"""Operation `tag`: the entities in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bertline._convert import Call, Split, join_lists
+from bertline._inputs import by_path, check_texts, read_flag, read_items
+from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.results import Entity, TaggedWord, Tagging
+from bertline.v1 import encoder_pb2 as pb
+
+
+def tag_call(
+    inputs: Iterable[str | Sequence[str]],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    return_words: bool = False,
+) -> Call[list[Tagging]]:
+    """See `Client.tag`."""
+    words = read_flag("return_words", return_words)
+    request = request_of(pb.TagRequest, model, version, truncate, return_words=words)
+    return Call("Tag", Split(_read_inputs(inputs), "inputs", request), read_taggings, join_lists)
+
+
+def _read_inputs(values: Iterable[str | Sequence[str]]) -> list[pb.TagInput]:
+    """Return texts and lists of words as messages."""
+    items: list[Any] = read_items(values, "inputs")
+    check_texts([by_path("words", item) if isinstance(item, tuple | list) else {"text": item} for item in items])
+    return [pb.TagInput(words=item) if isinstance(item, tuple | list) else pb.TagInput(text=item) for item in items]
+
+
+def read_taggings(reply: pb.TagReply) -> list[Tagging]:
+    """Return one result per input."""
+    check_finite(sum_of_scores(result.entities) + sum_of_scores(result.words) for result in reply.results)
+    return [
+        Tagging(
+            entities=tuple(Entity(item.start, item.end, item.text, item.label, item.score) for item in result.entities),
+            words=tuple(TaggedWord(word.start, word.end, word.tag, word.score) for word in result.words),
+        )
+        for result in reply.results
+    ]
+
+
+BENCH = BenchRow(task="tagging", method="tag", call=tag_call)

@@ -1,0 +1,50 @@
+"""Operation `zero_shot`: which of the labels of a request fit a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from bertline._convert import Call, Split, join_lists
+from bertline._inputs import read_count, read_flag, read_items, read_option, read_texts
+from bertline.operations.base import request_of
+from bertline.operations.classify import read_classifications
+from bertline.results import Classification
+from bertline.v1 import encoder_pb2 as pb
+
+MAX_PAIRS = 1024
+"""Maximum number of pairs of text and label in one request."""
+
+
+def zero_shot_call(
+    texts: Iterable[str],
+    labels: Iterable[str],
+    model: str,
+    version: str,
+    truncate: bool | None,
+    *,
+    template: str = "",
+    multi_label: bool = False,
+    top_k: int | None = None,
+) -> Call[list[Classification]]:
+    """See `Client.zero_shot`."""
+    names = [read_option("labels", label) for label in read_items(labels, "labels")]
+    request = request_of(
+        pb.ZeroShotRequest,
+        model,
+        version,
+        truncate,
+        labels=names,
+        template=read_option("template", template),
+        multi_label=read_flag("multi_label", multi_label),
+        top_k=read_count("top_k", top_k),
+    )
+    max_texts, label_bytes = max(1, MAX_PAIRS // (len(names) or 1)), request().ByteSize()
+    requests = Split(read_texts(texts), "texts", request, max_texts, label_bytes)
+    return Call("ZeroShot", requests, partial(read_zero_shot, multi_label=bool(multi_label)), join_lists)
+
+
+def read_zero_shot(reply: pb.ZeroShotReply, *, multi_label: bool) -> list[Classification]:
+    """Return one result per text."""
+    kind = pb.PROBLEM_TYPE_MULTI_LABEL if multi_label else pb.PROBLEM_TYPE_SINGLE_LABEL
+    return read_classifications(pb.ClassifyReply(results=reply.results, problem_type=kind))

@@ -1,0 +1,285 @@
+"""Storage of models: scan of their directory, in threads for work that may never end, as the storage may hang.
+
+The process exits without these threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from serving.core.errors import drop_tracebacks, error_line
+from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
+from tasks.model_directory import holds_manifest, model_folders, no_models_error, version_paths
+from tasks.regular import read_regular
+
+T = TypeVar("T")
+
+IDLE_S = 10.0
+"""Seconds without any CPU time after which work counts as hanging. Reading, or waiting for a lock, uses some."""
+MAX_WAIT_S = 120.0
+"""Maximum seconds to wait for work, even if it uses CPU time."""
+
+VersionKey = tuple[str, str]
+"""Name and version number."""
+Fingerprint = tuple[bytes, tuple[tuple[str, int, int, int], ...]]
+"""Fingerprint of a version directory: its manifest, and (name, size, mtime, ctime) of each file. The ctime cannot be
+forged. Inode numbers are left out: some file systems change them between scans."""
+Versions = dict[VersionKey, tuple[Path, Fingerprint | None]]
+"""Versions of one model, lowest first. The fingerprint is None if the directory cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkKey:
+    """Identity of some work: at most one thread does the same work on the same path."""
+
+    action: str
+    """Name of the work, such as `scan`."""
+    path: Path
+
+
+class StorageWork(Generic[T]):
+    """Function that runs in a separate thread."""
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self.future = future
+        """Result. An error that is no `Exception`, such as a panic of Rust code, becomes a RuntimeError."""
+        self.hangs = False
+        """True once a caller gave up waiting for it."""
+        self._clock: int | None = None
+
+    def run(self, function: Callable[[], T]) -> Callable[[], None]:
+        """Call the function in this thread. Return a function that sets `future`, for the event loop to call."""
+        if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        result, error = _call(function)
+        return partial(self._settle, result, error)
+
+    def _settle(self, result: T | None, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(cast(T, result))
+
+    async def wait(self) -> bool:
+        """Wait until the work has ended or seems to hang. Return whether it has ended."""
+        started_s = active_s = now_s = time.monotonic()
+        used_s = self._used_s()
+        while not self.future.done() and now_s - active_s < IDLE_S and now_s - started_s < MAX_WAIT_S:
+            await asyncio.wait((self.future,), timeout=min(1.0, IDLE_S / 2))
+            before_s, used_s, now_s = used_s, self._used_s(), time.monotonic()
+            active_s = active_s if used_s == before_s else now_s
+        self.hangs = not self.future.done()
+        return not self.hangs
+
+    def _used_s(self) -> float:
+        """Return the CPU time of the thread, or of the process if that of the thread is unknown."""
+        with suppress(OSError):  # the thread has just ended
+            return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
+        return 0.0
+
+
+class StorageThreads:
+    """Runs functions in threads, at most one at a time for each key. Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[WorkKey, StorageWork[Any]] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether some work has not ended, even if nobody waits for it any more."""
+        return bool(self._running)
+
+    def start(self, key: WorkKey, function: Callable[[], T]) -> StorageWork[T]:
+        """Call a function in a new thread. Earlier work of the same key must have ended.
+
+        Raises:
+            RuntimeError: when the system has no more threads.
+        """
+        assert key not in self._running
+        loop = asyncio.get_running_loop()
+        work: StorageWork[T] = StorageWork(loop.create_future())
+        # Read the error, if any: asyncio logs errors that nobody has read.
+        work.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+        def run() -> None:
+            settle = work.run(function)
+            with suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(self._end, key, settle)
+
+        self._running[key] = work
+        try:
+            threading.Thread(target=run, name="storage", daemon=True).start()
+        except BaseException:
+            del self._running[key]
+            raise
+        return work
+
+    def _end(self, key: WorkKey, settle: Callable[[], None]) -> None:
+        del self._running[key]
+        settle()
+
+    async def call(self, key: WorkKey, function: Callable[[], T]) -> T:
+        """Call a function in a thread and return its result.
+
+        Args:
+            key: action and path of the work; the error names the path.
+            function: called, unless work with the same key is still running. Then its result is returned.
+
+        Raises:
+            TimeoutError: when the work seems to hang, or has hung since an earlier call.
+        """
+        work: StorageWork[T] = self._running.get(key) or self.start(key, function)
+        if not work.hangs and await work.wait():
+            return work.future.result()
+        raise TimeoutError(f"`{key.path}` does not answer: its storage hangs")
+
+
+def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call a function. Return its result, or an error that a future accepts.
+
+    Expected errors lose their tracebacks, whose frames hold what was loaded. The frames of the callers hold the future:
+    this cycle would stay in memory until the garbage collector runs.
+    """
+    try:
+        return function(), None
+    except (ValueError, OSError) as error:
+        drop_tracebacks(error)
+        return None, error
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error}")
+    except Exception as error:
+        return None, error
+    except BaseException as error:
+        return None, RuntimeError(f"{type(error).__name__}: {error}")
+
+
+@dataclass
+class DirectoryScan:
+    """Result of a scan."""
+
+    directory: Path
+    models: dict[str, Versions] = field(default_factory=dict)
+    """Model name -> versions; without models whose folders cannot be read."""
+    unreadable: dict[Path, str] = field(default_factory=dict)
+    """Unreadable model and version folders -> error in one line."""
+
+    @property
+    def unreadable_models(self) -> dict[str, str]:
+        """Names of models whose folders cannot be read -> error."""
+        return {path.name: error for path, error in self.unreadable.items() if path.parent == self.directory}
+
+    def error_of(self, path: Path) -> str:
+        """Return why a folder cannot be read; empty if it can."""
+        return self.unreadable.get(path) or self.unreadable.get(path.parent, "")
+
+    def add(self, folder: Path, versions: list[tuple[Path, Fingerprint | None]]) -> None:
+        """Record the versions of a model; nothing if there are none."""
+        if kept := {(folder.name, path.name): (path, item) for path, item in versions if item is not _NO_FOLDER}:
+            self.models[folder.name] = kept
+
+    def __contains__(self, key: VersionKey) -> bool:
+        return key in self.models.get(key[0], ())
+
+
+async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryScan:
+    """Find the versions of each model.
+
+    One thread scans the whole directory, which is fast. While that thread hangs, each folder is scanned in a thread of
+    its own, so that one hanging folder does not hide the others.
+
+    Raises:
+        ValueError: when the directory does not exist, holds no model, or is itself a model.
+        OSError: when it cannot be read.
+        TimeoutError: when its storage does not answer.
+    """
+    try:
+        scan = await threads.call(WorkKey("scan", directory), partial(_scan_all, directory))
+    except TimeoutError:
+        folders = await threads.call(WorkKey("list models", directory), partial(model_folders, directory))
+        scan = DirectoryScan(directory)
+        await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
+    if not scan.models and not scan.unreadable:
+        raise await threads.call(WorkKey("explain why no model was found", directory), partial(_scan_error, directory))
+    return scan
+
+
+def _scan_error(directory: Path) -> ValueError:
+    """Return the error for a directory without models, which may be a model itself."""
+    path = directory if directory.name else directory.resolve()
+    if holds_manifest(path):
+        return ValueError(
+            f"`{directory}` is one version of a model; serve the folder of its model: `{path.parent.parent}`"
+        )
+    if any(map(holds_manifest, version_paths(path))):
+        return ValueError(f"`{directory}` is one model; serve its parent: `{path.parent}`")
+    return no_models_error(directory)
+
+
+def _scan_all(directory: Path) -> DirectoryScan:
+    scan = DirectoryScan(directory)
+    for folder in model_folders(directory):
+        try:
+            paths = version_paths(folder)
+        except Exception as error:
+            scan.unreadable[folder] = error_line(error)
+        else:
+            scan.add(folder, [(path, _fingerprint_or_none(path, scan)) for path in paths])
+    return scan
+
+
+def _fingerprint_or_none(path: Path, scan: DirectoryScan) -> Fingerprint | None:
+    try:
+        return fingerprint(path)
+    except Exception as error:
+        scan.unreadable[path] = error_line(error)
+        return None
+
+
+async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads) -> None:
+    try:
+        paths = await threads.call(WorkKey("list versions", folder), partial(version_paths, folder))
+    except Exception as error:
+        scan.unreadable[folder] = error_line(error)
+        return
+    fingerprints = await asyncio.gather(*(_scan_version(path, scan, threads) for path in paths))
+    scan.add(folder, list(zip(paths, fingerprints, strict=True)))
+
+
+async def _scan_version(path: Path, scan: DirectoryScan, threads: StorageThreads) -> Fingerprint | None:
+    try:
+        return await threads.call(WorkKey("fingerprint", path), partial(fingerprint, path))
+    except Exception as error:
+        scan.unreadable[path] = error_line(error)
+        return None
+
+
+_NO_FOLDER: Fingerprint = b"", (("", 0, 0, 0),)
+"""Fingerprint of files, links to files and broken links: these are no versions."""
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Return the fingerprint of a folder. Unreadable parts are empty: loading reports their errors."""
+    if not path.is_dir():
+        return _NO_FOLDER
+    manifest = b""
+    with suppress(OSError, ValueError):
+        manifest = read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    return manifest, tuple(sorted(_files(path)))
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int, int]]:
+    with suppress(OSError), os.scandir(path) as items:
+        for item in items:
+            with suppress(OSError):  # a broken link
+                status = item.stat()
+                yield item.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns
