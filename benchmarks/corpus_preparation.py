@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated
 
 from benchmarks.comparison import alternate, print_rates
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.bounds import COUNT, NOT_NEGATIVE, check_numbers
 from training.command_line.command import command, parse
 from training.text.documents import find_files

@@ -13,8 +13,8 @@ from typing import Any
 
 from serving.core.session import Session
 from tasks.batching import predict
-from tasks.machine import available_cpus
-from tasks.model_directory import read_model_directory
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.model_directory import read_model_directory
 
 CHUNK = 256
 """Texts that a thread takes together."""

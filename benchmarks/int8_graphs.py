@@ -40,9 +40,9 @@ from export.targets import targets_for
 from export.variant import GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.manifest import Execution
 from tasks.embedding import Pooling
-from tasks.machine import available_cpus
-from tasks.manifest import Execution
 from training.checkpoint.reader import load_model
 from training.command_line.bounds import COUNT, check_numbers
 from training.command_line.command import command, parse

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from export.evaluation_set import ExportData
 from export.pipeline import ExportConfig, export_checkpoint
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE, build_tokenizer
 from training.checkpoint.reader import create_model
 from training.checkpoint.task_card import TaskCard
 from training.checkpoint.writer import save_checkpoint

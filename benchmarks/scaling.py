@@ -35,9 +35,9 @@ from benchmarks.samples import tiny_model
 from benchmarks.server_process import ServerProcess, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
-from tasks.machine import available_cpus, describe_machine, summarize_machine
-from tasks.manifest import MANIFEST_FILE
-from tasks.model_directory import read_model_directory, version_directories
+from tasks.bundle.machine import available_cpus, describe_machine, summarize_machine
+from tasks.bundle.manifest import MANIFEST_FILE
+from tasks.bundle.model_directory import read_model_directory, version_directories
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 from training.command_line.command import command, parse
 

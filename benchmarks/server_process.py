@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertline.jobs.engine import LOCAL_FLAGS, server_process
-from tasks.model_directory import model_versions, read_model_directory
+from tasks.bundle.model_directory import model_versions, read_model_directory
 
 
 @dataclass(frozen=True)

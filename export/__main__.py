@@ -27,7 +27,7 @@ from export.pipeline import ExportConfig, export_checkpoint
 from export.reporter import Reporter
 from export.source import SettingsChanges
 from export.targets import EngineName
-from tasks.model_directory import read_model_directory
+from tasks.bundle.model_directory import read_model_directory
 from tasks.registry import TaskName
 from training.checkpoint.hub import parse_hub_name, resolve_checkpoint
 from training.checkpoint.sentence_transformers import checkpoint_directory

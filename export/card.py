@@ -10,8 +10,8 @@ from typing import Any
 
 from export.agreement import TITLES
 from export.html_report import describe_speed, main_scores, quality_rows
-from tasks.machine import summarize_machine
-from tasks.manifest import Manifest
+from tasks.bundle.machine import summarize_machine
+from tasks.bundle.manifest import Manifest
 from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
 from training.reports.model_card import HUB_METRICS, render_card, score_rows, training_record
 from training.reports.usages import MASK, usage_of

@@ -13,7 +13,7 @@ from export.optimum_export.family import TransformersFamily, read_transformers_f
 from export.optimum_export.model import TransformersModel
 from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
-from tasks.manifest import Precision
+from tasks.bundle.manifest import Precision
 from training.checkpoint.reader import is_known_family, load_model
 from training.checkpoint.task_inference import KnownFamily, read_known_family
 from training.model.heads import BertModel

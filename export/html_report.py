@@ -10,10 +10,10 @@ from export.agreement import TITLES, describe
 from export.autotune.search import FINALISTS, PRECISION
 from export.records import configuration_of, default_of
 from export.variant import GraphPrecision, format_value
-from tasks.machine import summarize_machine
-from tasks.manifest import Manifest
+from tasks.bundle.machine import summarize_machine
+from tasks.bundle.manifest import Manifest
+from tasks.bundle.model_directory import graph_file
 from tasks.metrics import main_score
-from tasks.model_directory import graph_file
 from training.reports.model_card import format_score
 from training.reports.page import Block, Cell, Table, render_page
 

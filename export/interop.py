@@ -16,8 +16,8 @@ from export.source import Source
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
-from tasks.json_files import read_json
 from tasks.regression import RegressionSettings
+from tasks.text.json_files import read_json
 from training.checkpoint.activation import with_activation
 from training.checkpoint.reader import CONFIG_FILE, label_values
 from training.checkpoint.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE

@@ -21,17 +21,17 @@ from export.records import graph_record
 from export.session import engine_version
 from export.source import Source
 from export.variant import Configuration
+from tasks.bundle.files import atomic_write, sha256
+from tasks.bundle.machine import describe_machine
+from tasks.bundle.manifest import MANIFEST_FILE, Manifest, Precision, check_json
+from tasks.bundle.model_directory import GRAPH_FILES, file_for, graph_file, holds_manifest
+from tasks.bundle.providers import PACKAGES
 from tasks.embedding import Embedding
-from tasks.files import atomic_write, sha256
-from tasks.machine import describe_machine
-from tasks.manifest import MANIFEST_FILE, Manifest, Precision, check_json
-from tasks.model_directory import GRAPH_FILES, file_for, graph_file, holds_manifest
-from tasks.providers import PACKAGES
 from tasks.registry import settings_to_dict
 from tasks.small_vectors import SmallVectors
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tasks.token_embedding import TokenEmbedding
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint.hub import hub_origin
 from training.checkpoint.sentence_transformers import folder_digest
 from training.checkpoint.task_card import CARD_FILE

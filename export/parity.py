@@ -9,8 +9,8 @@ import numpy as np
 
 from tasks import AnyTask
 from tasks.batching import RunModel
+from tasks.bundle.first_line import first_line
 from tasks.features import Features, collate
-from tasks.first_line import first_line
 from tasks.masked_lm import MaskedLM
 
 _BATCH_SIZES = (1, 2, 7)

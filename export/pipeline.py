@@ -40,13 +40,13 @@ from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
+from tasks.bundle.files import atomic_directory
+from tasks.bundle.first_line import first_line
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.manifest import Precision, check_precision
+from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.embedding import Embedding
 from tasks.features import Features
-from tasks.files import atomic_directory
-from tasks.first_line import first_line
-from tasks.machine import available_cpus
-from tasks.manifest import Precision, check_precision
-from tasks.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.small_vectors import SmallVectors
 from training.checkpoint.hub import resolve_checkpoint
 from training.command_line.bounds import check_numbers

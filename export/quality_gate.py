@@ -23,8 +23,8 @@ from export.session import graph_run, on_all_cores
 from export.targets import Target
 from export.variant import Configuration, GraphPrecision
 from tasks.batching import RunModel
+from tasks.bundle.manifest import Precision
 from tasks.embedding import Embedding
-from tasks.manifest import Precision
 from tasks.masked_lm import MaskedLM
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.token_embedding import TokenEmbedding

@@ -23,7 +23,7 @@ from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
 from export.targets import TARGETS, competed, default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
-from tasks.manifest import Manifest
+from tasks.bundle.manifest import Manifest
 
 OPTIMUM = "optimum"
 """Value of "exporter" in a graph's record; graphs that Bertline wrote have none."""

@@ -18,11 +18,11 @@ from onnx import TensorProto, helper
 
 from export.storage import Graph
 from tasks.batching import RunModel
-from tasks.graph_file import has_positions, read_graph_file
-from tasks.machine import available_cpus
-from tasks.manifest import Execution
-from tasks.openvino_graph import OpenVINOGraph
-from tasks.providers import CPU, TENSORRT, check_installed, check_openvino, check_started, load_libraries
+from tasks.bundle.graph_file import has_positions, read_graph_file
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.manifest import Execution
+from tasks.bundle.openvino_graph import OpenVINOGraph
+from tasks.bundle.providers import CPU, TENSORRT, check_installed, check_openvino, check_started, load_libraries
 
 
 def on_all_cores(execution: Execution) -> Execution:

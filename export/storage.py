@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from tasks.model_directory import DATA_FILE
+from tasks.bundle.model_directory import DATA_FILE
 
 MAX_FILE_BYTES = 2**29
 """Maximum bytes of graph and weights in one file; a BERT-base in fp32 has 418 MiB."""

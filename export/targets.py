@@ -17,9 +17,9 @@ from export.variant import (
     GraphVariant,
     MatMulPrecision,
 )
-from tasks.machine import BF16, available_cpus, cpu_flags
-from tasks.manifest import Execution, Floats, Precision
-from tasks.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of, has_openvino
+from tasks.bundle.machine import BF16, available_cpus, cpu_flags
+from tasks.bundle.manifest import Execution, Floats, Precision
+from tasks.bundle.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine, engine_of, has_openvino
 
 TargetName = Literal["cpu", "cuda"]
 EngineName = Literal["auto", "onnxruntime", "openvino"]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tasks.manifest import Execution
-from tasks.providers import CPU, CUDA, TENSORRT
+from tasks.bundle.manifest import Execution
+from tasks.bundle.providers import CPU, CUDA, TENSORRT
 
 MatMulPrecision = Literal["fp32", "fp16", "dynamic int8", "static int8", "SmoothQuant int8"]
 """Precision of the matrix products with weights.

@@ -15,8 +15,8 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 
 from serving.core.errors import lower_first
 from serving.core.request_memory import default_budget
-from tasks.machine import available_cpus
-from tasks.manifest import MAX_BATCH_TOKENS
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.manifest import MAX_BATCH_TOKENS
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Standard variable of OpenTelemetry for the collector's address."""

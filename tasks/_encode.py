@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tasks.base import InvalidExample, InvalidExamplesError
 from tasks.features import Features
-from tasks.tokenizer import Tokenizer, Tokens
+from tasks.text.tokenizer import Tokenizer, Tokens
 
 NOT_UTF8 = "not UTF-8: it holds half of a surrogate pair"
 EMPTY = "empty text; it needs at least one word"

@@ -10,8 +10,8 @@ import numpy as np
 from tasks._encode import EMPTY, check_length, fit_text, raise_if_invalid, tokenize_texts
 from tasks.base import InvalidExample
 from tasks.features import Features
-from tasks.tokenizer import Tokenizer, Tokens
-from tasks.windows import window_bounds
+from tasks.text.tokenizer import Tokenizer, Tokens
+from tasks.text.windows import window_bounds
 
 _NO_IDS = np.zeros(0, np.int64)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.features import Features
 from tasks.schema import Bounds, check_bounds
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 
 ExampleT = TypeVar("ExampleT")
 FeaturesT = TypeVar("FeaturesT", bound=Features)

@@ -10,8 +10,8 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from tasks.languages import split_characters, written_without_spaces
 from tasks.tags import chunks
+from tasks.text.languages import split_characters, written_without_spaces
 
 CHARACTERS_SUFFIX = " (characters)"
 """End of the names of scores that were computed by characters."""

@@ -24,9 +24,9 @@ from tasks.features import Features
 from tasks.prompts import InputType
 from tasks.regression import Regression
 from tasks.spans import SpanExample, Spans, best_leads
+from tasks.text.tokenizer import Tokens
+from tasks.text.windows import window_bounds
 from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenFeatures
-from tasks.tokenizer import Tokens
-from tasks.windows import window_bounds
 
 RANKING_TASKS = (Regression.name, Classification.name, Spans.name, TokenEmbedding.name)
 """Tasks whose models can rank documents."""

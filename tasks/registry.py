@@ -9,7 +9,6 @@ from typing import Any, Literal
 from tasks.base import AnyTask, TaskSettings
 from tasks.classification import Classification
 from tasks.embedding import Embedding
-from tasks.json_files import as_json
 from tasks.masked_lm import MaskedLM
 from tasks.multiple_choice import MultipleChoice
 from tasks.regression import Regression
@@ -17,8 +16,9 @@ from tasks.schema import read_fields
 from tasks.spans import Spans
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.tagging import Tagging
+from tasks.text.json_files import as_json
+from tasks.text.tokenizer import Tokenizer
 from tasks.token_embedding import TokenEmbedding
-from tasks.tokenizer import Tokenizer
 
 LabelledTask = Literal["classification", "spans", "regression", "multiple-choice", "tagging"]
 """Names of the tasks that are fine-tuned on labelled data."""

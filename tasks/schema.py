@@ -24,7 +24,7 @@ from annotated_types import GroupedMetadata, Interval
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
-from tasks.json_files import as_json
+from tasks.text.json_files import as_json
 
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 _EXPECTED = {

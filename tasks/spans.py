@@ -23,11 +23,11 @@ from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokeni
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.languages import written_without_spaces
 from tasks.metrics import squad_example_scores, squad_scores
 from tasks.schema import Bounds
-from tasks.tokenizer import Tokens, include_combining_marks
-from tasks.windows import max_context_owner, window_bounds
+from tasks.text.languages import written_without_spaces
+from tasks.text.tokenizer import Tokens, include_combining_marks
+from tasks.text.windows import max_context_owner, window_bounds
 
 
 @dataclass(frozen=True, slots=True)

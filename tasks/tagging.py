@@ -17,12 +17,12 @@ from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_inval
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.joined_words import joining_rules
 from tasks.metrics import tagging_scores
 from tasks.schema import Bounds
 from tasks.tags import best_tags, chunks
-from tasks.tokenizer import Tokenizer
-from tasks.windows import max_context_owner
+from tasks.text.joined_words import joining_rules
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.windows import max_context_owner
 
 MAX_STRICT_LABELS = 2048
 """Most labels of strict tagging, which needs a table of all pairs of labels."""

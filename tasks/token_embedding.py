@@ -23,7 +23,7 @@ from tasks.features import Features
 from tasks.prompts import PromptSettings
 from tasks.schema import Bounds
 from tasks.small_vectors import VectorFormat
-from tasks.tokenizer import Tokens
+from tasks.text.tokenizer import Tokens
 
 TOKEN_VECTORS = "token_embeddings"
 """Output of the network."""

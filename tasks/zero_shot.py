@@ -16,7 +16,7 @@ from tasks._encode import check_length, raise_if_invalid, tokenize_texts
 from tasks.base import NOT_FINITE, AnyTask, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import DEFAULT_THRESHOLD, Classification, ClassificationPrediction, sigmoid, softmax
 from tasks.features import Features
-from tasks.tokenizer import Tokens
+from tasks.text.tokenizer import Tokens
 
 DEFAULT_TEMPLATE = "This example is {}."
 """Hypothesis of transformers; `{}` stands for the label."""

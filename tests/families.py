@@ -6,7 +6,7 @@ import json
 import torch
 import transformers
 
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.nomic_reference import NomicReference
 from tests.toy_tokenizers import byte_bpe, deberta, modernbert, mpnet, unigram, wordpiece
 from training.model.architectures import ARCHITECTURES

@@ -14,7 +14,7 @@ from bertline import Client
 from export import ExportConfig, export_checkpoint
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.toy import make_text, write_classification, write_multi_label, write_spans
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.reader import load_model

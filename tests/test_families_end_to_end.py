@@ -12,8 +12,8 @@ from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
 from export.source import read_source
 from tasks.batching import predict
+from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationExample
-from tasks.model_directory import read_model_directory
 from tasks.tagging import TaggingExample
 from tests.families import CONFIGS, SETTINGS, create
 from tests.serving.processes import listening

@@ -3,7 +3,7 @@
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tasks.sequence_template import bert_template
+from tasks.text.sequence_template import bert_template
 
 TEXT = [
     "The old cat sees a red house near the river, and the dog sleeps.",

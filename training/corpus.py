@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tasks.files import atomic_write, check_output_path, resumable_directory, sha256
+from tasks.bundle.files import atomic_write, check_output_path, resumable_directory, sha256
 from tasks.schema import Bounds
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint.tokenizer import copy_tokenizer, read_tokenizer
 from training.command_line.bounds import check_numbers
 from training.command_line.command import command, parse

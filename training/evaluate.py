@@ -21,7 +21,7 @@ import tyro
 
 from tasks import AnyTask
 from tasks.batching import RunModel
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.hub import recorded_name, resolve_checkpoint
 from training.checkpoint.task_card import read_task_card

@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import tyro
 
-from tasks.files import atomic_directory, atomic_write
-from tasks.json_files import read_json
+from tasks.bundle.files import atomic_directory, atomic_write
+from tasks.text.json_files import read_json
 from training.checkpoint.reader import load_tokenizer, read_shape
 from training.checkpoint.task_card import TASK_FILE, read_task_card
 from training.checkpoint.weights import WEIGHTS_FILE

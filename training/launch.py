@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api as torch_launcher
 
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.command import MISTAKE, command
 from training.loop.distributed import LAUNCHER
 

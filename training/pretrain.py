@@ -22,7 +22,7 @@ import tyro
 from torch import nn
 
 from tasks.masked_lm import MaskedLMSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.hub import checkpoint_record
 from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import create_model, load_model, load_tokenizer, read_config, read_shape

@@ -17,9 +17,9 @@ from typing import Any
 import tyro
 from markupsafe import Markup
 
+from tasks.bundle.files import atomic_write, sha256
 from tasks.embedding import Embedding
-from tasks.files import atomic_write, sha256
-from tasks.json_files import read_json
+from tasks.text.json_files import read_json
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.reader import CONFIG_FILE
 from training.checkpoint.task_card import TaskCard, read_task_card

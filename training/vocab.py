@@ -18,9 +18,9 @@ from typing import Annotated
 import numpy as np
 import tokenizers
 
-from tasks.files import atomic_directory, check_output_path
+from tasks.bundle.files import atomic_directory, check_output_path
 from tasks.schema import Bounds
-from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE, build_tokenizer
 from training.command_line.bounds import NOT_NEGATIVE, check_numbers
 from training.command_line.command import command, parse
 from training.command_line.progress_bar import ProgressBar

@@ -23,7 +23,7 @@ from benchmarks.gpu.pretraining import pretraining, resume
 from benchmarks.gpu.server import server
 from benchmarks.gpu.settings import GpuSettings, PartName
 from benchmarks.report import Table, run_parts
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.command import command, parse
 
 PARTS: dict[PartName, Callable[[GpuSettings], Iterator[Table]]] = {

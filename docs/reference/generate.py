@@ -167,7 +167,7 @@ def export() -> str:
 
 def manifest() -> str:
     """Return the page of the fields of manifest.json."""
-    from tasks.manifest import Execution, Manifest
+    from tasks.bundle.manifest import Execution, Manifest
 
     parts = ["# Manifest\n\n`manifest.json` in a model directory holds everything that the server must know."]
     for title, cls in (("Fields", Manifest), ("Fields of execution", Execution)):

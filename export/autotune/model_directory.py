@@ -35,11 +35,11 @@ from export.targets import Target, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
 from tasks.batching import RunModel
-from tasks.files import atomic_directory
-from tasks.first_line import first_line
-from tasks.machine import available_cpus, describe_machine
-from tasks.manifest import Manifest, Precision
-from tasks.model_directory import (
+from tasks.bundle.files import atomic_directory
+from tasks.bundle.first_line import first_line
+from tasks.bundle.machine import available_cpus, describe_machine
+from tasks.bundle.manifest import Manifest, Precision
+from tasks.bundle.model_directory import (
     GRAPH_FILES,
     ModelDirectory,
     file_for,

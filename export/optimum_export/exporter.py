@@ -17,9 +17,9 @@ from export.optimum_export.network import ExportedNetwork, read_graph
 from export.storage import Graph
 from tasks import AnyTask
 from tasks.batching import RunModel
+from tasks.bundle.first_line import first_line
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
-from tasks.first_line import first_line
 from training.model.run import torch_run
 from training.model.vectors import with_task_outputs
 

@@ -19,9 +19,9 @@ from torch import nn
 from export.optimum_export.exporter import find_config_class, reason_of
 from export.optimum_export.model import ExportedConfig, TransformersModel, quiet
 from tasks import AnyTask
-from tasks.json_files import read_optional_json
-from tasks.manifest import Precision
-from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from tasks.bundle.manifest import Precision
+from tasks.text.json_files import read_optional_json
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.checkpoint.reader import CONFIG_FILE, LabelCountError, unsupported_encoder
 from training.checkpoint.weights import read_weights
 

@@ -24,7 +24,7 @@ from recipes.ablations.results import Result, collect, files, markdown, to_dict
 from recipes.ablations.runs import Runs, run_all
 from recipes.ablations.scales import SCALES, Scale, ScaleName
 from recipes.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
 from training.loop.distributed import World, world
 from training.reports.grid_report import Outcome

@@ -10,8 +10,8 @@ from typing import Any
 
 from recipes.ablations.scales import Scale
 from recipes.ablations.tables import LABELLED_DATA, TaskName
-from tasks.files import MADE_FROM_FILE, atomic_write, sha256
-from tasks.json_files import read_json
+from tasks.bundle.files import MADE_FROM_FILE, atomic_write, sha256
+from tasks.text.json_files import read_json
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.recipe import check_no_run
 from training.vocab import VocabRecipe, train_vocab

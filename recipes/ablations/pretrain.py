@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from recipes.ablations.model import Direction, register, with_changes
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.task_card import CARD_FILE
 from training.command_line.bounds import refuse_unused
 from training.command_line.command import command, parse

@@ -21,7 +21,7 @@ from recipes.ablations.finetune import AblationFinetuneRecipe
 from recipes.ablations.pretrain import AblationPretrainRecipe, pretrain_ablation
 from recipes.ablations.scales import Scale
 from recipes.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Table
-from tasks.json_files import read_json
+from tasks.text.json_files import read_json
 from training.checkpoint.task_card import TASK_FILE, read_task_card
 from training.checkpoint.weights import WEIGHTS_FILE, has_weights
 from training.grid import Digests, look_up, run_or_look_up

@@ -23,7 +23,7 @@ import tyro
 from recipes.demo.scoreboard import MODELS, Scoreboard, served_name
 from recipes.server import one_line_errors, serve
 from recipes.stage import heading, run_stage
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
 from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from recipes.demo.modules import SPLITS, Module, Source, normalize, rank, read_module, split_of
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.progress_bar import ProgressBar
 
 MAX_REPEATS = 3

@@ -24,7 +24,7 @@ from recipes.demo.corpus import read_modules
 from recipes.demo.modules import SPLITS, find_sources, installed_libraries
 from recipes.demo.questions import question_paragraphs
 from recipes.demo.texts import labelled_texts
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.command_line.bounds import COUNT, check_numbers
 from training.command_line.command import command, parse
 

@@ -16,7 +16,7 @@ import numpy as np
 from bertline import Client
 from export import graph_run
 from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
-from tasks.model_directory import read_model_directory
+from tasks.bundle.model_directory import read_model_directory
 from training.checkpoint.reader import load_model
 from training.command_line.progress_bar import ProgressBar
 from training.data.cloze import read_cloze

@@ -33,7 +33,7 @@ import tyro
 
 from recipes.mini import unlabelled
 from recipes.mini.cloze import cloze_question
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
 from training.data.squad import read_spans
 from training.data.tables import read_rows

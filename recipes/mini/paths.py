@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recipes.mini.distilled import DISTILLED, STUDENT, TEACHER, TEACHER_SUFFIX, DistilledTask
 from recipes.mini.tasks import CLOZE, TASKS
-from tasks.files import sha256
+from tasks.bundle.files import sha256
 
 NAME = "bertline-mini"
 CLOZE_QUESTIONS = "{made}/cloze.json"

@@ -12,7 +12,7 @@ from recipes.mini.data import STS_DEV
 from recipes.mini.distilled import DISTILLED, STUDENT, DistilledTask
 from recipes.mini.paths import NAME, Paths, distilled, task_names
 from recipes.mini.tasks import CLOZE, TASKS
-from tasks.json_files import read_json
+from tasks.text.json_files import read_json
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.weights import checkpoint_digest
 from training.data.columns import Columns

@@ -16,8 +16,8 @@ from export.html_report import REPORT_FILE
 from recipes.mini.cards import PRETRAINED, notes
 from recipes.mini.paths import NAME, distilled
 from recipes.mini.pipeline import Arguments, Pipeline, kept_models
-from tasks.files import atomic_directory
-from tasks.model_directory import read_model_directory
+from tasks.bundle.files import atomic_directory
+from tasks.bundle.model_directory import read_model_directory
 from training.checkpoint.task_card import CARD_FILE
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import command, parse

@@ -19,8 +19,8 @@ from recipes.mini.commands import check_commands
 from recipes.mini.paths import NAME, distilled, task_names
 from recipes.mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Arguments, Pipeline
 from recipes.mini.tables import Record
-from tasks.files import atomic_write
-from tasks.json_files import read_json
+from tasks.bundle.files import atomic_write
+from tasks.text.json_files import read_json
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import command, parse
 from training.loop.run_directory import METRICS_FILE

@@ -29,9 +29,9 @@ from recipes.mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_n
 from recipes.mini.tasks import CLOZE, TASKS, MiniTask
 from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
 from recipes.server import one_line_errors, serve
-from tasks.files import atomic_write
-from tasks.json_files import read_json
-from tasks.model_directory import read_model_directory
+from tasks.bundle.files import atomic_write
+from tasks.bundle.model_directory import read_model_directory
+from tasks.text.json_files import read_json
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.reader import load_tokenizer
 from training.checkpoint.task_card import TaskCard, read_task_card

@@ -13,8 +13,8 @@ from recipes.mini.paths import distilled
 from recipes.mini.pipeline import kept_models, title_of
 from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
 from recipes.mini.tasks import CLOZE, TASKS, MiniTask, ScoredTask
-from tasks.machine import summarize_machine
-from tasks.model_directory import read_model_directory
+from tasks.bundle.machine import summarize_machine
+from tasks.bundle.model_directory import read_model_directory
 from training.loop.run_directory import METRICS_FILE, read_metrics
 from training.reports.grid_report import CONTRAST_ROW, TEACHER_ROW
 

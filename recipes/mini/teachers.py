@@ -20,7 +20,7 @@ from typing import Annotated
 
 import tyro
 
-from tasks.files import atomic_directory
+from tasks.bundle.files import atomic_directory
 from training.command_line.command import command, parse
 
 REQUIREMENTS = Path(__file__).with_name("teachers.txt")

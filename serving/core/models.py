@@ -18,13 +18,13 @@ from serving.core.errors import InvalidRequestError, ModelNotFoundError, Unavail
 from serving.core.latency_model import LinearFit
 from serving.core.session import Arrays, Run, Session, choose_execution
 from tasks.base import AnyTask, Outputs
+from tasks.bundle.first_line import first_line
+from tasks.bundle.manifest import Execution, Manifest
+from tasks.bundle.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
 from tasks.features import Features, collate, split_outputs
-from tasks.first_line import first_line
-from tasks.manifest import Execution, Manifest
-from tasks.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
 from tasks.registry import create_task
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 
 MAX_RUNS, MAX_MEASURE_S = 5, 0.1
 """Limits of the measurement at load time: a batch is run at most MAX_RUNS times, and not again after MAX_MEASURE_S."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from serving.core.calls import Call
 from serving.core.errors import NoRoomError
-from tasks.machine import available_memory_bytes
+from tasks.bundle.machine import available_memory_bytes
 
 MEMORY_DIVISOR = 8
 """Divisor of the available memory that gives the default budget."""

@@ -1,4 +1,4 @@
-"""Session of one model, in the engine of its manifest: ONNX Runtime, or OpenVINO (`tasks.openvino_graph`)."""
+"""Session of one model, in the engine of its manifest: ONNX Runtime, or OpenVINO (`tasks.bundle.openvino_graph`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
+from tasks.bundle.first_line import first_line
+from tasks.bundle.manifest import FATAL, Execution, Manifest
+from tasks.bundle.model_directory import ModelDirectory
+from tasks.bundle.openvino_graph import OpenVINOGraph
+from tasks.bundle.providers import CPU, CUDA, check_installed, check_started, has_openvino, load_libraries
 from tasks.features import INPUT_NAMES
-from tasks.first_line import first_line
-from tasks.manifest import FATAL, Execution, Manifest
-from tasks.model_directory import ModelDirectory
-from tasks.openvino_graph import OpenVINOGraph
-from tasks.providers import CPU, CUDA, check_installed, check_started, has_openvino, load_libraries
-from tasks.regular import read_regular
+from tasks.text.regular import read_regular
 
 Arrays = dict[str, np.ndarray]
 

@@ -14,7 +14,7 @@ from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 
 MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
 DEFAULT_TOP_K = 5

@@ -18,8 +18,8 @@ from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
 from serving.endpoints.base import text_pair
 from serving.endpoints.catalog import reference
 from serving.endpoints.wire import header
-from tasks.sequence_template import SequenceTemplate
-from tasks.tokenizer import Tokenizer
+from tasks.text.sequence_template import SequenceTemplate
+from tasks.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 2**19
 """Maximum number of tokens of a reply. Each takes up to 80 bytes in JSON and some microseconds."""

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_settings import CliSettingsSource
 
 from serving.settings import TRACE_VARIABLE, Settings, read_settings
-from tasks.providers import has_openvino
+from tasks.bundle.providers import has_openvino
 
 PACKAGES = ("grpcio", "tokenizers", "numpy")
 _PASSWORD = re.compile(r"(?<=//)[^/@]+(?=@)")

@@ -9,7 +9,7 @@ import pytest
 
 import benchmarks
 from benchmarks.engine import Engine
-from tasks.manifest import Execution
+from tasks.bundle.manifest import Execution
 from tests.commands import call
 from tests.serving.models import WORDS, write_model
 

@@ -16,7 +16,7 @@ import transformers
 from export import ExportConfig, QualityLimits, export_checkpoint
 from export.quality_gate import Decision
 from export.targets import default_configuration
-from tasks.model_directory import ModelDirectory
+from tasks.bundle.model_directory import ModelDirectory
 
 VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

@@ -24,9 +24,9 @@ from export.reporter import Reporter
 from export.source import read_source
 from export.targets import TARGETS, default_configuration
 from export.variant import Configuration, GraphPrecision, GraphVariant
-from tasks.machine import describe_machine
-from tasks.model_directory import read_model_directory
-from tasks.providers import TENSORRT
+from tasks.bundle.machine import describe_machine
+from tasks.bundle.model_directory import read_model_directory
+from tasks.bundle.providers import TENSORRT
 from tests.export.conftest import SETTINGS, UNTUNED
 
 

@@ -22,10 +22,10 @@ from export.reporter import Reporter
 from export.targets import TARGETS
 from tasks import TASKS
 from tasks.batching import predict
+from tasks.bundle.files import sha256
+from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationExample, ClassificationSettings
-from tasks.files import sha256
 from tasks.masked_lm import ClozeExample
-from tasks.model_directory import read_model_directory
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample

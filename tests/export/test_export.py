@@ -21,9 +21,9 @@ from export.quality_gate import QualityError
 from export.reporter import Reporter
 from export.source import read_source
 from export.targets import default_configuration
+from tasks.bundle.files import sha256
+from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationSettings
-from tasks.files import sha256
-from tasks.model_directory import read_model_directory
 from tests.commands import call
 from tests.export.conftest import SETTINGS
 from training.checkpoint.reader import load_model

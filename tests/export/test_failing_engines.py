@@ -16,9 +16,9 @@ from export.parity import ParityError
 from export.quality_gate import QualityError
 from export.reporter import Reporter
 from export.targets import TARGETS, default_configuration
-from tasks.manifest import MANIFEST_FILE
-from tasks.model_directory import OPENVINO_FILE, read_model_directory
-from tasks.providers import OPENVINO
+from tasks.bundle.manifest import MANIFEST_FILE
+from tasks.bundle.model_directory import OPENVINO_FILE, read_model_directory
+from tasks.bundle.providers import OPENVINO
 
 LEFT_OUT = "OpenVINO is left out: "
 
@@ -68,7 +68,7 @@ def cannot_be_imported(monkeypatch):
     def fail(name):
         raise ImportError("libopenvino.so: cannot open shared object file\nand more")
 
-    monkeypatch.setattr("tasks.providers.import_module", fail)
+    monkeypatch.setattr("tasks.bundle.providers.import_module", fail)
     set_seconds(monkeypatch, openvino_first)
 
 

@@ -11,8 +11,8 @@ from export.graph import build_graph
 from export.network import Network, Weights
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
-from tasks.manifest import Execution
-from tasks.providers import OPENVINO
+from tasks.bundle.manifest import Execution
+from tasks.bundle.providers import OPENVINO
 from tests.families import CONFIGS, SETTINGS, batch, create, reference_outputs
 from training.model.heads import MODELS
 

@@ -22,8 +22,8 @@ from export.smoothquant import smooth
 from export.source import read_source
 from export.storage import save_graph
 from export.variant import GraphPrecision, GraphVariant
+from tasks.bundle.model_directory import read_model_directory
 from tasks.features import Features
-from tasks.model_directory import read_model_directory
 from tests.export.test_families import settings
 from tests.export.test_variants import PRECISIONS, VARIANTS
 from tests.families import CONFIGS, batch, create

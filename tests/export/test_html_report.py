@@ -9,8 +9,8 @@ import pytest
 
 from export.autotune.search import Trial
 from export.html_report import render
-from tasks.manifest import Execution
-from tasks.providers import CPU, OPENVINO
+from tasks.bundle.manifest import Execution
+from tasks.bundle.providers import CPU, OPENVINO
 
 
 def test_trials_are_listed_with_ratio_and_speed(exported):

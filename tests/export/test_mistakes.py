@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from export.__main__ import main, run_command
-from tasks.files import sha256
+from tasks.bundle.files import sha256
 
 
 def config(**changes):

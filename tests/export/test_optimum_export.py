@@ -19,9 +19,9 @@ from export.html_report import describe_speed
 from export.optimum_export.model import quiet
 from export.reporter import Reporter
 from export.source import read_source
+from tasks.bundle.model_directory import read_model_directory
 from tasks.features import collate
-from tasks.model_directory import read_model_directory
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.families import ROBERTA, SETTINGS, SMALL
 from tests.serving.processes import listening
 from tests.toy_tokenizers import TEXT, byte_bpe, wordpiece

@@ -19,7 +19,7 @@ from export.source import read_source
 from export.targets import TARGETS
 from export.variant import GraphPrecision
 from tasks import create_task, settings_from_dict
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.model.run import torch_run
 
 

@@ -7,7 +7,7 @@ import pytest
 from export import card, html_report
 from export.autotune.model_directory import read_graph
 from export.records import precision_of
-from tasks.model_directory import read_model_directory
+from tasks.bundle.model_directory import read_model_directory
 
 MODELS = Path(__file__).parents[2] / "models"
 SHIPPED = sorted(path.parent for path in MODELS.glob("*/*/manifest.json"))

@@ -19,7 +19,7 @@ from export.reporter import Reporter
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
-from tasks.manifest import Manifest
+from tasks.bundle.manifest import Manifest
 from tests.export.conftest import UNTUNED
 from training.command_line.command import parse
 from training.model.run import torch_run

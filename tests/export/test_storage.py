@@ -14,7 +14,7 @@ from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.network import Weights
 from serving.core.models import load_model
-from tasks.model_directory import DATA_FILE, MODEL_FILE, read_model_directory
+from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE, read_model_directory
 from tests.export.conftest import UNTUNED
 
 

@@ -20,11 +20,11 @@ from export.session import check_provider
 from export.targets import TARGETS, TargetName, default_configuration, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision, GraphVariant
 from serving.core.models import load_model
+from tasks.bundle.machine import VNNI, cpu_flags
+from tasks.bundle.manifest import Execution, Precision
+from tasks.bundle.model_directory import read_model_directory
+from tasks.bundle.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 from tasks.features import Features
-from tasks.machine import VNNI, cpu_flags
-from tasks.manifest import Execution, Precision
-from tasks.model_directory import read_model_directory
-from tasks.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 from tests.serving.models import edit_manifest
 
 FUSED = "attention skip_layer_norm embed_layer_norm bias_gelu"
@@ -129,7 +129,7 @@ def test_missing_provider_is_named_first(tmp_path, monkeypatch):
 
 def test_missing_engine_is_named_first(tmp_path, monkeypatch):
     """A missing engine is an error that names its package."""
-    monkeypatch.setattr("tasks.providers.find_spec", lambda name: None)
+    monkeypatch.setattr("tasks.bundle.providers.find_spec", lambda name: None)
 
     with pytest.raises(ValueError, match=r"engine is not installed: `openvino`; pip install openvino$"):
         export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(engine="openvino"))

@@ -5,7 +5,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 
 ODD_TEXTS = [
     "",

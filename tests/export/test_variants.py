@@ -19,8 +19,8 @@ from export.session import graph_run
 from export.source import read_source
 from export.storage import save_graph
 from export.variant import Attention, GraphPrecision, GraphVariant
+from tasks.bundle.manifest import Execution
 from tasks.features import Features
-from tasks.manifest import Execution
 from tests.export.conftest import SETTINGS
 
 WORDS = "bert.embeddings.word.weight"
@@ -117,7 +117,7 @@ def test_sums_of_integers_are_exact_on_every_cpu(matmul, standard, networks):
 @pytest.mark.parametrize(("flags", "slower"), [({"avx2", "avx512f"}, True), ({"avx2", "avx_vnni"}, False)])
 def test_slow_exact_sums_are_used_without_vnni_only(flags, slower, monkeypatch):
     """ONNX Runtime's slower exact matmul is selected only on CPUs without VNNI."""
-    monkeypatch.setattr("tasks.manifest.cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr("tasks.bundle.manifest.cpu_flags", lambda: frozenset(flags))
 
     assert ("session.x64quantprecision" in Execution().session_config) == slower
 

@@ -13,12 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks import create_task, settings_from_dict
 from tasks.base import Task
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import MANIFEST_FILE, Execution, Manifest
+from tasks.bundle.model_directory import MODEL_FILE
 from tasks.features import INPUT_NAMES
-from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE, Execution, Manifest
-from tasks.model_directory import MODEL_FILE
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE, build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE, build_tokenizer
 
 WORDS = ["the", "cat", "dog", "bird", "river", "tree", "who", "what", "sees", "likes"]
 WORDS += ["near", "under", "runs", "sleeps", "big", "small", "red", "green", "old", "new"]

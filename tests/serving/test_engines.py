@@ -15,12 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.models import load_model
 from serving.core.session import OnnxRuntimeRun
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import Execution
+from tasks.bundle.model_directory import MODEL_FILE, OPENVINO_FILE, read_model_directory
+from tasks.bundle.openvino_graph import OpenVINORun
+from tasks.bundle.providers import CPU, OPENVINO
 from tasks.features import Features
-from tasks.files import sha256
-from tasks.manifest import Execution
-from tasks.model_directory import MODEL_FILE, OPENVINO_FILE, read_model_directory
-from tasks.openvino_graph import OpenVINORun
-from tasks.providers import CPU, OPENVINO
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
 from tests.serving.open_inference.messages import call
@@ -43,7 +43,7 @@ def write_both(models, **changes):
 
 @pytest.fixture
 def _no_openvino(monkeypatch):
-    for module in ("tasks.providers", "serving.core.session"):
+    for module in ("tasks.bundle.providers", "serving.core.session"):
         monkeypatch.setattr(f"{module}.has_openvino", lambda: False)
 
 

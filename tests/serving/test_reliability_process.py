@@ -15,7 +15,7 @@ import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from tasks.model_directory import MODEL_FILE
+from tasks.bundle.model_directory import MODEL_FILE
 from tests.serving import http2
 from tests.serving.models import write_model
 from tests.serving.processes import listening

@@ -4,8 +4,8 @@ import string
 
 import pytest
 
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = (

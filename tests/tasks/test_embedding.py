@@ -7,7 +7,7 @@ import pytest
 
 from tasks.base import InvalidExamplesError
 from tasks.embedding import Embedding, EmbeddingSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests import toy_tokenizers
 
 VECTOR = np.random.default_rng(0).normal(size=8).astype(np.float32)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.files import atomic_directory, atomic_write, locked, resumable_directory, sha256
+from tasks.bundle.files import atomic_directory, atomic_write, locked, resumable_directory, sha256
 
 
 def names(path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tasks.graph_file import GraphFile, read_graph_file
+from tasks.bundle.graph_file import GraphFile, read_graph_file
 
 
 def external(name, location):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import settings_from_dict, settings_to_dict
-from tasks.joined_words import JoinedWords, learn_joined_words
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
+from tasks.text.joined_words import JoinedWords, learn_joined_words
 
 NAMES = [
     "Jean-Luc Picard met Anne-Marie in Stratford-upon-Avon .".split(),

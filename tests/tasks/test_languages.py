@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.languages import split_characters, written_without_spaces
+from tasks.text.languages import split_characters, written_without_spaces
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from tasks.machine import (
+from tasks.bundle.machine import (
     available_cpus,
     available_memory_bytes,
     cpu_quota,
@@ -74,7 +74,7 @@ def test_available_cpus(monkeypatch, affinity, quota, expected):
     """The number of cores is that of the affinity, limited by the cgroup's quota, and at least one."""
     cgroups = []
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(affinity)))
-    monkeypatch.setattr("tasks.machine.cpu_quota", lambda root, cgroup: cgroups.append(cgroup) or quota)
+    monkeypatch.setattr("tasks.bundle.machine.cpu_quota", lambda root, cgroup: cgroups.append(cgroup) or quota)
 
     assert available_cpus() == expected
     assert cgroups[0].startswith("/")
@@ -101,7 +101,7 @@ def test_memory_limit(tmp_path, files, expected):
 @pytest.mark.parametrize("limit", [None, 2**29, 2**60])
 def test_available_memory_bytes(monkeypatch, limit):
     """Available memory is the machine's, or the cgroup's limit if that is lower."""
-    monkeypatch.setattr("tasks.machine.memory_limit", lambda root, cgroup: limit)
+    monkeypatch.setattr("tasks.bundle.machine.memory_limit", lambda root, cgroup: limit)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     assert available_memory_bytes() == min(total, limit or total)

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from tasks import settings_from_dict
-from tasks.files import sha256
-from tasks.manifest import Execution, Manifest
-from tasks.model_directory import ModelDirectory, model_versions, parse_model_path, read_model_directory
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import Execution, Manifest
+from tasks.bundle.model_directory import ModelDirectory, model_versions, parse_model_path, read_model_directory
 from tasks.spans import SpanExample
 
 SETTINGS = {

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from tasks.base import InvalidExamplesError
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings, MaskPrediction, log_softmax
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests import toy_tokenizers
 
 LOGITS = arrays(

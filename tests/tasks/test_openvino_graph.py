@@ -14,9 +14,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from tasks.manifest import Execution
-from tasks.openvino_graph import OpenVINOGraph, OpenVINORun, rounded_up
-from tasks.providers import OPENVINO
+from tasks.bundle.manifest import Execution
+from tasks.bundle.openvino_graph import OpenVINOGraph, OpenVINORun, rounded_up
+from tasks.bundle.providers import OPENVINO
 from tests.serving.models import Weights, make_graph
 
 EXECUTION = Execution(provider=OPENVINO)
@@ -193,8 +193,8 @@ def test_weights_are_copied(tmp_path):
 
 SIGNAL_AFTER_USE = """
 import gc, signal, sys
-from tasks.openvino_graph import OpenVINOGraph
-from tasks.manifest import Execution
+from tasks.bundle.openvino_graph import OpenVINOGraph
+from tasks.bundle.manifest import Execution
 
 model = open(sys.argv[1], "rb").read()
 graphs = [OpenVINOGraph(model, Execution(provider="OpenVINO")) for _ in range(2)]
@@ -212,9 +212,9 @@ FIRST_TYPES = """
 import os, sys, threading
 from pathlib import Path
 import openvino
-from tasks.manifest import Execution
-from tasks.openvino_graph import OpenVINOGraph
-from tasks.providers import OPENVINO
+from tasks.bundle.manifest import Execution
+from tasks.bundle.openvino_graph import OpenVINOGraph
+from tasks.bundle.providers import OPENVINO
 
 graph = OpenVINOGraph(Path(sys.argv[1]), Execution(provider=OPENVINO))
 barrier = threading.Barrier(16)

@@ -11,7 +11,7 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings
 from tasks.spans import SpanExample, Spans, SpanSettings
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 
 LONGEST_S = 0.03
 """Longest allowed pause on a busy machine. It is 5 ms on a quiet one, and half a second for a text in one piece."""
@@ -112,7 +112,7 @@ def test_no_text_stops_other_threads(tokenizer, read, unit):
 @pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
 def test_words_of_a_text_stop_no_other_thread(unit):
     """Finding word offsets, as for Tokenize and Tag, does not block other threads."""
-    from tasks.tokenizer_files import build_tokenizer
+    from tasks.text.tokenizer_files import build_tokenizer
 
     few = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]))
 

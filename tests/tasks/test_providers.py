@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.manifest import Execution
-from tasks.providers import (
+from tasks.bundle.manifest import Execution
+from tasks.bundle.providers import (
     CPU,
     CUDA,
     OPENVINO,
@@ -40,7 +40,7 @@ def test_missing_providers_are_named_with_their_package(monkeypatch):
         check_installed(TENSORRT, [CPU])
     with pytest.raises(ValueError, match="pip install a build of ONNX Runtime that has it"):
         check_installed("XExecutionProvider", [CPU])
-    monkeypatch.setattr("tasks.providers.find_spec", lambda name: None)
+    monkeypatch.setattr("tasks.bundle.providers.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"engine is not installed: `openvino`; pip install openvino$"):
         check_openvino()
 
@@ -52,7 +52,7 @@ def test_an_engine_that_cannot_be_imported_is_named(error, monkeypatch):
     def fail(name):
         raise error
 
-    monkeypatch.setattr("tasks.providers.import_module", fail)
+    monkeypatch.setattr("tasks.bundle.providers.import_module", fail)
     with pytest.raises(
         ValueError,
         match=r"^engine does not start: `openvino`: (libopenvino\.so: not found|no `float`); pip install [a-z -]+$",

@@ -9,8 +9,8 @@ import pytest
 from pydantic import with_config
 from typing_extensions import TypedDict
 
-from tasks.json_files import as_json
 from tasks.schema import Bounds, check_bounds, check_known_fields, read_fields, read_value
+from tasks.text.json_files import as_json
 
 
 @with_config(strict=True)

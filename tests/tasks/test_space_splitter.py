@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from tasks import _space_splitter
-from tasks import tokenizer as tokenizer_module
-from tasks.tokenizer import Tokenizer
+from tasks.text import _space_splitter
+from tasks.text import tokenizer as tokenizer_module
+from tasks.text.tokenizer import Tokenizer
 from tests.hard_texts import CHARS
 from tests.toy_sentencepiece import TRAINING, write
 from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, modernbert, unigram

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.spans import SpanExample, Spans, SpanSettings
-from tasks.windows import window_bounds
+from tasks.text.windows import window_bounds
 
 SIZES = {"num_tokens": st.integers(1, 150), "capacity": st.integers(1, 60), "doc_stride": st.integers(1, 70)}
 

@@ -8,10 +8,10 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import _splitter
-from tasks import tokenizer as tokenizer_module
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text import _splitter
+from tasks.text import tokenizer as tokenizer_module
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 from tests.hard_texts import CHARS, LETTERS
 
 VOCAB = [

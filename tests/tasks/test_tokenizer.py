@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
-from tasks import tokenizer_files
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text import tokenizer_files
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 
 ODD_TEXTS = [
     "",

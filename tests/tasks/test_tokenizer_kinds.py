@@ -16,8 +16,8 @@ from tasks.classification import Classification, ClassificationExample, Classifi
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanExample, Spans, SpanSettings
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import SPECIAL_TOKENS, build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import SPECIAL_TOKENS, build_tokenizer
 from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, unigram, wordpiece
 
 made = functools.cache(lambda kind: KINDS[kind]())

@@ -6,9 +6,9 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
-from tasks.tokenizer_patterns import find_slow_text
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
+from tasks.text.tokenizer_patterns import find_slow_text
 
 SLOW = [
     r"(a+)+$",

@@ -18,7 +18,7 @@ from torch import nn
 
 from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
-from tasks.json_files import read_json
+from tasks.text.json_files import read_json
 from tests.toy import WORDS
 from tests.training.interruption import interrupted_at
 from training.checkpoint.evaluation import load_for_evaluation

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from transformers import BertTokenizerFast
 
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text
 from training.corpus import EXAMPLE_TOKENS, CorpusRecipe, _estimate_pairs, main, prepare_corpus

@@ -12,12 +12,12 @@ import transformers
 
 from tasks import create_task
 from tasks.batching import predict
+from tasks.bundle.files import sha256
 from tasks.features import Features
-from tasks.files import sha256
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from tests.commands import call
 from tests.toy import write_classification, write_spans
 from training.checkpoint.evaluation import load_for_evaluation

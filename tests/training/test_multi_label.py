@@ -8,7 +8,7 @@ import transformers
 
 from tasks import create_task
 from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_multi_label
 from training.checkpoint.reader import create_model, read_shape

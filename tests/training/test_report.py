@@ -16,7 +16,7 @@ from tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePredictio
 from tasks.regression import RegressionExample
 from tasks.spans import Span, SpanExample, SpanPrediction
 from tasks.tagging import TaggingExample, TaggingPrediction
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text, write_classification, write_spans
 from tests.toy_tokenizers import KINDS

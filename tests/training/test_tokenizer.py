@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from export.source import read_source
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests import toy_sentencepiece
 from tests.families import ROBERTA, SMALL
 from tests.toy_sentencepiece import FILES, TRAINING, train, write

@@ -1,1 +1,1 @@
-"""checkpoint."""
+"""Checkpoints: read, write, task card, weights, hub, sentence-transformers folders, tokenizers."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.json_files import read_json
 from tasks.regression import Activation
+from tasks.text.json_files import read_json
 from training.checkpoint.reader import CONFIG_FILE
 from training.checkpoint.sentence_transformers import MODEL_CONFIG_FILE
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.manifest import MANIFEST_FILE
+from tasks.bundle.manifest import MANIFEST_FILE
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -23,9 +23,9 @@ import huggingface_hub
 import requests
 from huggingface_hub import constants, errors
 
-from tasks.files import atomic_write, sha256
-from tasks.json_files import read_json_value
-from tasks.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
+from tasks.bundle.files import atomic_write, sha256
+from tasks.text.json_files import read_json_value
+from tasks.text.tokenizer_files import ADDED_TOKENS_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILE, TOKENIZER_FILES
 from training.checkpoint.hub_limits import EndlessError, LimitError, Limits, limited
 from training.checkpoint.reader import ADAPTER_FILE, CONFIG_FILE
 from training.checkpoint.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from tasks.json_files import read_json
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from tasks.text.json_files import read_json
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.checkpoint.tokenizer import read_tokenizer
 from training.checkpoint.weights import read_weights
 from training.model.architectures import ARCHITECTURES

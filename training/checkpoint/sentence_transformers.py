@@ -18,11 +18,11 @@ from typing import Any, get_args
 from torch import nn
 
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
-from tasks.json_files import read_flag, read_json, read_json_value
 from tasks.schema import FieldError, read_value
 from tasks.sparse_embedding import SparseActivation, SparseEmbedding, SparsePooling
+from tasks.text.json_files import read_flag, read_json, read_json_value
+from tasks.text.tokenizer import Tokenizer
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
-from tasks.tokenizer import Tokenizer
 from training.checkpoint.reader import CONFIG_FILE, load_model
 from training.checkpoint.weights import checkpoint_digest, read_weights
 from training.model.heads import BertModel

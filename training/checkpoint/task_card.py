@@ -11,9 +11,9 @@ from typing import Any
 
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
-from tasks.json_files import read_json
-from tasks.machine import MachineRecord
+from tasks.bundle.machine import MachineRecord
 from tasks.schema import read_fields, read_value
+from tasks.text.json_files import read_json
 
 TASK_FILE = "task.json"
 CARD_FILE = "README.md"

@@ -16,14 +16,14 @@ from typing import Any, Protocol, get_args
 from tasks import TASKS, AnyTask, create_task, settings_from_dict, settings_to_dict
 from tasks.classification import MULTI_LABEL, SINGLE_LABEL, ProblemType
 from tasks.embedding import EmbeddingSettings
-from tasks.json_files import as_json, read_optional_json
 from tasks.prompts import PromptSettings
 from tasks.registry import LabelledTask
 from tasks.regression import Activation
 from tasks.spans import SpanSettings
 from tasks.sparse_embedding import SparseEmbedding
+from tasks.text.json_files import as_json, read_optional_json
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
-from tasks.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from training.checkpoint.activation import is_cross_encoder, read_activation
 from training.checkpoint.reader import (
     CONFIG_FILE,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import tokenizers
 
-from tasks.first_line import first_line
-from tasks.special_tokens import USUAL_NAMES, find_special_tokens
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import (
+from tasks.bundle.first_line import first_line
+from tasks.text.special_tokens import USUAL_NAMES, find_special_tokens
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import (
     CONFIG_FILE,
     SAVE_FAST,
     TOKENIZER_CONFIG_FILE,

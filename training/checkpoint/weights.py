@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tasks.files import sha256
-from tasks.json_files import read_json
+from tasks.bundle.files import sha256
+from tasks.text.json_files import read_json
 from training.checkpoint.pickled_weights import load_pickled
 
 WEIGHTS_FILE = "model.safetensors"

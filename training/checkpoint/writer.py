@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import TaskSettings
+from tasks.bundle.files import atomic_directory
 from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
-from tasks.files import atomic_directory
 from training.checkpoint.reader import CONFIG_FILE, label_values
 from training.checkpoint.sentence_transformers_writer import write_modules
 from training.checkpoint.task_card import CARD_FILE, TASK_FILE, TaskCard

@@ -1,1 +1,1 @@
-"""command_line."""
+"""Command lines: recipes as flags, bounds of numbers, progress bars, processes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.masked_lm import ClozeExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.data.pretraining import random_generator
 from training.text.documents import read_documents
 

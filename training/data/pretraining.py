@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tasks.sequence_template import SequenceTemplate
+from tasks.text.sequence_template import SequenceTemplate
 from training.text.corpus import Corpus
 from training.text.pairs import (
     EXAMPLE_STREAM,

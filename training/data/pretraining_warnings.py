@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 
-from tasks.languages import HAN
-from tasks.tokenizer import Tokenizer
+from tasks.text.languages import HAN
+from tasks.text.tokenizer import Tokenizer
 from training.data.pretraining import PretrainingExamples
 from training.text.corpus import Corpus
 from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairStatistics

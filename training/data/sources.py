@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.files import sha256
+from tasks.bundle.files import sha256
 from training.data.hub import hub_digest, is_hub
 
 

@@ -20,8 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from tasks.files import atomic_write, name_in_errors, resumable_directory
-from tasks.json_files import read_json
+from tasks.bundle.files import atomic_write, name_in_errors, resumable_directory
+from tasks.text.json_files import read_json
 from training.command_line.progress_bar import ProgressBar
 from training.loop.distributed import World
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.files import sha256
+from tasks.bundle.files import sha256
 from training.data.examples import Examples
 from training.distillation.outputs import Compute
 from training.loop.distributed import World

@@ -15,8 +15,8 @@ import numpy as np
 
 from tasks import AnyTask, settings_to_dict
 from tasks.batching import RunModel, predict, run_features
+from tasks.bundle.files import sha256
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from tasks.files import sha256
 from training.checkpoint.hub import checkpoint_record
 from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import CONFIG_FILE, load_model, load_tokenizer

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import Features
 from tasks.regression import RegressionExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.reader import read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, folder_settings
 from training.checkpoint.task_card import TaskCard, read_task_card

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 import tyro
 
 from tasks import TASKS
-from tasks.json_files import read_json
 from tasks.registry import LabelledTask
+from tasks.text.json_files import read_json
 from training.checkpoint.reader import read_shape
 from training.command_line.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.data.columns import Columns

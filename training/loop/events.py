@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tasks.files import name_in_errors
+from tasks.bundle.files import name_in_errors
 
 
 class Events:

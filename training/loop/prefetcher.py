@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 import torch
 
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.parent import blocked_interrupts, die_with_parent
 from training.loop.distributed import World
 from training.loop.types import Batch, DataPosition, LoopSettings, Phase

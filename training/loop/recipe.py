@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.json_files import read_json
 from tasks.schema import check_known_fields
+from tasks.text.json_files import read_json
 from training.checkpoint.hub import recorded_name
 
 RECIPE_FILE = "recipe.json"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from tasks.files import atomic_directory, atomic_write, locked, name_in_errors
+from tasks.bundle.files import atomic_directory, atomic_write, locked, name_in_errors
 from training.checkpoint.weights import has_weights
 from training.loop.distributed import World
 from training.loop.loss_monitor import LossMonitor

@@ -10,7 +10,6 @@ from statistics import median
 import numpy as np
 
 from tasks.classification import ClassificationExample
-from tasks.languages import split_characters
 from tasks.masked_lm import ClozeExample
 from tasks.metrics import accuracy, classification_scores, multi_label_scores, regression_scores, tagging_scores
 from tasks.multiple_choice import MultipleChoiceExample
@@ -18,7 +17,8 @@ from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, answer_scores, scored_by_characters
 from tasks.tagging import TaggingExample
 from tasks.tags import has_no_scheme, to_iob2
-from tasks.tokenizer import Tokenizer
+from tasks.text.languages import split_characters
+from tasks.text.tokenizer import Tokenizer
 from training.data.pretraining import Masking
 
 

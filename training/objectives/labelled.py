@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.classification import Classification
 from tasks.regression import Regression, RegressionSettings
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.data.cloze import MAX_PASSAGE_TOKENS, read_cloze
 from training.data.columns import Columns
 from training.data.conll import is_conll_column

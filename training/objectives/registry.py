@@ -8,7 +8,7 @@ from typing import Any
 from tasks import AnyTask
 from tasks.masked_lm import MaskedLM
 from tasks.regression import Regression
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.data.examples import Examples
 from training.objectives.base import TaskObjective, find_unknown_label
 from training.objectives.baselines import unigram

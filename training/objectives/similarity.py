@@ -19,8 +19,8 @@ from tasks.metrics import correlations
 from tasks.ranking import RankingExample, create_ranking
 from tasks.regression import RegressionExample
 from tasks.sparse_embedding import SparseEmbedding, SparseVector
+from tasks.text.tokenizer import Tokenizer
 from tasks.token_embedding import TokenEmbedding
-from tasks.tokenizer import Tokenizer
 from training.data.examples import Examples
 
 Embed = Callable[[Sequence[str]], Sequence[np.ndarray]]

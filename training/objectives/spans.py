@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
-from tasks.joined_words import word_around
 from tasks.spans import SpanExample, SpanSettings, Window
+from tasks.text.joined_words import word_around
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.squad import read_questions, read_spans

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
-from tasks.joined_words import is_mark, learn_joined_words
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
+from tasks.text.joined_words import is_mark, learn_joined_words
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.tagging import read_tagging, read_untagged

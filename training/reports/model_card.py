@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from tasks.machine import summarize_machine
+from tasks.bundle.machine import summarize_machine
 from tasks.metrics import CHARACTERS_SUFFIX
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.task_card import CARD_FILE, TaskCard

@@ -24,7 +24,7 @@ from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, f
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter, MaxNLocator
 
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from tasks.metrics import CHARACTERS_SUFFIX, is_loss
 from training.loop.run_directory import read_metrics
 

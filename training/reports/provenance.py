@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tasks.machine import describe_machine
+from tasks.bundle.machine import describe_machine
 from training.checkpoint.hub import checkpoint_record
 from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import load_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.task_card import TaskCard
 from training.checkpoint.writer import config_values, save_checkpoint
 from training.loop.run_directory import RunDirectory

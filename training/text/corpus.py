@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.files import sha256
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.bundle.files import sha256
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from training.command_line.progress_bar import ProgressBar
 from training.text.shards import COUNTS, Shard
 

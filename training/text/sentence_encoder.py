@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import tokenizers
 
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.text.words import load_segmenter
 
 CACHE_SIZE = 2**17

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.files import sha256
-from tasks.tokenizer import Tokenizer
+from tasks.bundle.files import sha256
+from tasks.text.tokenizer import Tokenizer
 from training.text.duplicates import hash_segments
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 from training.text.shards import Shard, write_shard

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.files import atomic_write
+from tasks.bundle.files import atomic_write
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 
 COUNTS = ("num_documents", "num_sentences", "num_tokens")

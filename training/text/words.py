@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from tasks.languages import HAN, KANA
+from tasks.text.languages import HAN, KANA
 
 Split = Callable[[str], list[str]]
 """Splits a sentence into words; joined, they are the text to tokenize."""

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from tasks.machine import available_cpus
+from tasks.bundle.machine import available_cpus
 from training.command_line.parent import blocked_interrupts, die_with_parent
 
 ResultT = TypeVar("ResultT")

@@ -27,8 +27,8 @@ from recipes.mini.distilled import DISTILLED
 from recipes.mini.pipeline import Arguments, Pipeline, kept_models, title_of
 from recipes.mini.results import FOLDER, PAGE, page_of, read_records
 from recipes.mini.tasks import CLOZE, TASKS
-from tasks.files import atomic_write, sha256
-from tasks.model_directory import read_model_directory
+from tasks.bundle.files import atomic_write, sha256
+from tasks.bundle.model_directory import read_model_directory
 from tests.commands import call
 from tests.serving.models import write_model
 from training.checkpoint.weights import checkpoint_digest

@@ -14,7 +14,7 @@ import recipes.mini.scores
 from recipes.mini.distilled import DistilledTask
 from recipes.mini.pipeline import Arguments, Pipeline
 from recipes.mini.tasks import CLOZE, MiniTask
-from tasks.model_directory import read_model_directory
+from tasks.bundle.model_directory import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
 from training.checkpoint.reader import load_model

@@ -11,9 +11,9 @@ from serving.core.admission import Admission
 from serving.core.encoding import TextEncoder
 from serving.core.errors import ExpiredError
 from serving.endpoints import classify, fill_mask
-from tasks import _splitter
-from tasks import tokenizer as tokenizer_module
-from tasks.tokenizer import Tokenizer
+from tasks.text import _splitter
+from tasks.text import tokenizer as tokenizer_module
+from tasks.text.tokenizer import Tokenizer
 from tests.serving.conftest import serve
 from tests.serving.grpc_api.test_statuses import refused
 from tests.serving.models import write_model

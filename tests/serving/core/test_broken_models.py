@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from serving.core.models import load_model
-from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE, Execution
-from tasks.model_directory import DATA_FILE, MODEL_FILE
-from tasks.providers import OPENVINO
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import MANIFEST_FILE, Execution
+from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE
+from tasks.bundle.providers import OPENVINO
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.core.test_repository import embed, states, versions
 from tests.serving.models import edit_manifest, make_endless, write_model

@@ -11,7 +11,7 @@ from serving.core import codec_pool as codec_pool_module
 from serving.core.calls import Call
 from serving.core.codec_pool import SMALL_BYTES, CodecPool
 from serving.core.errors import ExpiredError, NoThreadError
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.serving.open_inference.messages import infer_request, stub
 
 LONG = "the cat sees " * 60

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from serving.core.repository import Repository
-from tasks.files import sha256
-from tasks.manifest import MANIFEST_FILE
-from tasks.model_directory import DATA_FILE, MODEL_FILE
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import MANIFEST_FILE
+from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.core.test_repository import embed, states, versions
 from tests.serving.models import edit_manifest, write_model

@@ -9,10 +9,10 @@ from serving.core.models import Models, Version, load_model
 from serving.core.session import Session
 from serving.endpoints import ENDPOINTS
 from tasks import TASKS
+from tasks.bundle.files import sha256
+from tasks.bundle.manifest import Execution
+from tasks.bundle.model_directory import MODEL_FILE
 from tasks.features import INPUT_NAMES
-from tasks.files import sha256
-from tasks.manifest import Execution
-from tasks.model_directory import MODEL_FILE
 from tests.serving.models import edit_manifest, write_model
 
 

@@ -19,8 +19,8 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core import repository as repository_module
 from serving.core.models import Models
 from serving.core.repository import Repository
-from tasks.manifest import MANIFEST_FILE
-from tasks.model_directory import MODEL_FILE
+from tasks.bundle.manifest import MANIFEST_FILE
+from tasks.bundle.model_directory import MODEL_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from serving.core.session import OnnxRuntimeGraph
-from tasks.manifest import Execution
+from tasks.bundle.manifest import Execution
 
 MIB = 2**20
 

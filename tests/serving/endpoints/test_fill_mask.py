@@ -7,7 +7,7 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError
 from serving.endpoints.fill_mask import FillMask
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.toy_tokenizers import byte_bpe, wordpiece
 
 

@@ -16,8 +16,8 @@ from serving.open_inference.task_tensors import TASK_TENSORS
 from tasks import TASKS, create_task, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 from tests.serving.conftest import serve
 from tests.serving.models import SETTINGS, VOCAB, write_model
 from tests.serving.open_inference.messages import call, infer, infer_request, stub

@@ -452,7 +452,7 @@ def test_exit_while_a_model_loads(tmp_path):
 READING = """
 import sys, time
 from serving.__main__ import main
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 tokenize = Tokenizer.tokenize
 def reading(self, texts, **options):
     if len(texts[0]) > 1000:

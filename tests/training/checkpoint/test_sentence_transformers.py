@@ -11,8 +11,8 @@ import torch
 
 from export import ExportConfig, export_checkpoint, graph_run
 from tasks.batching import predict
+from tasks.bundle.files import sha256
 from tasks.embedding import EmbeddingSettings, dense_layer
-from tasks.files import sha256
 from tests.toy import WORDS
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.reader import load_tokenizer

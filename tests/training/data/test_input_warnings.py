@@ -4,8 +4,8 @@ import pytest
 
 from tasks import create_task, settings_from_dict
 from tasks.classification import ClassificationExample
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 from training.data.input_warnings import report_inputs
 
 

@@ -17,7 +17,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample, RegressionSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.reader import create_model
 from training.data.cloze import cloze_examples, read_cloze
 from training.data.columns import Columns, existing_columns

@@ -12,7 +12,7 @@ from tasks import create_task, settings_from_dict
 from tasks.embedding import EmbeddingSettings
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.toy_tokenizers import KINDS
 from training.distillation.vectors import principal_axes
 from training.loop.distributed import CPU, World

@@ -14,7 +14,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.families import CONFIGS, batch, create
 from tests.training.objectives.test_objectives import EXAMPLES, SETTINGS
 from training.checkpoint.reader import create_model, load_model, read_shape

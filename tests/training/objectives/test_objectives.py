@@ -15,7 +15,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.reader import create_model, read_shape
 from training.checkpoint.task_card import TaskCard, read_task_card

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tasks.regression import RegressionExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from training.objectives import similarity
 from training.objectives.registry import best_baseline
 from training.objectives.similarity import alignment, mean_of_words, uniformity, vector_scores, word_overlap

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from tasks import create_task
 from tasks.batching import predict
+from tasks.bundle.machine import describe_machine, summarize_machine
 from tasks.classification import ClassificationExample, ClassificationSettings
-from tasks.machine import describe_machine, summarize_machine
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.registry import TASKS
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.reader import create_model, read_config

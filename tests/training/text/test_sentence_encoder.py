@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 from training.text.sentence_encoder import SentenceEncoder, splits_at_spaces
 
 CHARACTERS = [

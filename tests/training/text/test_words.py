@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.languages import HAN
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import build_tokenizer
+from tasks.text.languages import HAN
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 from training.text.words import SEGMENTERS, Segmenter, load_segmenter, name_with_version
 

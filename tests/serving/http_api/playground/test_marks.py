@@ -7,9 +7,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import RobertaProcessing
 
 from bertline.v1 import encoder_pb2 as pb
-from tasks.files import sha256
-from tasks.model_directory import MODEL_FILE
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.bundle.files import sha256
+from tasks.bundle.model_directory import MODEL_FILE
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
 from tests.serving.http_api.playground.page import ACCENT, FAMILY, FLAG, IN_BROWSER, MAX_ROWS, THUMB
 from tests.serving.models import VOCAB, edit_manifest, write_model

@@ -8,8 +8,8 @@ from typing import Any
 
 import tokenizers
 
-from tasks.json_files import read_flag, read_json
-from tasks.sequence_template import bert_template
+from tasks.text.json_files import read_flag, read_json
+from tasks.text.sequence_template import bert_template
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.languages import is_unspaced
+from tasks.text.languages import is_unspaced
 
 _INITIALS = re.compile(r"(?:[^\W\d]{1,2}(\W))(?:[^\W\d]{1,2}\1)*[^\W\d]{1,2}")
 """Initials without their last mark: parts of one or two letters, with the same mark between all of them. `U.S`, `Ph.D`

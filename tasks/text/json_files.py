@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from tasks.regular import read_regular
+from tasks.text.regular import read_regular
 
 
 def read_json_value(path: Path, max_bytes: int | None = None) -> Any:

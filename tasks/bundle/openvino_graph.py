@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.machine import available_cpus
-from tasks.manifest import Execution
-from tasks.providers import check_openvino
+from tasks.bundle.machine import available_cpus
+from tasks.bundle.manifest import Execution
+from tasks.bundle.providers import check_openvino
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from tasks.base import TaskSettings
-from tasks.machine import VNNI, cpu_flags
-from tasks.providers import CPU, CUDA, TENSORRT, Engine, engine_of
+from tasks.bundle.machine import VNNI, cpu_flags
+from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, FieldError, check_bounds, read_fields
 from tasks.small_vectors import SmallVectors

@@ -22,7 +22,7 @@ from typing import Any
 
 import tokenizers
 
-from tasks._splitter import PIECE_CHARS, Piece
+from tasks.text._splitter import PIECE_CHARS, Piece
 
 _SPACES = " \t\n\r\u00a0\u3000"
 _CANDIDATE = re.compile(rf"(?<=\S)[{_SPACES}](?=\S)")

@@ -1,6 +1,6 @@
 """Tokenizer of a checkpoint or model directory: ids, offsets, special tokens, assembly of sequences.
 
-from tasks.tokenizer import Tokenizer
+from tasks.text.tokenizer import Tokenizer
 tokenizer = Tokenizer.load("runs/demo/checkpoint")
 tokenizer.tokenize(["Hello!"])[0].ids
 """
@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from tasks._space_splitter import SpaceSplitter, can_split_at_spaces
-from tasks._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
-from tasks.sequence_template import read_templates
-from tasks.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
-from tasks.tokenizer_files import SPECIAL_TOKENS, build_tokenizer, is_rust_panic, load_backend, read_special_names
-from tasks.tokenizer_patterns import check_time
+from tasks.text._space_splitter import SpaceSplitter, can_split_at_spaces
+from tasks.text._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
+from tasks.text.sequence_template import read_templates
+from tasks.text.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
+from tasks.text.tokenizer_files import SPECIAL_TOKENS, build_tokenizer, is_rust_panic, load_backend, read_special_names
+from tasks.text.tokenizer_patterns import check_time
 
 BATCH_CHARS = 4 * PIECE_CHARS
 """Characters tokenized in one call of the backend, which takes up to 600 bytes for each until its tokens are arrays."""

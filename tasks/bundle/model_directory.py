@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.base import AnyTask
-from tasks.files import sha256
-from tasks.graph_file import GraphFile, read_graph_file
-from tasks.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
+from tasks.bundle.files import sha256
+from tasks.bundle.graph_file import GraphFile, read_graph_file
+from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
 from tasks.registry import create_task
-from tasks.regular import read_regular
-from tasks.tokenizer import Tokenizer
-from tasks.tokenizer_files import TOKENIZER_FILE
+from tasks.text.regular import read_regular
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"

@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from tasks.tokenizer_files import is_rust_panic
+from tasks.text.tokenizer_files import is_rust_panic
 
 MAX_WORD_CHARS = 1000
 """Limit of WordPiece's `max_input_chars_per_word`, usually 100. The time of a word grows with its length to the third

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tasks.json_files import read_json
-from tasks.regular import open_regular
+from tasks.text.json_files import read_json
+from tasks.text.regular import open_regular
 
 PARTIAL_SUFFIX = ".partial"
 MADE_FROM_FILE = "made_from.json"

@@ -1,0 +1,1 @@
+"""Model directories: manifest, files, graphs of each engine, providers, machines."""

@@ -1,0 +1,1 @@
+"""Text -> token ids: tokenizers and their files, special tokens, splitting, windows, words."""
