@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 CHECK_S = 1.0
 """Minimum seconds between two searches for connections that do not read."""
 MAX_RESETS = 1000
-"""Maximum number of calls that a connection cancels within a second. A client that leaves cancels all its calls."""
+"""Number of calls that a connection may cancel at once. A client that leaves cancels all its calls."""
+RESETS_PER_S = 200
+"""Number of further calls that it may cancel a second. A slow server, too, must see that there are too many."""
 _FILES = Path("/proc/self/fd")
 
 
@@ -139,9 +141,10 @@ class Resets:
     def add(self, connection: str) -> None:
         """Count a cancelled call, and close its connection if it has cancelled too many."""
         if (second := int(time.monotonic())) != self._second:
+            forgiven = (second - self._second) * RESETS_PER_S
+            self._counts = Counter({name: count - forgiven for name, count in self._counts.items() if count > forgiven})
             self._second = second
-            self._counts.clear()
         self._counts[connection] += 1
         if self._counts[connection] == MAX_RESETS + 1:
-            reason = f"it cancelled more than {MAX_RESETS} calls within a second"
+            reason = f"it cancelled more than {MAX_RESETS} calls, and {RESETS_PER_S} a second"
             asyncio.get_running_loop().run_in_executor(None, close_connections, {connection: reason})

@@ -166,7 +166,7 @@ def test_weights_beside_the_graph(tmp_path):
         os.truncate(data, 0)
         np.testing.assert_allclose(vectors(embed(server, ["cat"])), expected, rtol=1e-4, atol=1e-5)
 
-        assert f"wrong digest of `{data}`" in versions(server)["tiny/1"][1]
+        wait_until(lambda: f"wrong digest of `{data}`" in versions(server)["tiny/1"][1], "no error was reported")
 
 
 @pytest.mark.parametrize("location", [DATA_FILE, "weights.bin"])
