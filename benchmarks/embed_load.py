@@ -124,7 +124,7 @@ class LoadClient(Worker):
 
 _OPTIONS = (
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),  # calls go to all servers of a target
-    ("grpc.use_local_subchannel_pool", 1),  # each channel has connections of its own
+    ("grpc.use_local_subchannel_pool", 1),  # each channel has separate connections
 )
 
 

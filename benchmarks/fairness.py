@@ -66,7 +66,7 @@ def times(seconds: Sequence[float], idle_s: float) -> str:
 
 
 def measure(name: str, bulk: EmbedLoad, query: EmbedLoad, settings: FairnessSettings, idle_s: float) -> None:
-    """Print the latency of queries beside one bulk load, and the throughput that the bulk load keeps."""
+    """Print the latency of queries under one bulk load, and the throughput that the bulk load keeps."""
     bulk_client, client = LoadClient(), LoadClient()
     alone = bulk_client.run(bulk).texts_per_s
     bulk_client.start(replace(bulk, seconds=1 + len(settings.deadlines_s) * settings.seconds))

@@ -22,7 +22,7 @@ class HttpLoad:
 
     url: str
     bodies: Sequence[bytes]
-    """JSON bodies, sent in turn."""
+    """JSON bodies, sent one after the other."""
     num_items: int
     """Texts or documents in each body."""
     num_in_flight: int

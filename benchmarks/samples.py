@@ -84,7 +84,7 @@ def write_documents(path: Path, texts: list[str]) -> None:
 
 
 def write_checkpoint(directory: Path, shape: tuple[int, int, int] = TINY, vocab_size: int = TINY_VOCAB_SIZE) -> None:
-    """Write a random network for embeddings, and its tokenizer to `tokenizer` beside it.
+    """Write a random network for embeddings, and its tokenizer to `tokenizer` next to it.
 
     Args:
         shape: layers, hidden size and heads.

@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def run_command(module: str) -> None:
-    """Export or autotune, as the command line says.
+    """Export or autotune, as the command line requests.
 
     Args:
         module: name of the module that was called, for --help.

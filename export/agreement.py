@@ -1,6 +1,6 @@
 """Agreement of a graph with the checkpoint in what users see: nearest neighbours of vectors, and predictions.
 
-A mean cosine says little where vectors are crowded: 0.99 can change every tenth nearest neighbour.
+A mean cosine shows little where vectors are crowded: 0.99 can change every tenth nearest neighbour.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def likeliest(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
-    """Return the likeliest label of each sequence, or of each of its tokens, without decoding; empty for numbers.
+    """Return the most likely label of each sequence, or of each of its tokens, without decoding; empty for numbers.
 
     For multi-label models: for each label whether it is selected.
 

@@ -71,7 +71,7 @@ class GraphBuilder:
         """Add an initializer, once, and return its name.
 
         Args:
-            as_float32: True to keep floats as float32, whatever `dtype` says.
+            as_float32: True to keep floats as float32, regardless of `dtype`.
         """
         if name not in self._weights:
             dtype = self.dtype if values.dtype == np.float32 and not as_float32 else values.dtype

@@ -34,7 +34,7 @@ INTEROP_FILES = (
 
 
 def write_interop_files(directory: Path, source: Source, hidden_size: int) -> None:
-    """Write the files beside graph and tokenizer.
+    """Write the files next to graph and tokenizer.
 
     Args:
         hidden_size: as in the manifest.

@@ -158,7 +158,7 @@ def rotary_name(part: str, *, local: bool = False) -> str:
 
 
 def _rotary_tables(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Return the tables of rotary positions, as far as a network has such."""
+    """Return the tables of rotary positions, if a network has them."""
     if isinstance(config, ModernBertConfig):
         by_kind = {local: config.frequencies(local=local) for local in (False, True)}
     elif not isinstance(config, NomicBertConfig):

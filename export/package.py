@@ -60,7 +60,7 @@ class ExportResult:
     differences: Mapping[str, float]
     """Largest difference of each output of the fp32 graph from PyTorch's."""
     truncate: bool
-    """True if the server truncates long texts unless a request says otherwise."""
+    """True if the server truncates long texts unless a request overrides it."""
     small_vectors: SmallVectors | None = None
     """Calibration of int8 vectors; None without."""
 
@@ -129,7 +129,7 @@ def write_package(
     precision: Precision,
     notes: str,
 ) -> None:
-    """Write tokenizer, manifest, model card and report beside the graph in a directory.
+    """Write tokenizer, manifest, model card and report next to the graph in a directory.
 
     Args:
         config: config of the network.

@@ -208,8 +208,9 @@ def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:
 def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
     """Return the similarity of each sequence's outputs to PyTorch's, [sequences].
 
-    The direction of one or two logits says little. For logits, the result is 1 - (mean squared difference) / (twice
-    the mean square of PyTorch's outputs over all sequences); for vectors of equal length this is the cosine as well.
+    The direction of one or two logits carries little information. For logits, the result is 1 - (mean squared
+    difference) / (twice the mean square of PyTorch's outputs over all sequences); for vectors of equal
+    length this is the cosine as well.
 
     Args:
         products: [sequences, 4], as `_Comparison.products`.

@@ -208,7 +208,7 @@ class Decision:
 
 
 Timer = Callable[[Sequence[Decision]], Mapping[str, float]]
-"""Measures graphs in turns; returns the time of each by the name of its precision, relative to the fastest."""
+"""Measures graphs alternately; returns the time of each by the name of its precision, relative to the fastest."""
 
 
 def choose(

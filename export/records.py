@@ -9,7 +9,7 @@
 
 Where another engine than ONNX Runtime runs the graph, "fallback" holds the variant of the second graph, for ONNX
 Runtime. Graphs that Optimum wrote have no variant, and the keys "exporter": "optimum" and "pads", false if each text
-must be a batch of its own because padding changes the outputs.
+must be a separate batch because padding changes the outputs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def precision_of(manifest: Manifest) -> GraphPrecision:
 
 
 def configuration_of(manifest: Manifest) -> Configuration:
-    """Return the configuration of a model directory's graph, with that of the graph beside it."""
+    """Return the configuration of a model directory's graph, with that of the fallback graph."""
     record = manifest.provenance["graph"]
     fallback = Configuration(GraphVariant(**record["fallback"]), manifest.fallback) if manifest.fallback else None
     return Configuration(GraphVariant(**record["variant"]), manifest.execution, fallback)

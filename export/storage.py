@@ -70,7 +70,7 @@ def external_initializers(weights: Mapping[str, np.ndarray]) -> list[TensorProto
 
 
 def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> None:
-    """Write a graph as one file, or with its weights beside it, in a file of its name and `.data`, if it is too large.
+    """Write a graph as one file, or with its weights in a separate file `<name>.data` if it is too large.
 
     Args:
         graph: graph with its weights.
@@ -104,7 +104,7 @@ def _write_weights(graph: Graph, path: Path) -> str:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the initializers of a graph by name; weights in the file beside it are memory-mapped."""
+    """Return the initializers of a graph by name; weights in a separate file are memory-mapped."""
     proto = onnx.load(path, load_external_data=False)
     return {item.name: _read_array(item, path.with_name(f"{path.name}.data")) for item in proto.graph.initializer}
 

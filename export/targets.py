@@ -45,7 +45,7 @@ class Target:
     single_batch: bool = False
     """True if one batch runs at a time on all cores, rather than one batch per core."""
     floats: Sequence[Floats] = ("fp32",)
-    """Types to try for what the graph has in fp32; more than fp32 only where `quality_gate.judged_floats` says so."""
+    """Types to try for what the graph has in fp32; more than fp32 only where `quality_gate.judged_floats` allows it."""
 
     def check(self, precision: Precision) -> None:
         """Raise if the target does not support a precision.
@@ -77,7 +77,7 @@ class Target:
         return max(self.batch_tokens) > 1
 
     def without_padding(self) -> Target:
-        """Return the target for a network whose outputs depend on padding: each text is a batch of its own."""
+        """Return the target for a network whose outputs depend on padding: each text is a separate batch."""
         return replace(self, batch_tokens=(1,), default_batch_tokens=1)
 
     def with_bf16(self) -> Target:

@@ -23,7 +23,7 @@ def choose_thresholds(
     """Choose the threshold with the best F1 of each label on labelled data, as fine-tuning does.
 
     One half of the examples, drawn at random, chooses; the other half judges the graphs, as scores of examples that
-    chose would be too good. Fewer than `MIN_SPLIT_TEXTS` examples do both, and the line says so.
+    chose would be too good. Fewer than `MIN_SPLIT_TEXTS` examples do both, which the printed line states.
 
     Returns:
         The source with thresholds, and the evaluation set of the other half; both unchanged for other models, for

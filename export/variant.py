@@ -143,7 +143,7 @@ class Configuration:
         return replace(self, execution=replace(self.execution, **{name: value}))
 
     def session_key(self) -> Configuration:
-        """Return the configuration without what needs no session of its own: the batch size cap and the fallback."""
+        """Return the configuration without what needs no separate session: the batch size cap and the fallback."""
         return replace(self.with_value("max_batch_tokens", 1), fallback=None)
 
 

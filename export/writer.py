@@ -21,7 +21,7 @@ class Writer(Protocol):
     reads_only_cls: bool
 
     def separate_qkv(self, qkv: str, queries: str, x: str) -> tuple[str, str, str]:
-        """Return query, key and value, each from a matrix product of its own."""
+        """Return query, key and value, each from a separate matrix product."""
 
     def split_last(self, qkv: str) -> tuple[str, ...]:
         """Split the last axis into query, key and value."""

@@ -14,7 +14,7 @@ from tasks.registry import TASKS, create_task, settings_from_dict, settings_to_d
 # Export and serving import this package before ONNX Runtime, which otherwise writes a file and sends telemetry when it
 # is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-# OpenVINO likewise, unless its package for that is missing, which this says.
+# OpenVINO likewise, unless its package for that is missing, which this entry declares.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 __all__ = [

@@ -63,7 +63,7 @@ def tokenize_fitting(
 def tokenize_prompted(
     tokenizer: Tokenizer, texts: Sequence[str], prompt: str, field: str, invalid: list[InvalidExample], **options: Any
 ) -> list[Tokens]:
-    """Tokenize texts behind a prompt, as `tokenize_texts`. Texts without tokens of their own are invalid, too."""
+    """Tokenize texts behind a prompt, as `tokenize_texts`. Texts with no tokens besides the prompt's are invalid."""
     tokens = tokenize_texts(tokenizer, [prompt + text for text in texts], field, invalid, **options)
     if prompt:
         (alone,) = tokenizer.tokenize([prompt], ids_only=True)

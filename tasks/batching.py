@@ -19,7 +19,7 @@ def token_batches(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[lis
     """Group sequences of similar length so that rows x longest row stays within `max_batch_tokens`.
 
     Yields:
-        Indices into `lengths`, longest sequences first. A sequence above the limit is a batch of its own.
+        Indices into `lengths`, longest sequences first. A sequence above the limit is a separate batch.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

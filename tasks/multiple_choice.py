@@ -1,6 +1,6 @@
 """Multiple choice: select one of several continuations or answers (SWAG; section 4.4 of the BERT paper).
 
-Each choice is a sequence of its own, the given text first and the choice second. The model gives each sequence a logit;
+Each choice is a separate sequence, the given text first and the choice second. The model gives each sequence a logit;
 the softmax is over the choices of one example. Examples may differ in their number of choices.
 """
 

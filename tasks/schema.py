@@ -137,7 +137,7 @@ def read_fields(
 ) -> dict[str, Any]:
     """Check the keys and types of a JSON object, and convert it to arguments of a dataclass.
 
-    Lists become tuples and whole numbers floats where the field says so. Nested objects stay as they are.
+    Lists become tuples and whole numbers floats where the field requires it. Nested objects stay as they are.
 
     Args:
         prefix: put before keys in messages (`execution.`).

@@ -8,7 +8,7 @@ they equal the text of the context, accents on the last letter included.
 A question may have several contexts. The null score of a context is the lowest of its windows, and that of the example
 the lowest of its contexts. Spans of several contexts are compared by their logits, or, if the model was trained on
 unanswerable questions, by their lead over the null score of their own context: Clark and Gardner 2018 show that logits
-of different paragraphs cannot be compared, and that a score of "no answer" mends it (section 3).
+of different paragraphs cannot be compared, and that a score of "no answer" solves this (section 3).
 """
 
 from __future__ import annotations

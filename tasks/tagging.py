@@ -176,7 +176,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def complete(self, example: TaggingExample) -> TaggingExample:
         """Divide the source into words.
 
-        White space divides words; each punctuation mark and each Chinese character is a word of its own, except for
+        White space divides words; each punctuation mark and each Chinese character is a separate word, except for
         marks that are part of a word (`joined_marks`). Characters that the tokenizer drops are in no word.
         """
         text = example.source

@@ -21,8 +21,8 @@ ONE_TYPE = "_"
 def chunks(tags: Sequence[str], labels: Collection[str] = ()) -> list[tuple[str, int, int]]:
     """Return the entities that tags encode, as (type, first word, last word), in order.
 
-    The rules are those of CoNLL, which fit every scheme: an entity continues with `I` or `E` of its own type, unless it
-    ended with `E` or `S`; any other tag starts a new entity. A tag without a prefix counts as `I` of that type.
+    The rules are those of CoNLL, which fit every scheme: an entity continues with `I` or `E` of the same type, unless
+    it ended with `E` or `S`; any other tag starts a new entity. A tag without a prefix counts as `I` of that type.
 
     Args:
         labels: all labels of the model, which decide whether `B` is a prefix or a type; by default those of `tags`.

@@ -1,6 +1,6 @@
 """Zero-shot classification: labels that a request names, by a model for natural language inference.
 
-Each label is put into a sentence, the hypothesis, and its score says how far the text entails it (Yin, Hay and Roth
+Each label is put into a sentence, the hypothesis, and its score measures how far the text entails it (Yin, Hay and Roth
 2019). Scores are those of transformers' `ZeroShotClassificationPipeline`.
 """
 

@@ -39,7 +39,7 @@ SPECIAL = {
         "training/checkpoint/reader.py",  # needs no head
         "training/checkpoint/task_inference.py",  # pooling of foreign checkpoints
         "training/contrastive.py",
-        "training/distill.py",  # a recipe of its own
+        "training/distill.py",  # a separate recipe
         "training/distillation/teachers.py",
         "training/distillation/vectors.py",
         "serving/http_api/openai.py",  # OpenAI's route for embeddings

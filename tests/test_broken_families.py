@@ -28,7 +28,7 @@ def edit_config(**changes):
 
 
 def edit_weights(change):
-    """Return a function that changes the largest layer's matrix and what stands beside it."""
+    """Return a function that changes the largest layer's matrix and what belongs to it."""
 
     def edit(directory):
         weights = load_file(directory / WEIGHTS)

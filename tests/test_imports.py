@@ -50,7 +50,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def modules(home):
-    """Return a function that imports a package and returns the names of its own and of all loaded modules."""
+    """Return a function that imports a package and returns the names of its modules and of all loaded modules."""
     root = Path(__file__).parents[1]
     removed = {"XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY"}
     environment = {name: value for name, value in os.environ.items() if name not in removed} | {"HOME": str(home)}

@@ -1,4 +1,4 @@
-"""The server under load on the GPU, beside the engine in this process."""
+"""The server under load on the GPU, compared with the engine in this process."""
 
 from __future__ import annotations
 

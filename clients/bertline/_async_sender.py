@@ -78,7 +78,7 @@ class AsyncSender(Sender):
         _fail(member, self._connection.timed_out(member.timeout))
 
     def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
-        """Send calls that wait, in a task of their own, now that the request of others has ended."""
+        """Send calls that wait, in a separate task, now that the request of others has ended."""
         assert self._coalescer
         if members := self._coalescer.leave(lane, ended):
             task = asyncio.get_running_loop().create_task(self._send_shared(lane, members))

@@ -15,7 +15,7 @@ def batches(items: Iterable[T], num_bytes: Callable[[T], int], *, max_items: int
         items: items to split.
         num_bytes: returns the size of an item.
         max_items: maximum number of items in a batch.
-        max_bytes: maximum size of a batch. A larger item is a batch of its own.
+        max_bytes: maximum size of a batch. A larger item is a separate batch.
     """
     batch: list[T] = []
     batch_bytes = 0

@@ -25,7 +25,7 @@ from bertline.v1.encoder_pb2_grpc import EncoderStub
 _RETRY_POLICY = {
     # A server that starts or drains (UNAVAILABLE), or has a full queue (RESOURCE_EXHAUSTED), has computed nothing; one
     # that has no memory for the reply has. The next attempt goes to another replica, or waits a little.
-    # `grpc-retry-pushback-ms` of the server overrides the backoff: a full queue says when it will have room, and -1
+    # `grpc-retry-pushback-ms` of the server overrides the backoff: a full queue states when it will have room, and -1
     # means never.
     "maxAttempts": 3,
     "initialBackoff": "0.05s",
@@ -207,7 +207,7 @@ def health_of_error(error: grpc.RpcError) -> Health:
 class Stubs:
     """Channels of a client: one that checks the server's health, and a plain one.
 
-    gRPC checks health by a stream of its own. If the server refuses that stream, gRPC fails all calls with UNAVAILABLE,
+    gRPC checks health by a separate stream. If the server refuses that stream, gRPC fails all calls with UNAVAILABLE,
     as if the server did not exist. `watch_health` finds out which it is.
     """
 

@@ -1,6 +1,6 @@
 """Messages of other protocols, built here so that their packages are not needed.
 
-They live in a private descriptor pool, so that an application may load the original packages beside them.
+They live in a private descriptor pool, so that an application may load the original packages, too.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class FailedCall:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts that requests of their own can hold: documents of `rerank`, or inputs."""
+        """Number of parts that separate requests can hold: documents of `rerank`, or inputs."""
         return max(self.num_inputs, self.num_documents)
 
 
@@ -106,7 +106,7 @@ class _Details:
     is_from_grpc: bool
     """True if gRPC itself made the status, see `_details`."""
     is_permanent: bool
-    """True if the server says that trying again does not help."""
+    """True if the server states that trying again does not help."""
 
 
 def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
@@ -210,7 +210,7 @@ def _details(error: grpc.RpcError) -> _Details:
     """Read the status details and metadata of an error.
 
     A status without metadata comes from gRPC itself: Bertline servers send a request id with every status, and proxies
-    send headers of their own.
+    send their own headers.
     """
     metadata = list(error.trailing_metadata() or ())
     info, violations = ErrorInfo(), []
@@ -222,7 +222,7 @@ def _details(error: grpc.RpcError) -> _Details:
             elif detail.type_url.endswith("/google.rpc.ErrorInfo"):
                 info = ErrorInfo.FromString(detail.value)
     except DecodeError:
-        pass  # the message of the status still says what is wrong
+        pass  # the message of the status still states what is wrong
     count = next((entry.value for entry in info.metadata if entry.key == NUM_VIOLATIONS), "")
     return _Details(
         reason=info.reason if info.domain == DOMAIN else "",

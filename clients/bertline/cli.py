@@ -162,7 +162,7 @@ def health(
 
 
 def _reason(client: Client, name: str, version: str) -> str:
-    """Return why a model does not answer, if the server says so."""
+    """Return why a model does not answer, if the server reports it."""
     if not name:
         return ""
     try:

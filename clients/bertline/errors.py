@@ -3,7 +3,7 @@
 BertlineError
 ├── ConnectionFailed   no server at the target, or it starts or drains
 ├── TimedOut           no reply within the timeout
-├── InvalidInput       an input is invalid; `items` says which and why
+├── InvalidInput       an input is invalid; `items` states which and why
 ├── ModelNotFound      the model or version is not loaded
 ├── Overloaded         the server is full, or the request too large
 ├── Unauthenticated    the server requires credentials

@@ -66,7 +66,7 @@ class Trial:
 
 @contextmanager
 def left_out_if_it_fails(rival: Target, reporter: Reporter) -> Iterator[None]:
-    """Say in one line why a rival is left out if its engine or graphs fail in this block."""
+    """Print why an alternative is left out if its engine or graphs fail in this block."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -175,7 +175,7 @@ def _search(timer: Timer, target: Target, reporter: Reporter) -> tuple[list[Conf
 def _compare_with(
     precisions: Sequence[GraphPrecision], timer: Timer, chosen: Configuration, reporter: Reporter
 ) -> list[Trial]:
-    """Time the chosen configuration beside other precisions; only the report needs this, so it may fail with a line."""
+    """Compare the chosen configuration with other precisions, for the report only; a failure is only printed."""
     in_fp32 = chosen.with_value("floats", "fp32")
     passes = {
         item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
@@ -207,7 +207,7 @@ def compare_precisions(
     num_cores: int,
     reporter: Reporter = SILENT,
 ) -> dict[str, float]:
-    """Time graphs of different precisions in turns, in the target's default configuration.
+    """Time graphs of different precisions alternately, in the target's default configuration.
 
     Args:
         graphs: network and precision of each graph.

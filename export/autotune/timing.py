@@ -1,4 +1,4 @@
-"""Time graphs in turns, so that other work on the machine affects all of them alike."""
+"""Time graphs alternately, so that other work on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tasks.batching import RunModel
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 PASS_S = 0.05
-"""Minimum seconds of a measurement. Many short ones share the bursts of a busy neighbour better than few long ones."""
+"""Minimum seconds of a measurement. On a shared host, many short ones average out bursts better than few long ones."""
 LARGE_BYTES = 2**28
 """Weights from this size on are large: a session keeps those of its matrix products again, packed."""
 ERROR, NUM_FITS = 0.1, 30
 """Relative error that makes a measurement count a quarter, and steps of the fit."""
 QUIET, SLOWNESS, MAX_SLOWNESS = 0.1, 0.05, 0.5
-"""Fraction of the rounds that are taken as quiet; how much slower a round is that counts half; slowness that counts no
-more, so that each round counts at least a hundredth."""
+"""Fraction of the rounds that are taken as undisturbed; how much slower a round is that counts half; slowness that
+counts no more, so that each round counts at least a hundredth."""
 BUSY = 0.1
-"""Mean slowdown of rounds, beside the fastest tenth, from which other work disturbs a race; 3 to 6% on quiet cores."""
+"""Mean slowdown of rounds against the fastest tenth, from which other work disturbs a race; 3 to 6% on idle cores."""
 CAUTION = 2
 """How much the limit for candidates that drop out is raised after the first round; after n, by the n-th part of it."""
 MIN_BATCHES = 1
@@ -70,7 +70,7 @@ def race(
     min_rounds: int = 3,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[KeyT, list[float]]:
-    """Measure candidates in turns, one after the other in each round.
+    """Measure candidates alternately, each one once a round.
 
     Args:
         candidates: functions that return the seconds of a measurement from the number of the round, by name.
@@ -102,7 +102,7 @@ def fitted_seconds(times: Mapping[KeyT, Sequence[float]]) -> dict[KeyT, float]:
     Fits log(seconds) = candidate + round + error by least squares, with weights that fall with the error (Geman and
     McClure 1987, an M-estimator). So a slow moment of the machine slows its round down, and a measurement that other
     work disturbs counts little. Rounds count less the slower they are than the fastest tenth, as other work slows some
-    candidates more than others. Medians of relative times are four times as noisy beside a neighbour that is busy half
+    candidates more than others. Medians of relative times are four times as noisy on a shared host that is busy half
     of the time.
 
     Args:

@@ -32,7 +32,7 @@ def export_network(model: TransformersModel, task: AnyTask) -> ExportedNetwork:
     """Export a network to a graph with our inputs and the task's outputs.
 
     Raises:
-        ValueError: if Optimum cannot export it; one line says why.
+        ValueError: if Optimum cannot export it; the message is one line.
     """
     try:
         pads = not depends_on_padding(task, torch_run(model, task))

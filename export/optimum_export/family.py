@@ -224,7 +224,7 @@ def read_transformers_family(directory: Path, values: Mapping[str, Any]) -> Tran
         values: values of `config.json`.
 
     Raises:
-        ValueError: if it is no encoder that transformers knows, or runs code of its own.
+        ValueError: if it is no encoder that transformers knows, or runs custom code.
     """
     path = directory / CONFIG_FILE
     if reason := _refusal(values):

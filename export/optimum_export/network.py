@@ -27,7 +27,7 @@ class ExportedNetwork:
     graphs: dict[MatMulPrecision, Graph]
     """Graphs that exist already, by the precision of their matrix products."""
     pads: bool = True
-    """False if padding changes the outputs, so that each text must be a batch of its own."""
+    """False if padding changes the outputs, so that each text must be a separate batch."""
 
     ranges: ClassVar[Mapping[str, object]] = {}
     quantizable_layers: ClassVar[list[str]] = []

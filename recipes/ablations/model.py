@@ -1,4 +1,4 @@
-"""Networks that the paper compares BERT with, as a family of their own: `bert-ablation`.
+"""Networks that the paper compares BERT with, as a separate family: `bert-ablation`.
 
 - Attention in one direction (as in GPT), or in both directions by two separate stacks of layers (as in ELMo): sections
   3.1 and 5.1 of Devlin et al. 2018, and "+ BiLSTM" of table 5.

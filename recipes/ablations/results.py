@@ -54,7 +54,7 @@ class Result:
     lm_losses: Sequence[float | None]
     """Pretraining loss by row."""
     baselines: Sequence[tuple[str, float] | None]
-    """Baseline without a model, by column."""
+    """Baseline by column."""
 
     @property
     def is_complete(self) -> bool:

@@ -184,7 +184,7 @@ def _maskings(scale: Scale) -> tuple[str, list[Row]]:
 
 
 def _numbers_of_steps(scale: Scale) -> tuple[str, list[Row]]:
-    """Create figure 5. Each point is a run of its own, whose learning rate falls to 0, not an intermediate state."""
+    """Create figure 5. Each point is a separate run, whose learning rate falls to 0, not an intermediate state."""
     rows = []
     for group, whole in (("masked LM (BERT)", BERT), ("left-to-right", _LEFT_TO_RIGHT)):
         rows.append(Row(label=f"{group}, 0", pretraining=whole, from_scratch=True, group=group))

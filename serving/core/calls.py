@@ -180,7 +180,7 @@ def is_bulk(headers: Mapping[str, str]) -> bool:
 
 
 def max_reply_bytes(headers: Mapping[str, str]) -> int | None:
-    """Return the size of the largest reply that a client accepts; None if it does not say.
+    """Return the size of the largest reply that a client accepts; None if the client does not state one.
 
     Raises:
         InvalidRequestError: when the value is no number.

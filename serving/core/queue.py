@@ -119,7 +119,7 @@ class Queue:
     def pop_batch(self) -> list[Entry]:
         """Remove and return the next batch: the next entry, and the entries of its model that are nearest in length.
 
-        Entries of less urgent jobs (bulk beside interactive jobs, much larger ones) join it only as far as they cost no
+        Entries of less urgent jobs (bulk among interactive jobs, much larger ones) join it only as far as they cost no
         more than another run would: the next job would wait for them.
 
         Returns:

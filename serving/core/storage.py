@@ -194,8 +194,8 @@ class DirectoryScan:
 async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryScan:
     """Find the versions of each model.
 
-    One thread scans the whole directory, which is fast. While that thread hangs, each folder is scanned in a thread of
-    its own, so that one hanging folder does not hide the others.
+    One thread scans the whole directory, which is fast. While that thread hangs, each folder is scanned in a separate
+    thread, so that one hanging folder does not hide the others.
 
     Raises:
         ValueError: when the directory does not exist, holds no model, or is itself a model.

@@ -45,7 +45,7 @@ class Certificates:
 
     gRPC asks for new certificates at each handshake. It replaces the old ones without a reference count: another
     handshake that is about to use them would crash the process. So new certificates are handed over only once, and only
-    while a handshake of our own keeps the old ones in memory.
+    while our own handshake keeps the old ones in memory.
     """
 
     def __init__(self, files: TlsFiles) -> None:

@@ -44,7 +44,7 @@ FREE_BYTES = 4 * 1024
 SMALL_READ_BYTES, BODY_READ_BYTES = 8 * 1024, 64 * 1024
 """Maximum bytes that are read at once: of heads and of chunks, a thousand of which take 2 ms; and of other bodies."""
 TLS_WRITE_BYTES = 16 * 1024
-"""Bytes of a reply that are handed to TLS at a time: it says that it has taken them before the system has."""
+"""Bytes of a reply that are handed to TLS at a time: it reports them as taken before the system has taken them."""
 MAX_LOST = 256
 """Number of closed TLS connections after which the garbage collector runs: they refer to their buffers in cycles."""
 _HEAD_END = re.compile(rb"\n\r?\n")

@@ -109,7 +109,7 @@ class OpenInferenceRoutes:
         return Operation("GET", path, answer, oip_error, summary=f"{method} of the Open Inference Protocol.")
 
     def _health(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
-        """Return a route that says whether something is ready: by its status, and by its body."""
+        """Return a route that reports whether something is ready, by status and body."""
 
         async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
             values = _plain(reply_type.FromString(await self._methods[method](_named(request_type, exchange), call)))

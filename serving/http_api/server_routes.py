@@ -44,7 +44,7 @@ _TYPES: Mapping[int, Mapping[str, Any]] = {
 
 
 def health_route(problem: Callable[[], str]) -> Operation:
-    """Return the route that says whether the server answers requests now.
+    """Return the route that reports whether the server answers requests now.
 
     Args:
         problem: returns why the server cannot answer; empty if it can.

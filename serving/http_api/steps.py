@@ -230,7 +230,7 @@ class AnswerOperation:
 
 
 def _check_media_type(call: Call) -> None:
-    """Raise UnsupportedMediaError if a body says that it is something else than JSON, or JSON with binary tensors."""
+    """Raise UnsupportedMediaError if a body is declared as something else than JSON, or JSON with binary tensors."""
     if HEADER_LENGTH in call.headers:
         return
     media_type = call.headers.get("content-type", _JSON_TYPES[0]).partition(";")[0].strip().lower()

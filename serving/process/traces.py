@@ -24,7 +24,7 @@ class Traces:
     """Sender of spans to a collector, in a separate thread."""
 
     def __init__(self, endpoint: str, sample: float) -> None:
-        """Start the sender. If there is no collector, the log says so after the first spans.
+        """Start the sender. If there is no collector, this is logged after the first spans.
 
         Args:
             endpoint: address of the collector (OTLP over gRPC); `https://` for TLS.

@@ -24,7 +24,7 @@ MADE_FROM_FILE = "made_from.json"
 
 @contextmanager
 def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield a temporary directory beside `path`; rename it to `path` at the end, or remove it on any error.
+    """Yield a temporary directory next to `path`; rename it to `path` at the end, or remove it on any error.
 
     Args:
         path: links are followed.
@@ -63,7 +63,7 @@ def _parent_folders(path: Path) -> Iterator[None]:
 
 
 def _make_temporary(path: Path) -> Path:
-    """Make a temporary directory beside `path`."""
+    """Make a temporary directory next to `path`."""
     try:
         return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:

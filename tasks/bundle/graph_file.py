@@ -48,7 +48,7 @@ class GraphFile:
     """Properties of a graph that are checked before it is loaded."""
 
     weight_files: frozenset[str] = frozenset()
-    """Names of the files beside the graph that hold weights."""
+    """Names of the files next to the graph that hold weights."""
     num_positions: int | None = None
     """Longest sequence; None without a table of positions under a known name."""
 

@@ -113,7 +113,7 @@ def cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
 
 
 def describe_machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
-    """Return the CPU, its `MATMUL_FEATURES` and the available cores, to be recorded beside a measurement."""
+    """Return the CPU, its `MATMUL_FEATURES` and the available cores, to be recorded with a measurement."""
     flags = cpu_flags(cpuinfo)
     return {
         "cpu": read_cpuinfo(cpuinfo).get("model name", platform.machine()),

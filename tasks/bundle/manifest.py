@@ -155,13 +155,13 @@ class Manifest:
     """SHA-256 of each file, hexadecimal."""
     execution: Execution = field(default_factory=Execution)
     fallback: Execution | None = None
-    """Settings for ONNX Runtime of the graph beside OpenVINO's, for servers without OpenVINO; None without one."""
+    """ONNX Runtime settings of the fallback graph, for servers without OpenVINO; None if there is no such graph."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Digests of checkpoint and data, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """Scores on the dev set, and differences between the graph and PyTorch."""
     truncate: bool = False
-    """True if texts that are too long are truncated unless a request says otherwise, as in the evaluation."""
+    """True if texts that are too long are truncated unless a request overrides it, as in the evaluation."""
     small_vectors: SmallVectors | None = None
     """Calibration of int8 vectors; None for other tasks than embedding, and without enough texts at export."""
 

@@ -45,7 +45,7 @@ class ModelDirectory:
     path: Path
     manifest: Manifest
     weight_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Graph -> files beside it that hold its weights, by name."""
+    """Graph -> files next to it that hold its weights, by name."""
 
     @property
     def model_path(self) -> Path:

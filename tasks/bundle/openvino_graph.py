@@ -210,7 +210,7 @@ def _padded(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def reason(error: RuntimeError) -> str:
-    """Return the line of one of OpenVINO's errors that says what is wrong.
+    """Return the line of one of OpenVINO's errors that states what is wrong.
 
     Its messages begin with lines on where in its source the exception was raised, and end with the reason.
     """

@@ -18,7 +18,7 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINO"
-"""OpenVINO itself, not ONNX Runtime's execution provider of it: it installs beside every package of ONNX Runtime."""
+"""OpenVINO itself, not ONNX Runtime's execution provider for it: it installs with every package of ONNX Runtime."""
 
 Engine = Literal["onnxruntime", "openvino"]
 """Library that runs a graph, by the name of its module."""
@@ -74,7 +74,7 @@ def load_libraries(provider: str, preload: Callable[[], None]) -> None:
         preload: `onnxruntime.preload_dlls`.
     """
     if provider in (CUDA, TENSORRT):
-        with redirect_stdout(io.StringIO()):  # it prints what it does not find; `check_started` says what follows
+        with redirect_stdout(io.StringIO()):  # it prints what it does not find; `check_started` reports what follows
             preload()
 
 

@@ -1,7 +1,7 @@
 """Split long texts into pieces that byte-level BPE and SentencePiece tokenizers turn into the same tokens.
 
 These tokenizers begin a word at a single space between two visible characters, so text is split before such a space.
-That is exact where three things hold, and the tokenizer's own file says whether they do:
+That is exact where three things hold, and the tokenizer's own file shows whether they do:
 
 - the normalizer works on characters (or grapheme clusters) by themselves, and leaves one space there. Pairs of
   characters are tried with the backend itself: there is no Unicode table here.
@@ -37,7 +37,7 @@ _CLUSTER_CHARS = 6
 _WORD_MARK = "▁"
 _SPANS_SPACE = re.compile(rf"[^\s{_WORD_MARK}]\s")
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "Precompiled", "Strip"}
-"""Normalizers whose output around a space depends on the characters beside it alone."""
+"""Normalizers whose output around a space depends only on the adjacent characters."""
 _PRE_TOKENIZERS = (["ByteLevel"], ["Metaspace"], ["WhitespaceSplit", "Metaspace"], ["Punctuation", "Metaspace"])
 """Pre-tokenizers that end a word before a space."""
 _POST_PROCESSORS = {"BertProcessing", "RobertaProcessing", "ByteLevel", "TemplateProcessing"}

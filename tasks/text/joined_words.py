@@ -1,7 +1,7 @@
 """Divide running text into words as in the training data.
 
 A tokenizer splits text at every punctuation mark, but tagged data have words such as `Jean-Luc`, `AT&T`, `1,000` and
-`St.`. The rules for marks that belong to words are learnt from the tagged words.
+`St.`. The rules for marks that belong to words are learned from the tagged words.
 
 Example: the training data have the words `Jean-Luc` and `1,000`, and the two words `'s` after names. The rules are the
 marks `a-a` and `0,0` and the word `'s`. The tokenizer divides `Anne-Marie's 2,500` into `Anne - Marie ' s 2 , 500`;
@@ -218,7 +218,7 @@ class _Joiner:
 
 @lru_cache(maxsize=4096)
 def is_mark(char: str) -> bool:
-    """Return whether a tokenizer makes a character a word of its own: punctuation and ASCII symbols."""
+    """Return whether a tokenizer makes a character a separate word: punctuation and ASCII symbols."""
     category = unicodedata.category(char)
     return category[0] == "P" or (char.isascii() and category[0] == "S")
 
@@ -253,8 +253,8 @@ def _word_char(char: str) -> _WordChar | None:
 def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
     """Learn which marks belong to words.
 
-    A mark belongs to words at a position (`a-a`, `@a`) if more words have it there than have it beside them as a word
-    of its own. Words that begin or end with a mark against that rule are listed one by one, if they are frequent.
+    A mark belongs to words at a position (`a-a`, `@a`) if more words contain it there than have it next to them as a
+    separate word. Words that begin or end with a mark against that rule are listed one by one, if they are frequent.
 
     Args:
         sentences: words as tagged.
@@ -330,7 +330,7 @@ def _position_between(before: str, after: str) -> Position | None:
 
 
 def _belongs(rule: MarkRule, num_with: int, num_apart: int) -> bool:
-    """Return whether a mark belongs to words, by the number of words that have it, and of words beside it."""
+    """Return whether a mark belongs to words, by the number of words that have it, and of words next to it."""
     if rule.position in (Position.BETWEEN_LETTERS, Position.BETWEEN_DIGITS):
         return num_with * _MAX_APART_RATIO >= num_apart
     if rule.position is Position.INITIALS:

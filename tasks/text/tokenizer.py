@@ -315,7 +315,7 @@ def _create_splitter(backend: tokenizers.Tokenizer) -> TextSplitter | SpaceSplit
 def include_combining_marks(text: str, bounds: np.ndarray) -> np.ndarray:
     """Extend spans of a text over the combining marks behind them that no other span covers.
 
-    An accent on the last letter may be a code point of its own, which the tokenizer drops.
+    An accent on the last letter may be a separate code point, which the tokenizer drops.
 
     Args:
         bounds: [spans, 2] int64, (start, end) in code points, in the order of the text.

@@ -138,7 +138,7 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
 
 
 def check_agreement(backend: tokenizers.Tokenizer, path: Path, config_path: Path) -> None:
-    """Refuse a `tokenizer.json` that divides text differently from the files beside it, which transformers obeys."""
+    """Refuse a `tokenizer.json` that divides text differently from the files next to it, which transformers obeys."""
     config = _read_config(config_path)
     _check_added_names(backend, path, config)
     if dropout := getattr(backend.model, "dropout", None):
@@ -163,7 +163,7 @@ def _contradiction(key: str, value: Any, path: Path, config_path: Path) -> Value
 
 
 def _check_added_names(backend: tokenizers.Tokenizer, path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a tokenizer without the tokens that the files beside it add, as text would not be divided at them."""
+    """Refuse a tokenizer without the tokens that the files next to it add, as text would not be divided at them."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for key in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
         given = config.get(key) or []
@@ -205,7 +205,7 @@ def read_tokenizer_class(path: Path) -> str | None:
     """Return the tokenizer class of transformers that a file names; None if it names none.
 
     Raises:
-        ValueError: if the file is broken, or needs code of its own.
+        ValueError: if the file is broken, or needs custom code.
     """
     values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
     name, code = values.get("tokenizer_class"), values.get("auto_map")

@@ -49,7 +49,7 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED])
 def test_refusals_are_counted(run, code):
-    """Calls that a server under load refuses are counted beside the answered ones."""
+    """Calls that a server under load refuses are counted in addition to the answered ones."""
     found = run(code)
 
     assert found.codes[code.name] > 0

@@ -18,7 +18,7 @@ def run(parts, out, monkeypatch, capfd):
 
 
 def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch, capfd):
-    """The report keeps what a part had found, and its error; the exit code says that one failed."""
+    """The report keeps what a part had found, and its error; the exit code shows that one failed."""
 
     def fails(settings):
         yield Table("begun", [{"step": "first", "ms": 1.5}])
@@ -39,7 +39,7 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch, capfd):
 
 
 def test_without_a_gpu_the_error_names_the_dry_run(monkeypatch, capfd):
-    """Without a GPU, one line says what to give."""
+    """Without a GPU, a one-line error names the flag to give."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
     ended = call(gpu.main, [], monkeypatch, capfd)

@@ -1,4 +1,4 @@
-"""Helpers that run the command, in this process or in a process of its own."""
+"""Helpers that run the command, in this process or in a separate process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
     )

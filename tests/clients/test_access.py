@@ -39,7 +39,7 @@ def mine(authority):
 
 
 def test_client(target, authority, mine):
-    """The server accepts a client with credentials and token, and errors say which one is missing."""
+    """The server accepts a client with credentials and token, and errors name the missing one."""
     credentials = mine.credentials(authority)
     with Client(target, credentials=credentials, token=TOKEN) as client:
         assert client.embed(["cat"] * 100, model="embedder").shape == (100, 8)
@@ -53,7 +53,7 @@ def test_client(target, authority, mine):
 
 
 def test_untrusted_server(target, authority, mine, tmp_path):
-    """The error says that the certificate is not trusted, and not that no server runs."""
+    """The error states that the certificate is not trusted, not that no server runs."""
     stranger = make_authority(tmp_path / "stranger")
     with (
         Client(target, credentials=mine.credentials(stranger), token=TOKEN) as client,
@@ -63,7 +63,7 @@ def test_untrusted_server(target, authority, mine, tmp_path):
 
 
 def test_server_without_tls(authority, mine):
-    """The error says that the server does not speak TLS."""
+    """The error states that the server does not speak TLS."""
     credentials = mine.credentials(authority)
     with (
         FakeServer() as plain,

@@ -52,7 +52,7 @@ def test_version(run: Run) -> None:
     ],
 )
 def test_options_in_the_wrong_place(run: Run, arguments: list[str], message: str) -> None:
-    """The error says whether a known option belongs before or after the subcommand."""
+    """The error states whether a known option belongs before or after the subcommand."""
     assert fails(run(*arguments), message, 2)
 
 
@@ -330,7 +330,7 @@ def test_model_version_and_options_reach_the_server(run: Run, server: FakeServer
 
 
 def test_health(run: Run, server: FakeServer, dead_target: str) -> None:
-    """The command exits with 0 if the server or the model takes requests, and otherwise says why not."""
+    """The command exits with 0 if the server or the model takes requests, and otherwise prints why not."""
     name = server.models[0].name
 
     assert run("health", "-t", server.target) == Result(0, "serving\n", "")

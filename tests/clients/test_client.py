@@ -115,7 +115,7 @@ def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> N
 
 
 def test_one_label_is_selected(client: Client, server: FakeServer) -> None:
-    """The most probable label is the selected one; replies of servers that do not say so are read alike."""
+    """The most probable label is the selected one; replies of servers that do not mark it are read the same way."""
     (result,) = client.classify(["four"])
     (cut,) = client.classify(["four"], top_k=1)
     labels = [pb.LabelScore(label="a", score=0.75), pb.LabelScore(label="b", score=0.25)]
@@ -619,7 +619,7 @@ def test_ordered_iterables_are_lists(client: Client, values: Any) -> None:
 def test_misuse_raises_before_anything_is_sent(
     client: Client, server: FakeServer, use: Callable[[Client], Any], error: type[Exception], message: str
 ) -> None:
-    """A wrong call raises an error that says what to write, before any request."""
+    """A wrong call raises an error that states what to write, before any request."""
     with pytest.raises(error, match=message):
         use(client)
 

@@ -72,7 +72,7 @@ def sizes(server: FakeServer) -> list[int]:
 
 
 def test_a_burst_leaves_in_few_requests(server: FakeServer, together: Run) -> None:
-    """The first calls leave alone; those that come meanwhile leave together, and each gets its own vector."""
+    """The first calls leave alone; those that come in the meantime leave together, and each gets its own vector."""
     server.delay(0.2)
     texts = [f"text {number}" for number in range(40)]
 
@@ -96,7 +96,7 @@ def test_requests_hold_at_most_batch_size_inputs(server: FakeServer, together: R
 
 
 def test_idle_clients_do_not_wait(server: FakeServer, together: Run) -> None:
-    """As long as no more than `num_in_flight` calls are under way, each is a request of its own."""
+    """As long as no more than `num_in_flight` calls are in flight, each is a separate request."""
     server.delay(0.1)
 
     together(server.target, embeds("a", "b", "c", "d"))
@@ -105,7 +105,7 @@ def test_idle_clients_do_not_wait(server: FakeServer, together: Run) -> None:
 
 
 def test_coalescing_can_be_switched_off(server: FakeServer, together: Run) -> None:
-    """With coalesce=False each call is a request of its own."""
+    """With coalesce=False each call is a separate request."""
     server.delay(0.05)
 
     together(server.target, embeds(*map(str, range(12))), num_in_flight=1, coalesce=False)
@@ -154,7 +154,7 @@ def test_an_invalid_input_fails_its_own_call_only(server: FakeServer, together: 
 
 
 def test_an_overloaded_server_refuses_each_call(server: FakeServer, together: Run) -> None:
-    """The calls of a refused request all get the error, each one an error of its own."""
+    """The calls of a refused request all get the error, each one a separate error."""
     server.delay(0.2, times=1)
     server.overload(times=None, after=1)
 
@@ -218,7 +218,7 @@ def test_a_hanging_server_times_each_call_out(server: FakeServer, together: Run,
 
 
 def check_timeouts(errors: Sequence[Any], timeouts: Sequence[float], details: str) -> None:
-    """Check that each error is a TimedOut of its own that names its timeout."""
+    """Check that each error is a separate TimedOut that names its timeout."""
     assert len(set(map(id, errors))) == len(errors)
     for error, timeout in zip(errors, timeouts, strict=True):
         assert isinstance(error, TimedOut)

@@ -123,7 +123,7 @@ def test_a_proxy_that_blocks_the_call(server: FakeServer, monkeypatch: pytest.Mo
 
 
 def test_a_target_without_a_port() -> None:
-    """The error says that a target without a port means port 443."""
+    """The error states that a target without a port means port 443."""
     with pytest.raises(errors.ConnectionFailed, match="no port was given, which stands for 443"):
         embed_sync("no-such-host.invalid", ["text"])
 

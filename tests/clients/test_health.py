@@ -93,7 +93,7 @@ def test_servers_that_require_a_token(
 
 @pytest.mark.parametrize("open_health", [False, True])
 def test_a_missing_token_is_reported(models: Path, tokens: Path, open_health: bool) -> None:
-    """A call without the token fails soon with an error that says so, whether health needs the token or not."""
+    """A call without the token fails soon with an error that states this, whether health needs the token or not."""
     with serve(models, tokens_file=tokens, open_health=open_health) as running:
 
         async def ask() -> None:

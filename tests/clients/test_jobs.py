@@ -47,7 +47,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_batches_are_in_flight_as_often_as_large_ones(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """Batches are separate requests of priority bulk, as many at a time as --in-flight says."""
+    """Batches are separate requests of priority bulk, as many at a time as --in-flight allows."""
     server.delay(0.1)
     rows = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts(64)])
     run("embed", "-i", rows, "-o", str(tmp_path / "out.npy"), "--batch-size", "4", "--in-flight", "8")
@@ -62,7 +62,7 @@ def test_small_batches_are_in_flight_as_often_as_large_ones(run: Run, server: Fa
 def test_documents_of_a_row_keep_to_the_limit(
     run: Run, server: FakeServer, tmp_path: Path, source: str, in_flight: int
 ) -> None:
-    """A row whose documents fill many requests has no more of them in flight than --in-flight says."""
+    """A row whose documents fill many requests has no more of them in flight than --in-flight allows."""
     server.delay(0.1)
     row = write_jsonl(tmp_path / "in.jsonl", [{"query": "owl", "documents": texts(64)}])
     rows = ["-i", row] if source == "file" else ["owl", *texts(64)]
@@ -480,7 +480,7 @@ def test_a_model_that_is_replaced_meanwhile(
 
 
 def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeServer) -> None:
-    """The error at the end says that two models answered."""
+    """The error at the end states that two models answered."""
     server.reply("Embed", replacing(server, ReplacedModel()))
     result = run("embed", "-i", "-", stdin=b"text\n")
 

@@ -57,7 +57,7 @@ def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) ->
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32"])
 @pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.txt.gz", "-"])
 def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: str, encoding: str) -> None:
-    """The error says how to convert the file, and nothing is sent or written."""
+    """The error states how to convert the file, and nothing is sent or written."""
     content = ('{"text": "one"}\n' if "jsonl" in name else "text\none\n").encode(encoding)
     if name != "-":
         (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)

@@ -254,7 +254,7 @@ def test_long_histories() -> None:
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out/"])
 def test_killed_at_every_step_and_resumed(tmp_path: Path, output: str) -> None:
-    """A job that is killed before each step in turn and resumed ends like an uninterrupted one."""
+    """A job that is killed before each step, one after the other, and resumed ends like an uninterrupted one."""
     with small_chunks_and_kills():
         write_input(tmp_path, "first")
         wanted = expected(output, "a", "first")

@@ -142,7 +142,7 @@ def test_a_lost_connection_costs_no_call(client: Client, server: FakeServer) -> 
 
 
 def test_repeatedly_lost_connections_are_reported(client: Client, server: FakeServer) -> None:
-    """After three lost connections, the error says so, and not that no server is there."""
+    """After three lost connections, the error states this, not that there is no server."""
     server.drop(times=3)
     with pytest.raises(ConnectionFailed, match="the connection was lost; try again"):
         client.embed(["text"])

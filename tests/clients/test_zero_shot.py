@@ -1,4 +1,4 @@
-"""Labels of one's own, by the client, the command and jobs."""
+"""Custom labels, by the client, the command and jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_errors(client: Client) -> None:
 
 
 def test_command(run: Run, target: str) -> None:
-    """`--label` names the labels; a row has the likeliest first."""
+    """`--label` names the labels; a row has the most likely first."""
     with Client(target) as client:
         (expected,) = client.zero_shot(["A goal."], LABELS)
     (row,) = run("zero-shot", *(part for label in LABELS for part in ("--label", label)), "A goal.").rows

@@ -104,7 +104,7 @@ def test_pip(files, tmp_path):
 
 
 def test_pipx(files, python, tmp_path):
-    """Pipx installs the command, and the server beside it."""
+    """Pipx installs the command, and the server with it."""
     clients, server = files
     folders = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
     run(python, "-m", "pipx", "install", f"{clients}[cli]", **folders)

@@ -51,7 +51,7 @@ def test_documented_queries(families):
 
 
 def test_every_alert_is_explained():
-    """docs/guides/monitor.md says what to do about each alert."""
+    """docs/guides/monitor.md explains what to do about each alert."""
     explained = re.findall(r"^\| `(Bertline\w+)` \|", section("guides/monitor.md", "Alerts"), re.MULTILINE)
 
     assert explained == [rule["alert"] for rule in RULES]

@@ -137,7 +137,7 @@ def test_metric_of_the_autoscaler(prometheus):
 
 
 def test_alerts(prometheus):
-    """All alerts are evaluated without error; of a server with a broken model, the one that says so is pending."""
+    """All alerts are evaluated without error; for a server with a broken model, the alert for that is pending."""
     prometheus.wait_for('ALERTS{alertname="BertlineModelFailed", model="broken"}')
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
 

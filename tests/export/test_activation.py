@@ -70,7 +70,7 @@ def test_the_named_function_is_a_setting(save_cross_encoder, config, library, ac
     ],
 )
 def test_a_function_that_nothing_names_gets_a_line(save_cross_encoder, name, settings, says):
-    """A line says that sentence-transformers would apply a sigmoid, unless the files or a flag decide."""
+    """A note states that sentence-transformers would apply a sigmoid, unless the files or a flag decide."""
     config, library, _ = NAMED.get(name, ({"problem_type": name}, None, None))
 
     source = read_source(save_cross_encoder(config, library), settings=settings)

@@ -70,7 +70,7 @@ def test_equally_near_texts_count_as_the_same():
 
 
 def test_few_examples_have_no_agreement():
-    """Below 100 texts or examples nothing is said."""
+    """Below 100 texts or examples, no agreement is reported."""
     vectors, labels = np.eye(MIN_EXAMPLES), [("a",)] * MIN_EXAMPLES
 
     assert neighbour_agreement(vectors, vectors).keys() == {"same_nearest", "same_nearest_10"}
@@ -180,7 +180,7 @@ def label_agreement(model, checkpoint, texts, *, special_tokens):
 
 @pytest.mark.parametrize(("count", "is_said"), [(20, True), (240, False)])
 def test_too_few_texts_are_said(count, is_said, tmp_path, checkpoints):
-    """An export says that neighbours are not compared, and `--quality high` goes by the other limits."""
+    """An export reports that neighbours are not compared, and `--quality high` uses the other limits."""
     (file := tmp_path / "texts.txt").write_text("\n".join(make_texts(count)) + "\n")
     limits = QualityLimits(quality="high", min_cosine=0.5, min_same_nearest=0.0 if count > 100 else None)
     config, lines = ExportConfig(precision="int8", tune=False, limits=limits), []

@@ -89,7 +89,7 @@ def test_fastest_configuration_is_chosen(network, monkeypatch):
 
 @pytest.mark.parametrize("busy", [0.0, 0.5])
 def test_a_busy_machine_is_noted(network, monkeypatch, busy):
-    """A line says that other work disturbed the final race; noise of a quiet machine is not mentioned."""
+    """A note reports that other work disturbed the final race; noise of an idle machine is not mentioned."""
     rng, lines = np.random.default_rng(0), []
     monkeypatch.setattr(
         "export.autotune.timing.Timer.seconds",
@@ -291,7 +291,7 @@ def test_directory_without_graph_record_is_refused(exported, tmp_path):
 
 
 def test_edited_provider_options_are_refused(exported, tmp_path):
-    """The error says which options tuning would write, and the manifest stays unchanged."""
+    """The error names the options that tuning would write, and the manifest stays unchanged."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     manifest = directory / "manifest.json"
     values = json.loads(manifest.read_text())
@@ -398,7 +398,7 @@ def test_changed_outputs_are_refused(change, refused, exported):
 
 
 def test_measurements_take_turns():
-    """Candidates are measured in turns, so that a slow moment of the machine affects all of them."""
+    """Candidates are measured alternately, so that a slow moment of the machine affects all of them."""
     order = []
 
     def measure(name, values, number):
@@ -456,7 +456,7 @@ def test_fitted_seconds_ignore_slow_rounds(speeds, moments, data):
 
 @pytest.mark.parametrize("slowdown", [1.2, 1.5, 2.0, [1.5, 1.5, 1.5, 1.2, 1.5, 1.2]])
 def test_fitted_seconds_see_through_a_busy_neighbour(slowdown):
-    """A neighbour that is busy half of the time, in bursts about as long as a round, hides no difference of 3%."""
+    """A shared host that is busy half of the time, in bursts about as long as a round, hides no difference of 3%."""
     rng, speeds, worst = np.random.default_rng(0), 1 + 0.03 * np.arange(6), []
     for _ in range(50):
         is_busy = (np.cumsum(rng.random(60 * 6) < 1 / 6) % 2).reshape(60, 6)

@@ -228,7 +228,7 @@ def test_an_unknown_metric_is_named_before_tuning(tmp_path, checkpoints):
 
 
 def test_data_of_the_hub_must_be_named(tmp_path, checkpoints):
-    """Training data of the hub are not downloaded unasked, and the output says so."""
+    """Training data of the hub are not downloaded unasked, and the output states this."""
     checkpoint = ours(
         tmp_path / "ours", checkpoints["classification"], recipe={"dev": ["hf:org/data,split=validation"]}
     )
@@ -582,7 +582,7 @@ def test_mistakes_print_one_line(tmp_path, monkeypatch, capfd):
     ],
 )
 def test_model_evaluated_on_truncated_texts_truncates(line, chosen, cuts, tmp_path, checkpoints, monkeypatch, capsys):
-    """A model that was evaluated on truncated texts truncates by default; card and output say so."""
+    """A model that was evaluated on truncated texts truncates by default; card and output state this."""
     (tmp_path / "dev.tsv").write_text(f"text\tlabel\nthe mat\tsports\n{line}\n")
     path = tmp_path / "models/news/1"
     arguments = [str(checkpoints["classification"]), str(path), "--no-tune", "--dev", str(tmp_path / "dev.tsv")]

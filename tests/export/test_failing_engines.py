@@ -99,7 +99,7 @@ FAILURES = {
 @pytest.mark.usefixtures("with_bf16")
 @pytest.mark.parametrize("fail", FAILURES)
 def test_a_rival_that_fails_is_left_out(fail, export, monkeypatch):
-    """An engine that competes does not end the export, wherever it fails: one line says why, and the other is taken."""
+    """An engine that competes does not end the export, wherever it fails: it prints why, and the other is taken."""
     fail(monkeypatch)
 
     directory, lines = export(precision="int8")
@@ -157,7 +157,7 @@ def test_a_rival_that_fails_among_the_finalists_is_left_out(exported, tmp_path, 
 
 @pytest.mark.usefixtures("with_bf16")
 def test_a_comparison_for_the_report_that_fails_does_not_end_an_export(export, monkeypatch):
-    """An engine that does not run the fp32 graph is taken for int8; a line says why they are not compared."""
+    """An engine that does not run the fp32 graph is taken for int8; a note states why they are not compared."""
     set_seconds(monkeypatch, openvino_first)
     race = search._race
 

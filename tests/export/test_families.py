@@ -57,7 +57,7 @@ def compare_with_transformers(kind, task, variants, tmp_path, *, shapes=SHAPES, 
 @pytest.mark.parametrize("task", sorted(MODELS))
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 def test_graphs_equal_transformers(kind, task, tmp_path):
-    """Each family has the outputs of transformers: vectors in all variants, and other tasks in one each, in turn."""
+    """Each family has the outputs of transformers: vectors in all variants, other tasks in alternating variants."""
     number = sorted(CONFIGS).index(kind) + sorted(MODELS).index(task)
     variants = VARIANTS if task == "embedding" else [VARIANTS[number % len(VARIANTS)]]
 
@@ -68,7 +68,7 @@ def test_graphs_equal_transformers(kind, task, tmp_path):
     ("kind", "changes"), [("roberta", {"hidden_act": "relu"}), ("mpnet", {"pad_token_id": 3, "hidden_act": "silu"})]
 )
 def test_constants_of_families(kind, changes, tmp_path, monkeypatch):
-    """The head of masked LM has GELU, and MPNet skips id 1, whatever the config says."""
+    """The head of masked LM has GELU, and MPNet skips id 1, regardless of the config."""
     monkeypatch.setitem(CONFIGS, kind, {**CONFIGS[kind], **changes})
 
     compare_with_transformers(kind, "masked-lm", VARIANTS[:2], tmp_path)

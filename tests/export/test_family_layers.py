@@ -1,4 +1,4 @@
-"""Graphs of families with layers of their own in every precision and variant.
+"""Graphs of families with custom layers in every precision and variant.
 
 ModernBERT, Nomic BERT and DeBERTa. test_families compares fp32 with transformers.
 """
@@ -108,7 +108,7 @@ def test_all_variants_compute_the_same(case, precision, networks):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_static_int8_does_not_depend_on_the_batch(case, networks):
-    """With static int8, a sequence gets the same outputs alone and beside longer ones."""
+    """With static int8, a sequence gets the same outputs alone and in a batch with longer ones."""
     network, arrays = networks[case][0], arrays_of(case[0])
     num_tokens = int(arrays["attention_mask"][-1].sum())
     alone = {key: value[-1:, :num_tokens] for key, value in arrays.items()}
@@ -121,7 +121,7 @@ def test_static_int8_does_not_depend_on_the_batch(case, networks):
 
 
 def test_graphs_are_written_again_from_their_weights(networks, tmp_path):
-    """Weights and tables of positions are read from graphs of every precision, with the variants in turn."""
+    """Weights and tables of positions are read from graphs of every precision, cycling through the variants."""
     for (row, (network, _)), (column, precision) in itertools.product(
         enumerate(networks.values()), enumerate(PRECISIONS)
     ):

@@ -118,7 +118,7 @@ def error_line(monkeypatch, *arguments):
 
 @pytest.mark.parametrize("mistake", CHECKPOINTS)
 def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
-    """The error says what is wrong with the checkpoint."""
+    """The error states what is wrong with the checkpoint."""
     change, message = CHECKPOINTS[mistake]
     directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
     change(directory)

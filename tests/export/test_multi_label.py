@@ -135,7 +135,7 @@ def test_thresholds_are_chosen_on_dev(tmp_path, ours):
 
 
 def test_few_examples_choose_and_judge(tmp_path, ours):
-    """Few examples do both, and the line and the manifest say so; given thresholds are kept."""
+    """Few examples do both, and the output and the manifest state this; given thresholds are kept."""
     said, few, bare = [], tmp_path / "few.jsonl", without_thresholds(ours, tmp_path)
     few.write_text("".join(ours[1].read_text().splitlines(keepends=True)[:20]))
     data = ExportData(dev=(few,))
@@ -176,7 +176,7 @@ def test_the_gate_refuses_a_loss_of_f1(tmp_path, ours, monkeypatch):
 
 
 def test_data_with_single_labels_are_refused(tmp_path, ours):
-    """Dev data with a label each cannot score sets of labels; the message says what to do."""
+    """Dev data with a label each cannot score sets of labels; the message states what to do."""
     (dev := tmp_path / "single.tsv").write_text("text\tlabel\nthe cat\ttoxic\n")
 
     with pytest.raises(ValueError, match=r"line 2: a single label.*--columns.label-separator"):
@@ -200,7 +200,7 @@ def test_a_flag_gives_the_problem_type(tmp_path, save_checkpoint):
 
 
 def test_the_configuration_has_the_given_problem_type(tmp_path, foreign):
-    """A model of single labels by flag says so to other libraries, too."""
+    """A model that is single-label by flag declares this to other libraries, too."""
     settings = {"problem_type": "single_label_classification"}
 
     model = export_checkpoint(foreign, tmp_path / "m/1", UNTUNED, settings=settings)

@@ -89,7 +89,7 @@ def settings(task):
 
 
 def export(folder, task, *, precision="fp32", tune=False, data=None, reporter=None, **changes):
-    """Export the checkpoint of a folder to `models/<task>/1` beside it."""
+    """Export the checkpoint of a folder to `models/<task>/1` next to it."""
     options = {"reporter": reporter} if reporter else {}
     return export_checkpoint(
         folder / "checkpoint",
@@ -236,7 +236,7 @@ def test_served_equals_transformers(served):
 
 
 def test_the_manifest_says_who_wrote_the_graph(served):
-    """Command, manifest and graph say that Optimum exported, and what its int8 is."""
+    """Command, manifest and graph state that Optimum exported, and what its int8 is."""
     folder, _, lines = served
     directory = read_model_directory(folder / "models/classification/1")
     graph = directory.manifest.provenance["graph"]
@@ -417,6 +417,6 @@ def test_families_that_cannot_be_exported(kind, tmp_path, monkeypatch):
 
 
 def test_training_names_its_families(served):
-    """Training refuses other families, and says that they can be exported."""
+    """Training refuses other families, and states that they can be exported."""
     with pytest.raises(ValueError, match=r"model_type `roformer` \(supported: bert, .*`python -m export` takes some"):
         load_tokenizer(served[0] / "embedding/checkpoint")

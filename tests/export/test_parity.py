@@ -123,7 +123,7 @@ def test_tolerance_is_relative_for_large_outputs(exported, references):
 
 @pytest.mark.parametrize(("length", "says"), [(2049, True), (64, False)])
 def test_long_texts_get_a_line_with_their_cost(save_checkpoint, tmp_path, length, says):
-    """An export of a network for long texts says what they cost, and which flag lowers it."""
+    """An export of a network for long texts prints what they cost, and which flag lowers it."""
     checkpoint = save_checkpoint(tmp_path / "long", max_position_embeddings=2100)
     lines = []
     export_checkpoint(

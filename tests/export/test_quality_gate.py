@@ -302,7 +302,7 @@ def test_other_tasks_take_the_first_within_the_limits(static, chosen, hard_netwo
 
 
 def test_vectors_are_ranked_by_their_neighbours(hard_network):
-    """The overlap of ten nearest is less noisy than the nearest alone, and says more than the cosine."""
+    """The overlap of ten nearest is less noisy than the nearest alone, and more informative than the cosine."""
     network, _ = hard_network
     precisions = [GraphPrecision(matmul=kind) for kind in ("static int8", "SmoothQuant int8")]
     found = {

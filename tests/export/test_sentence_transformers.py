@@ -419,7 +419,7 @@ def test_other_modules_are_refused(folder, modules, message):
 
 @pytest.mark.parametrize("given", [False, True])
 def test_a_default_pooling_is_said(checkpoints, tmp_path, given):
-    """The export of a checkpoint that states no pooling says which one it takes, unless a flag does."""
+    """The export of a checkpoint that states no pooling prints which one it takes, unless a flag does."""
     lines = []
 
     model = export_checkpoint(

@@ -308,7 +308,7 @@ def task_output(directory):
 
 @pytest.mark.parametrize(("engine", "has_both"), [("openvino", True), ("onnxruntime", False)])
 def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_openvino, texts_file):
-    """Tuning takes the engine that it is told, and leaves no graph that the manifest does not name."""
+    """Tuning takes the engine that it is given, and leaves no graph that the manifest does not name."""
     data = ExportData(texts=texts_file)
     exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", for_openvino, data=data)
     tune_model_directory(exported.path, Workload((5, 9, 7), 65), engine=engine)

@@ -256,7 +256,7 @@ def test_scores_of_long_documents(folder, tmp_path):
 
 
 def test_vectors_that_cannot_be_compared_have_no_scores(checkpoints, tmp_path):
-    """Pairs are refused for vectors without length 1, and the error says what to do."""
+    """Pairs are refused for vectors without length 1, and the error states what to do."""
     data = ExportData(dev=(write_pairs(tmp_path / "dev.tsv"),))
 
     with pytest.raises(ValueError, match=r"cannot compare pairs of texts by MaxSim: .* export it with --normalize"):

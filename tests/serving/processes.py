@@ -1,4 +1,4 @@
-"""Servers in processes of their own."""
+"""Servers in separate processes."""
 
 import json
 import os

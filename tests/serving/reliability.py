@@ -30,7 +30,7 @@ def is_vector(found, expected):
 
 @contextmanager
 def open_channel(target, **options):
-    """Open a channel with a connection of its own."""
+    """Open a channel with a separate connection."""
     pairs = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
     with grpc.insecure_channel(target, options=pairs) as channel:
         yield channel

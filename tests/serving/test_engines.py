@@ -102,7 +102,7 @@ def test_a_run_that_hangs_is_aborted(provider, tmp_path, monkeypatch):
 
 @EVERY
 def test_metrics_name_engine_and_graph(provider, tmp_path):
-    """The metrics say which engine runs a model, and have the digest of the graph that it runs."""
+    """The metrics state which engine runs a model, and have the digest of the graph that it runs."""
     write_both(tmp_path)
     path = tmp_path / "tiny/1"
     name = OPENVINO_FILE if provider == OPENVINO else MODEL_FILE
@@ -151,7 +151,7 @@ def test_missing_engine(tmp_path):
 
 @pytest.mark.usefixtures("_no_openvino")
 def test_fallback(tmp_path, caplog):
-    """With --engine-fallback the graph for ONNX Runtime is served, with its settings and digest, and a line says so."""
+    """With --engine-fallback the graph for ONNX Runtime is served, with its settings and digest, which is logged."""
     write_both(tmp_path)
     path = tmp_path / "tiny/1"
     with serve(tmp_path, engine_fallback=True) as running:

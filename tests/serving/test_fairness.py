@@ -1,4 +1,4 @@
-"""Short queries beside bulk on a real server, and the priority class in the metadata of a call."""
+"""Short queries during bulk load on a real server, and the priority class in the metadata of a call."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ BULK = (("priority", "bulk"),)
 
 @contextmanager
 def bulk_callers(target, count, *, in_flight, texts, metadata=()):
-    """Run callers with `in_flight` requests each, on connections of their own."""
+    """Run callers with `in_flight` requests each, on separate connections."""
     ended = threading.Event()
     request = pb.EmbedRequest(texts=texts, truncate=True)
 
@@ -55,7 +55,7 @@ def short_queries(target, num_queries, timeout_s):
 
 @pytest.mark.parametrize(("count", "in_flight", "metadata"), [(1, 8, BULK), (8, 2, ())])
 def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, metadata):
-    """Short queries beside bulk are answered, also with deadlines far below the queued work."""
+    """Short queries are answered during bulk load, also with deadlines far below the queued work."""
     with (
         serve(slow_models) as server,
         bulk_callers(server.target, count, in_flight=in_flight, texts=texts_of(30, 16), metadata=metadata),

@@ -120,7 +120,7 @@ def test_full_queue(slow):
 
 
 def test_request_larger_than_the_queue(slow):
-    """A request that does not fit an empty queue is RESOURCE_EXHAUSTED, and the message says what to do."""
+    """A request that does not fit an empty queue is RESOURCE_EXHAUSTED, and the message states what to do."""
     for texts in ([LONG] * 17, ["cat"] * 200):  # the second is refused before it is encoded
         refused = embed(slow, *texts)
 
@@ -213,7 +213,7 @@ def tokenize(server, **options):
 
 
 def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
-    """Tokenize has a thread of its own, and waits for no other call."""
+    """Tokenize has a separate thread, and waits for no other call."""
     with busy_threads(slow):
         assert list(tokenize(slow).result(10).num_tokens) == [4]
     called, release = hold(monkeypatch, tokenize_module, "tokenize")

@@ -35,5 +35,5 @@ def test_a_bystander_is_answered(models, attack):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_soak(models):
-    """Honest calls and jobs are correct beside two rounds of all attacks, and memory does not grow with them."""
+    """Honest calls and jobs are correct during two rounds of all attacks, and memory does not grow with them."""
     assert soak(models, 380) == []

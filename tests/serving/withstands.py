@@ -47,7 +47,7 @@ FLAGS = ("--http-port=0", "--log-calls=none", "--log-level=error")
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack for some seconds, in a process of its own."""
+    """Attack for some seconds, in a separate process."""
 
     name: str
     what: str

@@ -78,7 +78,7 @@ def embed_ids(tokenizer, text):
 
 
 def test_blank_texts_after_a_prompt(tokenizer):
-    """A text without tokens of its own is invalid, as without a prompt."""
+    """A text that has no tokens without the prompt is invalid, as it is without one."""
     task = Embedding(tokenizer, EmbeddingSettings(prompts=PROMPTS), prompt_name="query")
 
     with pytest.raises(InvalidExamplesError) as caught:

@@ -144,7 +144,7 @@ def test_the_target_of_a_link_is_replaced(old, tmp_path):
 
 
 def test_atomic_write(tmp_path):
-    """A file is written with its parents, replaced, and has no leftovers beside it."""
+    """A file is written with its parents, replaced, and leaves no temporary files next to it."""
     path = tmp_path / "a" / "file"
 
     atomic_write(path, b"one")

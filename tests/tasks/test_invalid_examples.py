@@ -46,7 +46,7 @@ def test_empty_texts(tokenizer, name, empty):
 
 @pytest.mark.parametrize("empty", EMPTY)
 def test_empty_second_texts(tokenizer, empty):
-    """The second text of a pair is reported as a field of its own."""
+    """The second text of a pair is reported as a separate field."""
     examples = [ClassificationExample(*pair) for pair in [("a", None), ("a", empty), ("a", "b"), (empty, empty)]]
 
     invalid = invalid_of(make_task("classification", tokenizer), examples)

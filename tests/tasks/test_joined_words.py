@@ -51,7 +51,7 @@ def words_of(tokenizer, sentences, text, max_seq_length=128):
     ],
 )
 def test_text_is_split_like_the_training_data(tokenizer, sentences, text, words):
-    """Marks belong to a word where they do in the training data; other marks are words of their own."""
+    """Marks belong to a word where they do in the training data; other marks are separate words."""
     assert words_of(tokenizer, sentences, text) == words
 
 
@@ -113,7 +113,7 @@ def test_malformed_marks_are_refused(mark):
 
 
 def test_settings_come_back():
-    """Learnt marks and words are the same after a round trip through settings."""
+    """Learned marks and words are the same after a round trip through settings."""
     rules = learn_joined_words(NAMES)
     settings = TaggingSettings(labels=("O", "B"), joined_marks=rules.marks, joined_words=rules.words)
 

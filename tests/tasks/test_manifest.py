@@ -309,7 +309,7 @@ def test_provider_options_are_read_as_written(directory):
 
 
 def test_fallback_is_read_as_written(directory):
-    """The settings of the graph for ONNX Runtime beside OpenVINO's are read as they were written."""
+    """The settings of the fallback graph for ONNX Runtime are read as they were written."""
     execution, fallback = Execution(provider="OpenVINO", floats="bf16"), Execution(max_batch_tokens=256)
     manifest = replace(read_model_directory(directory).manifest, execution=execution, fallback=fallback)
     again = Manifest.from_json(manifest.to_json())

@@ -262,7 +262,7 @@ def test_signals_after_the_last_graph(tmp_path):
     ],
 )
 def test_errors_are_one_line(graph, options, message):
-    """A graph or option that OpenVINO refuses is an error in one line, which says why."""
+    """A graph or option that OpenVINO refuses is a one-line error that states why."""
     graph = graph or make_graph("embedding", Weights.random(0, 8, 1), 0).SerializeToString()
 
     with pytest.raises(ValueError, match=message) as refused:

@@ -26,7 +26,7 @@ def test_providers_get_the_options_of_the_manifest():
 
 
 def test_engine_of_a_provider():
-    """OpenVINO is an engine of its own; all other providers are ONNX Runtime's."""
+    """OpenVINO is a separate engine; all other providers are ONNX Runtime's."""
     assert engine_of(OPENVINO) == Execution(provider=OPENVINO).engine == "openvino"
     assert {engine_of(provider) for provider in (CPU, CUDA, TENSORRT)} == {"onnxruntime"}
 

@@ -101,7 +101,7 @@ def test_labels(tokenizer, logits, label):
 
 
 def test_multi_label(tokenizer):
-    """A label of a multi-label model has a probability of its own."""
+    """A label of a multi-label model has a separate probability."""
     task = classification(tokenizer, *"xyz", problem_type="multi_label_classification")
 
     found = scores(create_ranking(task, label="y"), [9.0, -1.0, 9.0], [-9.0, 2.0, 9.0])

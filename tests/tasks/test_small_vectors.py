@@ -77,7 +77,7 @@ def test_a_dimension_that_is_always_zero():
 
 
 def test_lengths_fit_scales():
-    """A calibration with other numbers of lengths and scales, or with a scale of 0, is refused."""
+    """A calibration with different numbers of lengths and scales, or with a scale of 0, is refused."""
     with pytest.raises(ValueError, match="need a length for each scale: `1` for `2` scales"):
         SmallVectors(scales=(1.0, 1.0), lengths=(1.0,))
     with pytest.raises(ValueError, match="scales"):

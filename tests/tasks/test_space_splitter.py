@@ -176,7 +176,7 @@ def test_many_texts_in_pieces_equal_the_whole(short_pieces, pairs, name, text):
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_every_character_beside_a_space(short_pieces, pairs, name):
-    """Pieces give the same tokens whatever characters stand beside the space."""
+    """Pieces give the same tokens whatever characters are next to the space."""
     tokenizer, whole = pairs(name)
     chars = [
         *range(0x20, 0x100),

@@ -67,7 +67,7 @@ def test_offsets_are_code_points_without_the_space_before_a_word(kind, text):
 
 
 def test_spaces_are_trimmed_also_if_the_tokenizer_keeps_them():
-    """Offsets of byte-level BPE leave out the space before a word, whatever `trim_offsets` says."""
+    """Offsets of byte-level BPE leave out the space before a word, regardless of `trim_offsets`."""
     text = "The old  cat sees"
     kept, trimmed = (Tokenizer(byte_bpe(trim_offsets=flag)).tokenize([text])[0].offsets for flag in (False, True))
 
@@ -215,7 +215,7 @@ def test_without_separator_no_special_tokens_are_added():
 
 
 def test_tokens_at_random_are_refused(tmp_path):
-    """BPE dropout, with which a text has other tokens each time, is an error; without effect it is none."""
+    """BPE dropout, which makes tokenization random, is an error; without effect it is none."""
     backend = byte_bpe()
     backend.model.dropout = 0.0
     assert Tokenizer.load(save(backend, tmp_path)).vocab_size == backend.get_vocab_size()
@@ -266,7 +266,7 @@ def test_capitals_and_width_are_normalised_with_offsets_of_the_text():
 
 @pytest.mark.parametrize("names", [["spiece.model"], ["vocab.json", "merges.txt"]])
 def test_files_to_convert_are_refused_with_a_remedy(names, tmp_path):
-    """A directory whose tokenizer must be converted says how to get `tokenizer.json`."""
+    """A directory whose tokenizer must be converted is refused with how to get `tokenizer.json`."""
     for name in names:
         (tmp_path / name).write_bytes(b"")
 

@@ -1,4 +1,4 @@
-"""Zero-shot classification, beside the pipeline of transformers."""
+"""Zero-shot classification, compared with the pipeline of transformers."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_scores_are_those_of_transformers(reference, tokenizer, multi_label, tem
 
 
 def test_selected_labels(tokenizer):
-    """The likeliest label is selected, or each that is likelier than not."""
+    """The most likely label is selected, or each that is more likely than not."""
     task = inference(tokenizer)
     logits = [[0, 0, 5], [3, 9, 1], [0, 9, 2]]
     outputs = [{"logits": np.array(row, np.float32)} for row in logits]

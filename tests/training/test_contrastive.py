@@ -230,7 +230,7 @@ def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, 
 
 
 def test_report_shows_cosines_of_pairs(recipe, alone):
-    """The report shows cosines of dev pairs beside their labels, most similar first."""
+    """The report shows cosines of dev pairs with their labels, most similar first."""
     path = train_embedding(replace(recipe, num_epochs=1), alone)
 
     _, table = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
@@ -339,7 +339,7 @@ def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
     ],
 )
 def test_unusable_pairs_are_refused(rows, message, recipe, tmp_path, alone):
-    """The error says why the pairs cannot be used."""
+    """The error states why the pairs cannot be used."""
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

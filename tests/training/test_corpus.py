@@ -385,7 +385,7 @@ def train_on(tmp_path, text, **changes):
 
 
 def test_a_small_vocabulary_gets_a_note(tmp_path, capsys):
-    """A note says that the vocabulary is smaller than requested, and what to change."""
+    """A note states that the vocabulary is smaller than requested, and what to change."""
     train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
 
     said = capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_columns_of_labels_are_remembered(tmp_path):
     ],
 )
 def test_flags_that_do_nothing_are_refused(tokenizer_dir, tmp_path, task, columns, message):
-    """Separator and label columns belong to classification, and exclude each other."""
+    """Separator and label columns belong to classification, and conflict with each other."""
     (path := tmp_path / "a.csv").write_text("text,label,a\nx,1,1\n")
 
     with pytest.raises(ValueError, match=message):

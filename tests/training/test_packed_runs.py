@@ -93,7 +93,7 @@ def test_packing_may_change_when_a_run_resumes(corpus_dir, tmp_path, alone):
 
 
 def test_a_network_that_cannot_pack_gets_a_note(corpus_dir, tmp_path, alone, num_packed, monkeypatch, capsys):
-    """Networks whose texts cannot share a sequence say so in one line, and train on padded batches."""
+    """Networks whose texts cannot share a sequence print a one-line note, and train on padded batches."""
     monkeypatch.setattr("training.model.encoder.Encoder.unpackable", "its layers are special")
     pretrain(recipe(corpus_dir, tmp_path / "auto"), alone)
     noted = capsys.readouterr().out

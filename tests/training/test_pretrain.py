@@ -275,7 +275,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(changes, message, continued, 
 
 
 def test_the_card_counts_tokens_of_the_selected_weights(corpus_dir, tmp_path, alone, monkeypatch, capsys):
-    """The card counts steps and tokens of the selected weights; a note says that the dev corpus is the corpus."""
+    """The card counts steps and tokens of the selected weights; a note states that the dev corpus is the corpus."""
     scores = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr("training.pretrain.evaluate_pretraining", lambda *_, **__: {"mlm_loss": next(scores)})
     changes = {"num_steps": 6, "eval_every": 2, "dev_corpus": corpus_dir, "select": "best"}

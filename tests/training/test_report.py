@@ -88,7 +88,7 @@ def finetuned(checkpoint, labelled, tmp_path_factory, alone):
 
 
 def test_a_pretrained_run(checkpoint, tmp_path):
-    """The page of a pretraining run has curves, the baseline beside the scores, and hidden words."""
+    """The page of a pretraining run has curves, the baseline next to the scores, and hidden words."""
     run = checkpoint.parent
     page = Page(write_report(ReportRecipe(run=run, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
 
@@ -109,7 +109,7 @@ def test_a_pretrained_run(checkpoint, tmp_path):
     ],
 )
 def test_a_finetuned_run(finetuned, task, baseline, says):
-    """The page of a fine-tuning run has scores beside the baseline, predictions on dev data, and both recipes."""
+    """The page of a fine-tuning run has scores next to the baseline, predictions on dev data, and both recipes."""
     page = Page(render(finetuned(task)))
 
     assert baseline in page.text
@@ -153,7 +153,7 @@ def test_tasks_without_a_view_of_their_own_are_a_table(finetuned, monkeypatch):
 
 
 def test_an_unfinished_run_has_a_page(checkpoint, tmp_path):
-    """The page of an unfinished run says so, also without checkpoint and metrics."""
+    """The page of an unfinished run states this, also without checkpoint and metrics."""
     run = tmp_path / "run"
     run.mkdir()
     for name in ("recipe.json", "metrics.jsonl"):
@@ -331,7 +331,7 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path, monkeypatch, ca
 
 
 def test_a_folder_of_runs_points_at_one_that_has_weights(checkpoint, tmp_path):
-    """The error for a folder of runs names a run with weights, and pages of other runs say that weights are gone."""
+    """The error for a folder of runs names a run with weights, and pages of other runs state that weights are gone."""
     for name in ("first", "second"):
         shutil.copytree(checkpoint.parent, tmp_path / name)
     (tmp_path / "first" / "checkpoint" / "model.safetensors").unlink()

@@ -146,7 +146,7 @@ def test_ids_are_those_of_the_library(name, pairs):
 
 @pytest.mark.parametrize("case", CASES)
 def test_copied_tokenizer_is_the_converted_one(case, tmp_path):
-    """A checkpoint that is written anew holds `tokenizer.json`, and loads with the same digest."""
+    """A checkpoint that is written again holds `tokenizer.json`, and loads with the same digest."""
     source = write_case(tmp_path / "source", case)
     (tmp_path / "copy").mkdir()
 
@@ -157,7 +157,7 @@ def test_copied_tokenizer_is_the_converted_one(case, tmp_path):
 
 @pytest.mark.parametrize(("name", "config"), [("XLMRoberta", ROBERTA), ("DebertaV2", SMALL)], ids=["xlm-r", "deberta"])
 def test_saved_and_exported_checkpoints_have_the_converted_tokenizer(name, config, tmp_path):
-    """Fine-tuning writes the converted tokenizer beside its weights, and export reads the same one."""
+    """Fine-tuning writes the converted tokenizer next to its weights, and export reads the same one."""
     network = transformers.AutoConfig.for_model(toy_sentencepiece.MODEL_TYPES[name], vocab_size=160, **config)
     transformers.AutoModel.from_config(network).save_pretrained(tmp_path / "start")
     (tmp_path / "start" / FILES[name]).write_bytes(train(name))
@@ -173,7 +173,7 @@ def test_saved_and_exported_checkpoints_have_the_converted_tokenizer(name, confi
 
 
 def test_a_tokenizer_file_comes_first(tmp_path, monkeypatch):
-    """A SentencePiece model beside `tokenizer.json` is not read, and transformers is not loaded."""
+    """A SentencePiece model next to `tokenizer.json` is not read, and transformers is not loaded."""
     byte_bpe().save(str(write(tmp_path, "Albert") / "tokenizer.json"))
     monkeypatch.setitem(sys.modules, "transformers", None)
 

@@ -89,7 +89,7 @@ def resolve_checkpoint(checkpoint: str | Path, revision: str | None = None) -> P
         The directory in the hub's cache, or the given path, whether it exists or not.
 
     Raises:
-        ValueError: if the repository cannot be downloaded, or the path is an exported model; one line says why.
+        ValueError: if the repository cannot be downloaded, or the path is an exported model; the message is one line.
     """
     if not (repository := parse_hub_name(checkpoint, revision)):
         if (Path(checkpoint) / MANIFEST_FILE).is_file():

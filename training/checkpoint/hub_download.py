@@ -33,14 +33,14 @@ from training.checkpoint.task_card import TASK_FILE
 from training.checkpoint.weights import WEIGHTS_FILES, has_weights
 
 ROOT_FILES = (MODULES_FILE, MODEL_CONFIG_FILE)
-"""Files of a sentence-transformers folder beside its modules."""
+"""Files of a sentence-transformers folder in addition to its modules."""
 FOLDER_FILES = (CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE, ADAPTER_FILE)
 """Files of each folder that describe its weights."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 ATTEMPTS = 3
 """Attempts at a file whose connection breaks, which the library does not repeat."""
 _ROOM_BYTES = 2**20
-"""Space on the disk beside the files themselves."""
+"""Space on the disk in addition to the files themselves."""
 _UNSTATED_BYTES = 2**33
 """Maximum size of a file whose size the hub does not state."""
 _ORIGIN = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", re.ASCII)
@@ -55,7 +55,7 @@ def download_checkpoint(name: str, revision: str | None = None) -> Path:
         revision: branch, tag or commit; None for `main`.
 
     Raises:
-        ValueError: one line that says why the repository cannot be used.
+        ValueError: if the repository cannot be used; the message is one line.
     """
     revision = revision or constants.DEFAULT_REVISION
     cached = find_cached(name, revision)
@@ -190,7 +190,7 @@ def _module_folders(directory: Path) -> list[str]:
     try:
         modules = read_json_value(path) if path.is_file() else []
         folders = [str(item["path"]).strip("/") for item in modules]
-    except (ValueError, KeyError, TypeError):  # reading the checkpoint says what is wrong
+    except (ValueError, KeyError, TypeError):  # reading the checkpoint reports what is wrong
         folders = []
     return folders or [""]
 

@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r'(W/)?"?[A-Za-z0-9][\w.-]*"?', re.ASCII)
 
 
 class LimitError(Exception):
-    """A hub sends what no hub should; the text says what."""
+    """A hub sends what no hub should; the message states what."""
 
 
 class EndlessError(LimitError):

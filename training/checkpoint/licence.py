@@ -1,4 +1,4 @@
-"""Licence of a checkpoint, as far as its files state one."""
+"""Licence of a checkpoint, if its files state one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Weights in PyTorch's own format, `pytorch_model.bin`: a pickle and arrays, in an archive or one after the other.
 
 PyTorch's restricted unpickler runs no code, but a file of a few kilobytes can still fill the memory: by compressed or
-overlapping entries of the archive, or by objects that are as large as a number says, or copies of others.
+overlapping entries of the archive, or by objects that are as large as a number in the file states, or copies of others.
 """
 
 from __future__ import annotations

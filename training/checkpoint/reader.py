@@ -315,7 +315,7 @@ MAX_CAPITALS = 0.01
 
 
 def _note_capitals(directory: str | Path, tokenizer: Tokenizer) -> None:
-    """Print a note if a vocabulary looks cased but is read in lower case, because no configuration says otherwise."""
+    """Print a note if a vocabulary looks cased but is read in lower case, because no configuration states otherwise."""
     tokens = [token for token in tokenizer.backend.get_vocab() if not token.startswith("[")]
     num_capitals = sum(token != token.lower() for token in tokens)
     if tokenizer.lowercases and num_capitals > MAX_CAPITALS * len(tokens):

@@ -1,4 +1,4 @@
-"""Write the files that make an embedding checkpoint a sentence-transformers folder, beside its network.
+"""Write the files that make an embedding checkpoint a sentence-transformers folder, in addition to its network.
 
 `modules.json` names the stages: Transformer (the folder itself), Pooling, then Dense and Normalize as the settings have
 them. Any version of the library from 2 on reads the folder, and so does `training.checkpoint.sentence_transformers`.

@@ -56,7 +56,7 @@ _NO_ACTIVATION = (
 
 
 class Family(Protocol):
-    """Family of encoders, as far as it decides the task of a checkpoint."""
+    """What task inference needs of a family of encoders."""
 
     @property
     def vocab_size(self) -> int:

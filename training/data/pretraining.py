@@ -74,7 +74,7 @@ class PretrainingExamples:
     Args:
         max_seq_length: longest example in tokens, special tokens included.
         masking: rules of masking; None for the paper's.
-        short_seq_prob: fraction of documents, drawn anew in each epoch, that are cut into shorter pairs.
+        short_seq_prob: fraction of documents, drawn again in each epoch, that are cut into shorter pairs.
         next_sentences: True if half of the second parts come from another document; else all follow the first.
         seed: 0 or more.
     """
@@ -121,7 +121,7 @@ class PretrainingExamples:
         return self.max_seq_length
 
     def num_examples(self, epoch: int) -> int:
-        """Return the number of examples of an epoch; it varies a little, as pairs are drawn anew."""
+        """Return the number of examples of an epoch; it varies a little, as pairs are drawn again."""
         return len(self._epoch(epoch)[0])
 
     def nsp_labels(self, epoch: int) -> np.ndarray:

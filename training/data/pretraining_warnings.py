@@ -65,7 +65,7 @@ def _check_next(examples: PretrainingExamples, statistics: PairStatistics) -> No
 
 
 def warn_about_dev_pairs(examples: PretrainingExamples, num_examples: int) -> None:
-    """Warn if the first dev examples say little about next sentence prediction: nearly all pairs are random."""
+    """Warn if the first dev examples are little evidence for next sentence prediction: nearly all pairs are random."""
     if not examples.next_sentences:
         return
     fraction = float(examples.nsp_labels(0)[:num_examples].mean())

@@ -1,4 +1,4 @@
-"""Distil a task: the student learns the probabilities of teachers, beside labels or without any."""
+"""Distil a task: the student learns the probabilities of teachers, with or without labels."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def _teacher_scores(
 
 
 def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:
-    """Fine-tune the student on the labels alone; return its dev scores by row."""
+    """Fine-tune the student only on the labels; return its dev scores by row."""
     names = [item.name for item in fields(FinetuneRecipe) if item.init]
     values = {name: getattr(recipe, name) for name in names} | {"run_dir": recipe.run_dir / CONTRAST_ROW}
     if world.is_main:

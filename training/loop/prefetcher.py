@@ -142,5 +142,5 @@ _maker: BatchMaker
 
 
 def _make_in_worker(position: DataPosition) -> bytes:
-    """Return pickled batches: a queue of PyTorch would pass each tensor as a file of its own."""
+    """Return pickled batches: a queue of PyTorch would pass each tensor as a separate file."""
     return pickle.dumps(_maker.make(position), pickle.HIGHEST_PROTOCOL)

@@ -38,7 +38,7 @@ class RecipeRecord:
 
     Args:
         recipe: a dataclass; `stage` of its class is recorded, too.
-        found: digests of data and weights, written beside the recipe's fields.
+        found: digests of data and weights, written with the recipe's fields.
         paths: fields with paths. Digests stand for their contents, so only whether they are empty is compared.
     """
 

@@ -193,7 +193,7 @@ def _compiles(settings: LoopSettings, world: World) -> bool:
 
 
 def _wrap(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:
-    """Compile the model if the settings say so, and wrap it in DDP if there are several processes."""
+    """Compile the model if the settings ask for it, and wrap it in DDP if there are several processes."""
     network = model
     if _compiles(settings, world):
         torch._dynamo.config.recompile_limit = MAX_SHAPES

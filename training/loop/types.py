@@ -100,7 +100,7 @@ class Batch:
         """Return a copy on a device. The copy to a GPU does not wait for its work."""
 
         def move(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-            if device.type == "cuda":  # only pinned memory is copied beside the work
+            if device.type == "cuda":  # only pinned memory is copied asynchronously
                 tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
             return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 

@@ -1,7 +1,7 @@
 """Config of an encoder: its sizes, and the options in which families differ.
 
 `training.model.encoder` computes the network, `export.graph` writes it as a graph, and `training.model.architectures`
-reads its config from `config.json`. Families with further options have a subclass beside their layers.
+reads its config from `config.json`. Families with further options have a subclass next to their layers.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class EncoderConfig:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
 
-    # Options that families with layers of their own override
+    # Options that families with custom layers override
 
     @property
     def has_position_embeddings(self) -> bool:
@@ -138,7 +138,7 @@ class EncoderConfig:
 
     @property
     def num_layer_weights(self) -> int:
-        """Number of layers with weights of their own."""
+        """Number of layers with separate weights."""
         return 1 if self.shares_layers else self.num_hidden_layers
 
     @property

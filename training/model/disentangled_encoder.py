@@ -53,9 +53,9 @@ class DisentangledConfig(EncoderConfig):
     model_type: str = "deberta-v2"
     type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
     relative_attention: bool = False
-    """Scores depend on relative positions, as `pos_att_type` says."""
+    """Scores depend on relative positions, as set by `pos_att_type`."""
     pos_att_type: PositionTerms = ""
-    """Terms of the scores beside the product of contents."""
+    """Terms of the scores in addition to the product of contents."""
     position_buckets: Annotated[int, _OPTIONAL] = -1
     """Rows of the table of relative embeddings for each direction; below 1, one for each distance."""
     max_relative_positions: Annotated[int, _OPTIONAL] = -1
@@ -63,11 +63,11 @@ class DisentangledConfig(EncoderConfig):
     norm_rel_ebd: RelativeNorm = "none"
     """LayerNorm over the relative embeddings."""
     share_att_key: bool = False
-    """Relative embeddings are projected by the weights of query and key, not by weights of their own."""
+    """Relative embeddings are projected by the weights of query and key, not by separate weights."""
     position_biased_input: bool = True
     """Embeddings include those of positions."""
     conv_kernel_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
-    """Tokens that the convolution beside the first layer reads; 0 for no convolution."""
+    """Tokens that the convolution parallel to the first layer reads; 0 for no convolution."""
     conv_groups: Annotated[int, SIZE] = 1
     """Groups of channels of the convolution."""
     conv_act: str = "tanh"
@@ -197,7 +197,7 @@ class DisentangledEmbeddings(Embeddings):
         self.relative_norm = nn.LayerNorm(size, eps=config.layer_norm_eps) if has_norm else None
 
     def relative_table(self) -> Tensor:
-        """Return the table of relative embeddings [R, D], normalised as `norm_rel_ebd` says."""
+        """Return the table of relative embeddings [R, D], normalised as set by `norm_rel_ebd`."""
         assert self.relative is not None
         return self.relative.weight if self.relative_norm is None else self.relative_norm(self.relative.weight)
 
@@ -285,7 +285,7 @@ class DisentangledLayer(Layer):
         )
 
     def _project(self, table_RD: Tensor, own: nn.Linear | None, part: int) -> Tensor:
-        """Project by weights of its own, or by those of query (part 0) or key (part 1)."""
+        """Project by separate weights, or by those of query (part 0) or key (part 1)."""
         if own is not None:
             found_RD = own(table_RD)
         else:

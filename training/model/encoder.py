@@ -39,7 +39,7 @@ class Dropout(nn.Dropout):
 
 
 class Embeddings(nn.Module):
-    """Normalised sum of word, position and token type embeddings, as far as the config has them.
+    """Normalised sum of word, position and token type embeddings, those that the config has.
 
     Embeddings of another size are projected to the hidden size.
     """
@@ -238,7 +238,7 @@ class Encoder(nn.Module):
         return find_packing(attention_mask_BL, self.config)
 
     def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
-        """Compute the layers; other families have layers of their own.
+        """Compute the layers; other families have custom layers.
 
         Args:
             x_BLD: embeddings.
@@ -284,5 +284,5 @@ class Encoder(nn.Module):
 
 @functools.singledispatch
 def create_encoder(config: EncoderConfig, *, with_pooler: bool) -> Encoder:
-    """Return a new encoder of this shape. Families with an encoder of their own register it beside its class."""
+    """Return a new encoder of this shape. Families with a custom encoder register it next to its class."""
     return Encoder(config, with_pooler=with_pooler)

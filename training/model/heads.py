@@ -47,7 +47,7 @@ class BertModel(nn.Module):
         return self
 
     def _initialize(self, module: nn.Module) -> None:
-        if draw := getattr(module, "draw_weights", None):  # an initialization of its own
+        if draw := getattr(module, "draw_weights", None):  # a custom initialization
             draw()
             return
         std = self.config.initializer_range

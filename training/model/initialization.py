@@ -29,7 +29,7 @@ NUM_FAST = 6
 CONTRAST = 1.5
 """Weight of each of these frequencies in an attention score: a neighbour is ahead of the token itself by 1.3."""
 OFFSETS = (1, -1)
-"""Offsets of the tokens that the heads attend to, in turn."""
+"""Offsets of the tokens that the heads attend to, alternately."""
 
 
 @torch.no_grad()
@@ -37,7 +37,7 @@ def initialize_local(model: BertForPreTraining, token_counts: np.ndarray) -> Non
     """Change random weights; layers above the first, and feed-forward networks, keep theirs.
 
     - In the first layer, query x key has its peak at the offset of the head, so that the heads attend to the next and
-      the previous token in turn. Values and outputs become orthogonal, so that they pass tokens on.
+      the previous token alternately. Values and outputs become orthogonal, so that they pass tokens on.
     - The bias of the masked LM becomes the logarithm of each token's frequency.
 
     Args:
@@ -104,7 +104,7 @@ def _attend_by_rotation(model: BertForPreTraining) -> None:
 
 
 def rotation(frequencies: Tensor, offset: float) -> Tensor:
-    """Return the matrix [2F, 2F] that maps the sinusoids (sin, cos in turn) of a position to those `offset` later."""
+    """Return the matrix [2F, 2F] that maps a position's sinusoids (alternately sin, cos) to those `offset` later."""
     cos, sin = (frequencies * offset).cos(), (frequencies * offset).sin()
     blocks = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
     return torch.block_diag(*blocks)

@@ -1,6 +1,6 @@
 """Packing: the texts of a batch become one sequence without padding, so that training on CPUs computes less.
 
-Attention stays inside each text, and the positions of each text start anew. So outputs and gradients are those of the
+Attention stays inside each text, and the positions of each text start over. So outputs and gradients are those of the
 padded batch (Krell et al. 2021, arXiv 2107.02027, section 3.2). Heads and losses find the outputs where the padded
 batch has them. Only attention works on rows: several short texts share one, and a mask keeps them apart.
 
@@ -21,7 +21,7 @@ from training.model.config import EncoderConfig
 SEQUENCE_STEP = 64
 """A sequence has a multiple of this number of places, so that shapes are few: each costs time and memory."""
 ROW_LENGTHS = (64, 128)
-"""Lengths of rows that are tried, beside the length of the padded batch."""
+"""Lengths of rows that are tried, in addition to the length of the padded batch."""
 MIN_SAVING = 0.03
 """Least fraction of the computation that packing must save."""
 

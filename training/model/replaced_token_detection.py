@@ -1,6 +1,6 @@
 """Replaced-token detection: BERT learns from every token whether a small masked LM has replaced it.
 
-Clark et al. 2020, ELECTRA (arXiv 2003.10555), section 2. The generator is a masked LM: a few layers of its own over the
+Clark et al. 2020, ELECTRA (arXiv 2003.10555), section 2. The generator is a masked LM: a few separate layers over the
 embeddings that it shares with BERT. Its samples replace the masked tokens, and the discriminator predicts for each
 token whether it was replaced. Generator and discriminator are dropped after training.
 
@@ -51,7 +51,7 @@ class Discriminator(nn.Module):
 
 
 class BertForReplacedTokenDetection(BertForPreTraining):
-    """BERT with a generator that is trained beside it. Without labels, it computes what BERT alone does."""
+    """BERT with a generator that is trained with it. Without labels, it computes what BERT alone does."""
 
     def __init__(self, config: EncoderConfig, *, generator_layers: int) -> None:
         if type(config) is not EncoderConfig:

@@ -27,7 +27,7 @@ IGNORED = -100
 """Label of tokens without a loss."""
 
 Baseline = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
-"""Predictions without a model: train and dev examples -> scores on dev, the main score first."""
+"""Baseline that needs no model: train and dev examples -> scores on dev, the main score first."""
 Targets = tuple[dict[str, Tensor], dict[str, int]]
 """Target tensors by name, and the number of targets of each loss."""
 

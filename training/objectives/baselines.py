@@ -1,4 +1,4 @@
-"""Scores of predictions without a model, printed beside every score."""
+"""Baselines: scores of predictions that need no model, printed with every score."""
 
 from __future__ import annotations
 

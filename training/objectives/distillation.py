@@ -1,6 +1,6 @@
-"""Distillation of tasks: the student learns the probabilities that teachers give, beside labels (Hinton et al. 2015).
+"""Distillation of tasks: the student learns the probabilities that teachers give, and labels (Hinton et al. 2015).
 
-A teacher may have another tokenizer: what it says is kept for each text, word or character span, and the targets of a
+A teacher may have another tokenizer: its outputs are kept for each text, word or character span, and the targets of a
 student's sequence are made from that.
 """
 
@@ -45,7 +45,7 @@ class Matching(ABC):
     @staticmethod
     @abstractmethod
     def rows(example: Any, features: Sequence[Any], outputs: Sequence[Outputs]) -> Rows:
-        """Return what a teacher says of an example, in units that do not depend on its tokenizer.
+        """Return a teacher's outputs for an example, in units that do not depend on its tokenizer.
 
         Args:
             example: with words, if the task has words.

@@ -1,7 +1,8 @@
 """Distillation of a pretrained encoder: the student learns what its teacher makes of masked text.
 
-Beside the masked tokens it learns the teacher's probabilities for them (DistilBERT, Sanh et al. 2019) and the relations
-between the tokens in an attention layer (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Both read the same tokens.
+In addition to the masked tokens it learns the teacher's probabilities for them (DistilBERT, Sanh et al. 2019) and the
+relations between the tokens in an attention layer (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Both read the same
+tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class EncoderDistillation(MaskedLM):
         token_weight: weight of the teacher's probabilities of masked tokens, relative to the tokens themselves.
         relation_weight: weight of the relations between tokens.
         relation_heads: number of parts into which queries, keys and values are split for relations.
-        teacher_layer: layer of the teacher whose relations are learnt, from 0; negative ones count from the end.
+        teacher_layer: layer of the teacher whose relations are learned, from 0; negative ones count from the end.
         next_sentences: True if next sentences are predicted.
     """
 

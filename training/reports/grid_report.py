@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TEACHER_ROW, CONTRAST_ROW = "teacher, ", "fine-tuned"
-"""Rows of scores in a distillation: those of a teacher begin with the first; the second learnt the labels alone."""
+"""Rows of scores in a distillation: those of a teacher begin with the first; the second learned only the labels."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Outcome:
         return None if math.isnan(score) else score
 
     def baseline(self) -> tuple[str, Mapping[str, float]]:
-        """Return name and scores of the baseline without a model."""
+        """Return name and scores of the baseline."""
         rows = {name: row for name, row in self.scores.items() if isinstance(row, Mapping)}
         others = ("dev", TEACHER_ROW, CONTRAST_ROW)
         return next((name, row) for name, row in rows.items() if not name.startswith(others))
@@ -89,7 +89,7 @@ class GridReport:
     metric: str
     num_dev_examples: int
     baseline: Mapping[str, float]
-    """Name and score of the baseline without a model."""
+    """Name and score of the baseline."""
     settings: Sequence[Row]
     unpretrained: Row | None
     """Best setting, trained from random weights."""

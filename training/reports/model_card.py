@@ -1,6 +1,6 @@
 """Model card of a checkpoint: `README.md`, with the metadata that Hugging Face's hub reads.
 
-It states the recorded facts about the model, and says which ones are unknown.
+It states the recorded facts about the model, and lists the unknown ones.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def render_page(
         name: heading.
         title: kind of report.
         command: command that writes the page.
-        badge: state of what is reported, beside the heading.
+        badge: state of what is reported, next to the heading.
         facts: values below the heading, by label.
         sections: blocks by the heading of their section; an empty text is left out.
     """

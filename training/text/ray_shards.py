@@ -54,7 +54,7 @@ def make_shard_on_node(
     """Run `make_shard` on a node of the cluster.
 
     Args:
-        probe: file beside the shards; it exists here if the node shares their directory.
+        probe: file next to the shards; it exists here if the node shares their directory.
 
     Raises:
         ValueError: as `make_shard`.

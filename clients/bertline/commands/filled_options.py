@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 MAY_BE_EMPTY = {"prompt_name", "keep", "drop"}
-"""Parameters with a meaning of their own for the empty string: no prompt, and columns without a name."""
+"""Parameters with a special meaning for the empty string: no prompt, and columns without a name."""
 
 
 class Command(typer.core.TyperCommand):

@@ -1,4 +1,4 @@
-"""Pass-through columns: row number, file, and input columns that stand beside the results in the output."""
+"""Pass-through columns: row number, file, and input columns that are copied to the output."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def pin_model(spec: JobSpec, client: Client, progress: Progress) -> JobSpec:
     """Return the spec with the model version that answers now, so that a newer one does not answer later rows.
 
     Waits for a model that is being loaded. If no model fits, or several do, the spec is unchanged: the server's error
-    says why.
+    states why.
     """
     fits = partial(spec.operation.fits, is_named=bool(spec.model_name))
 

@@ -220,7 +220,7 @@ class BatchSender:
 
 
 def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
-    """Return what an error says about each input, by index. Inputs that were not sent are left out."""
+    """Return the reason of an error for each input, by index. Inputs that were not sent are left out."""
     return {
         item.index: f"{item.field}: {item.reason}"
         for item in error.items

@@ -65,7 +65,7 @@ class JobSpec:
     output_format: str | None
     """Format of the parts in a folder; None for Parquet."""
     rejects: str | None
-    """File for rejected rows; None for the default place beside the output."""
+    """File for rejected rows; None for the default path next to the output."""
     dtype: str
     """Data type of the vectors in Parquet and .npy: `float32`, `float16`, `int8`, or `uint8` for binary ones."""
     target: str

@@ -230,7 +230,7 @@ def open_write(file: File, temporary: File | None = None) -> Iterator[BinaryIO]:
     """Write a file atomically: after an error it is unchanged.
 
     Args:
-        temporary: file to write first, in the same file system; None for one beside the file.
+        temporary: file to write first, in the same file system; None for one next to the file.
     """
     unfinished = temporary or file.beside(f".{uuid.uuid4().hex[:8]}.tmp")
     try:

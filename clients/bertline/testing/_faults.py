@@ -34,7 +34,7 @@ class Refusal(Exception):
         self.violations, self.pushback_ms = violations, pushback_ms
 
     def abort(self, context: grpc.ServicerContext) -> NoReturn:
-        """End a call with this status, beside the trailing metadata that it already has."""
+        """End a call with this status, and keep the trailing metadata that it already has."""
         metadata: list[tuple[str, str | bytes]] = list(context.trailing_metadata() or ())
         if self.violations:
             info, request = ErrorInfo(reason="INVALID_REQUEST", domain=DOMAIN), BadRequest()

@@ -1,4 +1,4 @@
-"""Random BERT, as a SentenceTransformer and as a served model, with a classifier beside it."""
+"""Random BERT, as a SentenceTransformer and as a served model, and a classifier."""
 
 from __future__ import annotations
 

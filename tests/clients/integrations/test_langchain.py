@@ -100,7 +100,7 @@ def test_prompts_and_options(served, served_client):
 
 
 def test_prompts_of_the_model():
-    """Without prompts of their own, queries and documents get those of the model, and never its default prompt."""
+    """Without given prompts, queries and documents get those of the model, and never its default prompt."""
     settings = {"prompts": {"query": "find: ", "passage": "text: ", "other": "so: "}, "default_prompt_name": "other"}
     with FakeServer([FakeModel(manifest={"settings": settings})]) as server, Client(server.target) as client:
         embeddings = BertlineEmbeddings(client)
@@ -110,7 +110,7 @@ def test_prompts_of_the_model():
 
 
 def test_a_target_is_enough(served, served_client):
-    """Embeddings made from an address and the name of a model have a client of their own."""
+    """Embeddings made from an address and the name of a model have their own client."""
     embeddings = BertlineEmbeddings(target=served.target, model="unit")
 
     expected = BertlineEmbeddings(served_client, model="unit")

@@ -1,4 +1,4 @@
-"""Records what this release says on the wire, for the releases after it: tests/clients/wire/<version>.json.
+"""Record what this release writes on the wire, for later releases: tests/clients/wire/<version>.json.
 
 PYTHONPATH=. python -m tests.clients.wire.record
 

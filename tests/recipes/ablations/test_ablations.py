@@ -302,7 +302,7 @@ def test_cells_show_deviation_and_missing_runs():
 
 @pytest.mark.parametrize(("name", "axis"), [("8", "xaxis"), ("steps", "yaxis")])
 def test_pictures_are_in_percent(name, axis, monkeypatch):
-    """Plots show percent like the tables, and bars have their numbers beside them."""
+    """Plots show percent like the tables, and bars are labelled with their numbers."""
     drawn = []
     monkeypatch.setattr("recipes.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))

@@ -134,7 +134,7 @@ def test_a_loop_in_openvino_is_refused(tmp_path):
 
 
 def move_weights(directory, *, signed=True, location=DATA_FILE):
-    """Move the weights beside the graph, as export does for large graphs."""
+    """Move the weights to a file next to the graph, as export does for large graphs."""
     proto = onnx.load(directory / MODEL_FILE)
     place = directory / location
     if place.exists():

@@ -158,7 +158,7 @@ def test_callers_with_short_jobs_take_turns():
 
 
 def test_bulk_waits_for_interactive_jobs():
-    """Bulk jobs get all idle time, and beside interactive jobs only the fraction of the oldest job."""
+    """Bulk jobs get all idle time, but with interactive jobs only the fraction of the oldest job."""
     order = FairOrder()
     add(order, 20, "job", count=10_000, is_bulk=True)
 

@@ -138,7 +138,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("task", "arrays", "is_sound"), ROWS)
 def test_negative_infinity(task, arrays, is_sound):
-    """Negative infinity is a score of 0 beside finite logits; alone, or in a regression, it is an error."""
+    """Negative infinity is a score of 0 among finite logits; alone, or in a regression, it is an error."""
     kind = TASK_TYPES[task]
     outputs = [{"logits": np.array(array, np.float32)} for array in arrays]
 

@@ -111,7 +111,7 @@ def test_graph_of_another_task(tmp_path):
 
 
 def test_every_task_is_served():
-    """Each task has one endpoint of its own; Rerank and ZeroShot have models of others."""
+    """Each task has one separate endpoint; Rerank and ZeroShot use models of other tasks."""
     assert sorted(endpoint.task for endpoint in ENDPOINTS) == sorted([*TASKS, "rerank", "zero-shot"])
 
 

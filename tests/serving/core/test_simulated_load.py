@@ -10,7 +10,7 @@ SHORT = 8
 """Tokens of a short query."""
 MIN_BULK_RATE = 0.9
 MAX_WAIT = 10
-"""Maximum wait of a short query beside one running batch, as a multiple of its own work."""
+"""Maximum wait of a short query during one running batch, as a multiple of its own work."""
 
 
 def bulk_work(simulation, models, callers):
@@ -140,7 +140,7 @@ def test_bulk_class_beside_a_saturated_server():
 
 
 def test_burst_of_queries_goes_before_a_bulk_job():
-    """A thousand simultaneous queries beside a bulk job are all computed before more of the job."""
+    """A thousand simultaneous queries during a bulk job are all computed before more of the job."""
     simulation, model = Simulation(4), SimulatedModel()
     simulation.bulk("bulk", model, [250] * 64, in_flight=8, is_bulk=True)
     for number in range(1000):

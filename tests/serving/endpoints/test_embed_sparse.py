@@ -36,7 +36,7 @@ def test_weights(server, references):
 
 
 def test_weights_do_not_depend_on_the_batch(server):
-    """A short text beside a long one has the weights that it has alone."""
+    """A short text in a batch with a long one has the weights that it has alone."""
     (alone,) = ask(server, [TEXTS[1]]).results
     beside = ask(server, ["the cat sees " * 9, TEXTS[1]]).results[1]
 
@@ -45,7 +45,7 @@ def test_weights_do_not_depend_on_the_batch(server):
 
 
 def test_top_k(server, tmp_path):
-    """A reply has the largest `top_k` weights, or as many as the manifest says."""
+    """A reply has the largest `top_k` weights, or as many as the manifest specifies."""
     every = ask(server).results
     cut = ask(server, top_k=3).results
     settings = {"max_seq_length": 32, "top_k": 2}

@@ -170,7 +170,7 @@ def test_long_queries(server):
 
 
 def test_models_without_normalised_vectors_rank_nothing(tmp_path):
-    """Vectors of other lengths have no cosines; the error says what to do."""
+    """Vectors of other lengths have no cosines; the error states what to do."""
     reference = write_model(tmp_path, "tokens", task="token-embedding")
     settings = replace(reference.task.settings, normalize=False)
     write_model(tmp_path / "raw", "tokens", task="token-embedding", settings=settings)

@@ -74,7 +74,7 @@ def test_embed_input_types(server, kind, name):
     ],
 )
 def test_wrong_input_types(server, options, message):
-    """A type is one of two, and not beside a prompt."""
+    """A type is one of two, and cannot be combined with a prompt."""
     with pytest.raises(grpc.RpcError) as refused:
         server.stub.Embed(pb.EmbedRequest(texts=TEXTS, **options))
 
@@ -106,7 +106,7 @@ def test_no_inputs(server, method):
 
 
 def test_classify(server, references):
-    """Replies have all labels with probabilities, likeliest first; an empty text_pair differs from an absent one."""
+    """Replies have all labels with probabilities, most likely first; an empty text_pair differs from an absent one."""
     examples = [ClassificationExample(TEXTS[0]), ClassificationExample(TEXTS[0], TEXTS[2])]
     inputs = [pb.TextInput(text=TEXTS[0]), pb.TextInput(text=TEXTS[0], text_pair=TEXTS[2])]
 
@@ -157,7 +157,7 @@ def test_answer_top_k(server, top_k, expected):
 
 
 def test_fill_mask(server, references):
-    """Replies have the likeliest tokens for each [MASK], and the targets in the order of the request."""
+    """Replies have the most likely tokens for each [MASK], and the targets in the order of the request."""
     texts = ["the [MASK] sees", "[MASK] likes [MASK] ."]
 
     reply = server.stub.FillMask(pb.FillMaskRequest(texts=texts, targets=["dog", "cat"]))
@@ -401,7 +401,7 @@ def multi_label(tmp_path_factory):
 
 
 def test_classify_with_any_number_of_labels(multi_label):
-    """Scores are sigmoids, labels that reach their threshold are selected, and the reply says which kind it is."""
+    """Scores are sigmoids, labels that reach their threshold are selected, and the reply states which kind it is."""
     running, thresholds, logits = multi_label
 
     reply = running.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])]))
@@ -418,7 +418,7 @@ def test_classify_with_any_number_of_labels(multi_label):
 
 
 def test_one_label_is_selected(server):
-    """Replies of a single-label model say so, also without inputs, and select the likeliest label."""
+    """Replies of a single-label model state this, also without inputs, and select the most likely label."""
     reply = server.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=text) for text in TEXTS]))
 
     assert reply.problem_type == pb.PROBLEM_TYPE_SINGLE_LABEL
@@ -427,7 +427,7 @@ def test_one_label_is_selected(server):
 
 
 def test_clients_see_the_selected_labels(multi_label):
-    """The client's result has the kind and the selected labels; the model's description says so before any call."""
+    """The client's result has the kind and selected labels; the model's description has the kind before any call."""
     running, _, _ = multi_label
     reply = running.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])])).results[0]
 
@@ -440,7 +440,7 @@ def test_clients_see_the_selected_labels(multi_label):
 
 
 def test_top_k_keeps_selected_labels(tmp_path):
-    """A reply of a multi-label model has the top_k likeliest labels, and all that are selected."""
+    """A reply of a multi-label model has the top_k most likely labels, and all that are selected."""
     values = {"max_seq_length": 32, "thresholds": [0.9, 0.001, 0.9], **MULTI_LABEL}
     settings = settings_from_dict("classification", values)
     write_model(tmp_path, "sets", task="classification", seed=1, settings=settings)
@@ -454,7 +454,7 @@ def test_top_k_keeps_selected_labels(tmp_path):
 
 
 def test_classify_top_k(server):
-    """Replies have the top_k likeliest labels."""
+    """Replies have the top_k most likely labels."""
     item = pb.TextInput(text="the cat")
     every = server.stub.Classify(pb.ClassifyRequest(inputs=[item])).results[0].labels
     best = server.stub.Classify(pb.ClassifyRequest(inputs=[item], top_k=2)).results[0].labels

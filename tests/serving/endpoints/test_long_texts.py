@@ -1,4 +1,4 @@
-"""Requests of the maximum length from several callers, beside short queries, on a server process."""
+"""Requests of the maximum length from several callers, together with short queries, on a server process."""
 
 import statistics
 import threading

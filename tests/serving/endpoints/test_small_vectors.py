@@ -80,7 +80,7 @@ def test_binary(unit):
     ],
 )
 def test_wrong_formats(unit, options, message):
-    """Errors say what the format needs."""
+    """Errors state what the format needs."""
     with pytest.raises(grpc.RpcError) as refused:
         embed(unit[0], **options)
 

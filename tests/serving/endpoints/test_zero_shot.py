@@ -22,7 +22,7 @@ def ask(server, texts=TEXTS, labels=LABELS, model="", **options):
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("template", ["", "the {} runs"])
 def test_zero_shot(server, references, template, multi_label):
-    """Replies have all labels, likeliest first, with the probabilities of the task; the only fitting model answers."""
+    """Replies have all labels, most likely first, with the task's probabilities; the only fitting model answers."""
     reply = ask(server, template=template, multi_label=multi_label)
 
     reference = references["classifier"]

@@ -347,7 +347,7 @@ def test_invalid_reply_limits_are_refused(server, value):
 
 
 def test_all_errors_have_a_status():
-    """Every kind of error has a code, and every class that is raised has a reason of its own."""
+    """Every kind of error has a code, and every class that is raised has a separate reason."""
     assert set(CODES) == set(ErrorKind)
     assert set(ERROR_REASONS) == set(subclasses(ServingError)) - {RefusedError}
     assert len({*ERROR_REASONS.values(), INTERNAL_REASON}) == len(ERROR_REASONS) + 1

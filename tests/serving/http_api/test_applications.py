@@ -1,6 +1,6 @@
 """Clients that applications use, unchanged: LangChain, LlamaIndex, curl.
 
-They are installed into an environment of their own, as their pytest plugins would change all other tests.
+They are installed into a separate environment, as their pytest plugins would change all other tests.
 """
 
 from __future__ import annotations

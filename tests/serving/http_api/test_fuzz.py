@@ -135,7 +135,7 @@ def ask_all(web, rng, count):
 
 
 def send_damaged(web, rng, count):
-    """Send damaged requests over connections of their own. The client ends its side, so that none stays open."""
+    """Send damaged requests over separate connections. The client ends its side, so that none stays open."""
     for _ in range(count):
         path = rng.choice(list(REQUESTS))
         body = json.dumps(REQUESTS[path])

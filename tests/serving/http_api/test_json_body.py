@@ -35,7 +35,7 @@ def test_first_half_of_a_pair_is_found(seed, monkeypatch):
 
 
 def test_an_earlier_mistake_is_told_first():
-    """A body that is no JSON before the half of a pair is told so."""
+    """A body that is no JSON before the half of a pair is reported as such."""
     with pytest.raises(InvalidRequestError, match="the body is not JSON: expected value at line 1 column 2"):
         parse_object(rb'[x, "\ud800"]')
 

@@ -132,7 +132,7 @@ def test_health_needs_no_memory(web, patient):
 
 
 def test_burst_of_small_requests_is_answered(embedder, patient):
-    """A burst of a thousand requests on connections of their own is answered, also with little memory."""
+    """A burst of a thousand requests on separate connections is answered, also with little memory."""
     body = json.dumps(BODY | {"texts": ["the cat"] * 4}).encode()
 
     async def ask(port):

@@ -90,7 +90,7 @@ def test_infer(web, references):
 
 
 def test_health(all_tasks):
-    """Status and body say what is ready."""
+    """Status and body report what is ready."""
     with serve(all_tasks[0], http_port=0, load=False) as starting:
         live, ready = (send(starting, "GET", f"/v2/health/{name}") for name in ("live", "ready"))
 

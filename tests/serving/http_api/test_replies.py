@@ -96,7 +96,7 @@ def test_formats_of_the_metrics_page(web, accept, media_type):
 
 
 def test_metrics_page_stays_where_the_metrics_are(embedder):
-    """A server whose metrics port has an address of its own shows them there only."""
+    """A server whose metrics port has a separate address shows them there only."""
     with serve(embedder, http_port=0, metrics_host="127.0.0.1") as running:
         assert send(running, "GET", "/metrics").status == 404
 

@@ -68,7 +68,7 @@ def test_line_of_a_call(embedder, caplog):
 
 
 def test_http_calls_are_named_by_method_and_route(embedder, caplog):
-    """Routes that end alike have lines of their own, and names stand for all their values."""
+    """Routes that end alike have separate lines, and names stand for all their values."""
     caplog.set_level(logging.INFO)
     with serve(embedder, log_calls="all", http_port=0) as running:
         for path in ("/v1/embed", "/embed", "/", "/tei/embedder/embed"):
@@ -121,7 +121,7 @@ def test_log_adds_up_the_waits_of_a_call(caplog):
 
 
 def test_line_of_a_reply_from_the_cache(embedder, caplog):
-    """A line says if the reply came from the cache."""
+    """A log line tells whether the reply came from the cache."""
     caplog.set_level(logging.INFO)
     with serve(embedder, log_calls="all", cache_bytes=10_000) as running:
         for _ in range(2):

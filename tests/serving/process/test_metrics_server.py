@@ -1,4 +1,4 @@
-"""The metrics port: /healthz beside the metrics."""
+"""The metrics port: /healthz and the metrics."""
 
 import asyncio
 import urllib.error

@@ -64,7 +64,7 @@ def hub(tiny, tmp_path, monkeypatch):
 
 
 def refusal(name=NAME, revision=None):
-    """Return the line that says why a checkpoint is refused."""
+    """Return the message of a refused checkpoint."""
     with pytest.raises((ValueError, OSError)) as error:
         resolve_checkpoint(name, revision)
     assert "\n" not in str(error.value)
@@ -136,7 +136,7 @@ def test_revisions_that_git_does_not_allow(hub, revision):
 
 
 def test_missing(hub):
-    """A name that is neither a path nor a repository says both, with a token too."""
+    """A name that is neither a path nor a repository gives an error that states both, with a token too."""
     line = refusal("org/absent")
 
     assert line == (
@@ -334,7 +334,7 @@ def test_processes_take_the_commit_of_the_main_one(hub):
 
 
 def test_repositories_without_a_checkpoint(hub):
-    """Repositories without weights or config, and adapters, say what is missing."""
+    """For repositories without weights or config, and for adapters, the error states what is missing."""
     files = hub.repositories[NAME].files
     hub.repositories["org/tf"] = Repository({name: files[name] for name in ("config.json", "tf_model.h5")})
     hub.repositories["org/data"] = Repository({"README.md": b"x"})

@@ -204,7 +204,7 @@ def test_prompts_and_similarity_stay(folder, recipe, alone):
     ],
 )
 def test_what_a_dense_layer_excludes(folder, recipe, alone, changes, message):
-    """A head beside Dense layers, and a pooling of another size than they take, are errors of one line."""
+    """A head in addition to Dense layers, and a pooling of another size than they take, are one-line errors."""
     start, _ = folder("mean", torch.nn.Tanh())
 
     with pytest.raises(ValueError, match=message) as caught:

@@ -149,7 +149,7 @@ def test_safetensors(tmp_path, header):
 
 
 def test_an_index_that_leaves_its_folder(tmp_path):
-    """An index names files beside it only."""
+    """An index names only files next to it."""
     (tmp_path / "secret").write_bytes(pickle.dumps(1))
     (tmp_path / "model").mkdir()
     index = {"weight_map": {"a": "../secret"}}

@@ -150,7 +150,7 @@ def test_conll_u_plus_names_its_columns(tmp_path):
     ],
 )
 def test_other_layouts_are_refused(lines, message, tmp_path):
-    """The error says what the reader cannot interpret."""
+    """The error states what the reader cannot interpret."""
     (tmp_path / "a.txt").write_text(lines.replace("|", "\n") + "\n")
 
     with pytest.raises(ValueError, match=message):

@@ -176,7 +176,7 @@ def test_fractions_of_fates_are_settings(fractions):
 
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.5}, {"mask_fraction": 0.8, "random_fraction": 0.3}])
 def test_impossible_masking_is_refused(wrong):
-    """The error says which masking setting is wrong."""
+    """The error names the masking setting that is wrong."""
     with pytest.raises(ValueError, match=r"masking_rate must be above 0|add up to at most 1"):
         Masking(**wrong)
 

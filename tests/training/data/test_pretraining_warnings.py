@@ -75,7 +75,7 @@ def test_masked_words_are_whole_and_fill_the_budget(chinese):
 
 
 def test_the_parts_of_a_pair_are_not_one_word(chinese):
-    """A word begins anew at each part and after a truncated word, and [CLS] and [SEP] belong to no word."""
+    """A new word begins at each part and after a truncated word, and [CLS] and [SEP] belong to no word."""
     corpus = chinese[0]
     examples = PretrainingExamples(corpus, max_seq_length=12, masking=Masking(whole_words=True))
     document = [(0, 0, 3), (1, 0, 3)]
@@ -104,7 +104,7 @@ def test_chinese_without_words_is_noted(chinese):
 
 
 def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
-    """A note says that whole-word masking has little effect if nearly all words are one token."""
+    """A note states that whole-word masking has little effect if nearly all words are one token."""
     train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "tokenizer", vocab_size=200, min_frequency=1))
     whole = prepare(tmp_path, "whole", text_file.read_text(), tmp_path / "tokenizer", None)
 

@@ -44,7 +44,7 @@ def check(found):
 
 
 def test_outputs_are_computed_once(tmp_path):
-    """Each item has its rows; a second call reads them, and other inputs are computed anew."""
+    """Each item has its rows; a second call reads them, and outputs for other inputs are computed."""
     compute = Computed()
     check(record(tmp_path, compute))
     asked = list(compute.asked)
@@ -57,7 +57,7 @@ def test_outputs_are_computed_once(tmp_path):
 
 
 def test_interrupted_outputs_go_on(tmp_path):
-    """Chunks before an interruption are not computed again; its line says so."""
+    """Chunks before an interruption are not computed again, which is printed."""
     with pytest.raises(KeyboardInterrupt, match="and the same command goes on"):
         record(tmp_path, Computed(fail_at=5))
     (partial,) = tmp_path.iterdir()
@@ -107,7 +107,7 @@ def test_full_disk_keeps_what_is_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_outputs_that_are_no_numbers_are_refused(value, tmp_path):
-    """The error says where the item is; nothing is left."""
+    """The error states where the item is; nothing is left."""
     items = [rows.copy() for rows in ITEMS]
     items[3][0, 1] = value
 

@@ -1,4 +1,4 @@
-"""Tests of the distillation of tasks: a student learns from a teacher alone, beside labels, and from several."""
+"""Tests of the distillation of tasks: a student learns from a teacher alone, with labels, and from several."""
 
 import json
 import re

@@ -235,7 +235,7 @@ def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
 
 
 def test_a_teacher_without_pooling_is_refused(recipe, alone):
-    """A pretrained checkpoint does not say how its vectors are pooled."""
+    """A pretrained checkpoint does not state how its vectors are pooled."""
     with pytest.raises(ValueError, match=r"does not state how its vectors are pooled .* give --teacher-pooling"):
         distil_vectors(replace(recipe, teacher=(recipe.checkpoint,)), alone)
 
@@ -290,7 +290,7 @@ def test_files_that_are_no_parquet(recipe, tmp_path, alone):
 
 
 def test_vectors_are_those_of_the_task(recipe, alone, texts):
-    """The checkpoint has a tokenizer and settings of its own: it is a whole embedder."""
+    """The checkpoint has its own tokenizer and settings: it is a whole embedder."""
     path = distil_vectors(replace(recipe, num_epochs=0.1), alone)
 
     task = Embedding(load_tokenizer(path), read_task_card(path).settings)
@@ -313,7 +313,7 @@ def test_a_larger_student_is_cut_along_axes(recipe, texts, alone):
 
 @pytest.mark.parametrize("file", ["config.json", "task.json"])
 def test_a_changed_teacher_is_another_teacher(file, recipe, teacher, tmp_path, alone):
-    """The same weights in another network or with other pooling have outputs of their own; no run goes on with them."""
+    """The same weights in another network or with other pooling have separate outputs; no run continues with them."""
     other = shutil.copytree(teacher, tmp_path / "other")
     recipe = replace(recipe, teacher=(other,), num_epochs=0.5)
     distil_vectors(recipe, alone)

@@ -187,7 +187,7 @@ def test_a_finished_run_without_weights_starts_again(tmp_path, alone):
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path, alone):
-    """The next start removes the states beside a result and partial files, and keeps foreign files."""
+    """The next start removes the states next to a result and partial files, and keeps foreign files."""
     write_states(tmp_path, alone, 1)
     for name in (
         "checkpoint/model.safetensors",

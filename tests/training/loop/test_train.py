@@ -374,7 +374,7 @@ def test_best_state_of_an_abandoned_attempt_is_forgotten(tmp_path, alone):
 
 
 def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
-    """The run keeps the state with the best score beside the latest, and can load it."""
+    """The run keeps the state with the best score in addition to the latest, and can load it."""
     torch.manual_seed(0)
     model = create_model("embedding", SHAPE, dropout=0.0)
     scores = iter([0.1, 0.2, 0.9, 0.3, 0.4])

@@ -73,7 +73,7 @@ def test_the_padding_token_that_positions_skip(kind, padding_id, tmp_path, monke
 
 
 def test_new_weights_without_variance(tmp_path, monkeypatch):
-    """New weights are zero if the config says that they have no variance."""
+    """New weights are zero if the config gives them no variance."""
     monkeypatch.setitem(CONFIGS, "bert", {**CONFIGS["bert"], "initializer_range": 0})
     create("bert", "embedding", tmp_path)
 
@@ -223,7 +223,7 @@ def test_options_that_are_not_computed_are_refused(kind, key, value, tmp_path):
 
 
 def test_an_adapter_alone_is_no_checkpoint(tmp_path):
-    """A directory of peft says to merge the adapter."""
+    """For a directory of peft, the error asks to merge the adapter."""
     (tmp_path / "adapter_config.json").write_text("{}")
 
     with pytest.raises(ValueError, match="holds an adapter alone; merge it"):

@@ -319,5 +319,5 @@ def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
 
 
 def test_every_task_is_compared():
-    """The tests above cover every task with a network of its own."""
+    """The tests above cover every task with its own network."""
     assert NETWORKS.keys() == {name for name, task in TASKS.items() if not task.network} == MODELS.keys()

@@ -120,7 +120,7 @@ def test_weights_with_an_unknown_name_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", ["nomic_bert", KIND])
 def test_output_of_a_text_does_not_depend_on_its_neighbours(kind, tmp_path):
-    """A text gives the same states alone and beside longer ones, also where positions are scaled."""
+    """A text gives the same states alone and with longer ones, also where positions are scaled."""
     create(kind, "embedding", tmp_path)
     model = load_model(tmp_path, "embedding").eval()
     ids, mask, types = batch(kind, 3, 40)

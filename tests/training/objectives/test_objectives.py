@@ -144,7 +144,7 @@ def write_multiple_choice(path, seed):
 
 
 def write_tagging(path, seed):
-    """Write sentences in which a river is a place beside a cat and a person beside a dog."""
+    """Write sentences in which a river is a place next to a cat and a person next to a dog."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(300):

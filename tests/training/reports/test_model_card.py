@@ -245,7 +245,7 @@ def test_the_snippet_has_the_mask_of_the_tokenizer():
 
 
 def test_every_task_has_a_snippet():
-    """Every task that is trained, with a network of its own, has an example whose snippet runs."""
+    """Every task that is trained, with its own network, has an example whose snippet runs."""
     assert {name for name, _ in EXAMPLES} == {name for name, task in TASKS.items() if not task.network}
 
 
@@ -273,7 +273,7 @@ def test_the_snippets_of_models_of_pairs_take_pairs(tokenizer_dir, tmp_path, tex
 
 
 def test_snippets_give_our_words_choices_and_entities(tokenizer_dir, tmp_path):
-    """The snippets give our likeliest words, choice and entities."""
+    """The snippets give our most likely words, choice and entities."""
     words, (ours,) = run_snippet(tmp_path / "a", tokenizer_dir, "masked-lm")
     assert [word["token"] for word in words] == [token for token, _ in ours.top(0, 5)]
 
@@ -299,7 +299,7 @@ def test_the_snippet_of_spans_answers_from_the_text(tokenizer_dir, tmp_path, una
 
 
 def test_limits_follow_the_settings():
-    """The card says whether the model can answer that a text has no answer."""
+    """The card states whether the model can answer that a text has no answer."""
     texts = [
         model_card(TaskCard(task="spans", settings=SpanSettings(unanswerable=flag)), CONFIG, num_parameters=1)
         for flag in (False, True)
@@ -338,7 +338,7 @@ def test_any_names_leave_the_metadata_valid_yaml(name):
 
 
 def test_a_card_without_scores_says_so(corpus_dir, tmp_path, alone):
-    """The card of a run without dev data says so."""
+    """The card of a run without dev data states that there are none."""
     path = pretrain(PretrainRecipe(corpus=corpus_dir, run_dir=tmp_path / "run", num_steps=1, **TINY), alone)
     card = ModelCard.load(path / CARD_FILE)
 

@@ -132,7 +132,7 @@ def test_errors_have_a_panel_of_their_own():
 
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_labels_in_other_scripts_can_be_told_apart(is_installed, tmp_path, monkeypatch, capsys, recwarn):
-    """Labels of any script are drawn with fonts of the system; without one, as codes, and a note says so."""
+    """Labels of any script are drawn with fonts of the system; without one, as codes, with a note."""
     if not is_installed:
         monkeypatch.setattr(plot, "findSystemFonts", list)
     lines = [{"step": step, "eval_f1_好评": 0.1 * step, "eval_f1_差评": 0.2, "eval_f1_ok": 0.3} for step in (1, 2)]

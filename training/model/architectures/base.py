@@ -79,7 +79,7 @@ class Architecture:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of fields without a key in `config.json`, where they differ from BERT's."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that are the same in all networks of the family, whatever `config.json` says."""
+    """Fields that are the same in all networks of the family, regardless of `config.json`."""
     supported: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Keys of `config.json` that change the network -> values that this code computes."""
     encoder: Mapping[str, str]

@@ -7,9 +7,9 @@ ARCHITECTURE = Architecture(
     class_prefix="MPNet",
     prefix="mpnet.",
     defaults={"vocab_size": 30527, "relative_attention_num_buckets": 32},
-    # positions in transformers count from 2 and skip id 1, whatever pad_token_id says
+    # positions in transformers count from 2 and skip id 1, regardless of pad_token_id
     fixed={"type_vocab_size": 0, "skips_padding_positions": True, "pad_token_id": 1, "prediction_act": "gelu"},
-    supported={"relative_attention_num_buckets": (32,)},  # transformers computes 32, whatever the config says
+    supported={"relative_attention_num_buckets": (32,)},  # transformers computes 32, regardless of the config
     encoder={
         "bert.embeddings.word": "embeddings.word_embeddings",
         "bert.embeddings.position": "embeddings.position_embeddings",

@@ -100,7 +100,7 @@ def _with_rotary_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace `rope_parameters` of transformers 5 by fields of `NomicBertConfig`.
 
     Raises:
-        ValueError: if they say something that is not computed here.
+        ValueError: if they request something that is not computed here.
     """
     found = {key: value for key, value in values.items() if key != "rope_parameters"}
     if (given := values.get("rope_parameters")) is None:

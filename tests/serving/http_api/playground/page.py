@@ -34,7 +34,7 @@ IN_BROWSER = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=NO_C
 
 
 class Page:
-    """Page in a window of its own, and what the browser complained about."""
+    """Page in a separate window, and what the browser complained about."""
 
     def __init__(self, browser, server, place="", **options):
         self.context = browser.new_context(**options)

@@ -61,7 +61,7 @@ def test_accessibility(visit, small, scheme):
 
 
 def test_accessibility_of_the_form_for_tokens(visit, small_models, tmp_path):
-    """axe finds no violation where a token is asked for and a wrong one is told."""
+    """axe finds no violation where a token is requested and a wrong one is reported."""
     (tmp_path / "tokens").write_text("a-token")
     with serve(small_models, http_port=0, tokens_file=tmp_path / "tokens") as running:
         page = visit(running)

@@ -149,7 +149,7 @@ def test_masked_words_are_read_without_marks(visit, small):
 
 
 def test_long_results_are_cut(visit, small):
-    """The page marks and lists the first of many thousand entities, and says how many there are."""
+    """The page marks and lists the first of many thousand entities, and shows how many there are."""
     count = 30_000
     page = visit(small)
     places = ({"start": 4 * number, "end": 4 * number + 3} for number in range(count))
@@ -164,7 +164,7 @@ def test_long_results_are_cut(visit, small):
 
 
 def test_many_masks_and_lines_are_cut(visit, small):
-    """Lists for the first masks are shown, and rows of the first documents; the page says how many there are."""
+    """Lists for the first masks are shown, and rows of the first documents; the page shows how many there are."""
     page = visit(small)
     page.answer("fill-mask", {"results": [{"masks": [{"tokens": [{"token": "cat", "score": 0.5}]}] * 400}]})
     page.open("filler", "words")

@@ -53,7 +53,7 @@ def test_a_model_of_an_unknown_task(visit, small):
 
 
 def test_the_token_stays_in_memory(visit, small_models, tmp_path):
-    """The page asks for a token, says that a wrong one is wrong, and forgets the right one when it is loaded anew."""
+    """The page asks for a token, reports a wrong one, and forgets the right one when it is reloaded."""
     (tmp_path / "tokens").write_text("a-token")
     with serve(small_models, http_port=0, tokens_file=tmp_path / "tokens") as running:
         page = visit(running)

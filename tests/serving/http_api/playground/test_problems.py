@@ -14,7 +14,7 @@ pytestmark = IN_BROWSER
 
 
 def test_blank_lines_are_told(visit, small):
-    """Lines that are all blank give one line that says so, and no request."""
+    """Input of blank lines only gives a one-line message, and no request."""
     page = visit(small, "#model=embedder&do=similarity")
     page.wait()
     page.page.on("request", lambda request: page.complaints.append(request.url))
@@ -52,7 +52,7 @@ def test_errors_are_told(visit, small):
 @pytest.mark.parametrize("body", [HTML, '{"results": [{"labels": [{"label": "ye'])
 @pytest.mark.parametrize("route", ["classify", "list-models", "tokenize"])
 def test_replies_of_others_are_told(visit, small, route, body):
-    """Where a proxy answers with a page or half a reply, one line says so."""
+    """If a proxy answers with a page or half a reply, a one-line message reports it."""
     page = visit(small)
     page.wait()
     page.page.route(f"**/v1/{route}", lambda route: route.fulfill(body=body))
@@ -63,7 +63,7 @@ def test_replies_of_others_are_told(visit, small, route, body):
 
 
 def test_replies_of_others_below_the_result_are_told(visit, small):
-    """Tokens and code say so too when a proxy answers in place of the server."""
+    """Tokens and code also report it when a proxy answers in place of the server."""
     page = visit(small, "#model=classifier&do=labels")
     page.wait()
     for path in ("v1/tokenize", "playground/server"):
@@ -76,7 +76,7 @@ def test_replies_of_others_below_the_result_are_told(visit, small):
 
 
 def test_the_result_stays_if_tokens_or_code_fail(visit, small):
-    """A failure of what is below the result is told there, and a later run mends it."""
+    """A failure of what is below the result is reported there, and a later run clears it."""
     page = visit(small, "#model=classifier&do=labels")
     page.wait()
     for path in ("v1/tokenize", "playground/server"):
@@ -97,7 +97,7 @@ def test_the_result_stays_if_tokens_or_code_fail(visit, small):
 
 
 def test_text_is_never_html(visit, shipped, tmp_path):
-    """Text that looks like HTML stays text, in inputs, results, tokens, code, errors and in what a model says."""
+    """Text that looks like HTML stays text, in inputs, results, tokens, code, errors and model outputs."""
     page = visit(shipped)
     names = {"tag": "text", "answer": "context", "sentiment": "text", "embed": "texts"}
     for model, field in names.items():
