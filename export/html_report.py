@@ -72,7 +72,8 @@ def _quality(manifest: Manifest) -> list[Block]:
         f"Evaluated on {scores['evaluated_on']}."
         + (f" The fp32 graph differs from PyTorch by at most {max(differences):.1e}." if differences else ""),
         Table(table, ["", *names], "scores"),
-        "Cosines compare with PyTorch. Neighbours and predictions: the fraction that are PyTorch's.",
+        "Cosines compare with PyTorch. Neighbours and predictions: the fraction that are PyTorch's"
+        + (", among the different texts of the evaluation." if manifest.task == "embedding" else "."),
         "Times: of the graphs within the limits, in the default configuration; 1 is the fastest."
         if scores.get("times")
         else "",

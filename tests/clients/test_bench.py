@@ -26,7 +26,7 @@ from bertline.bench.report import Run as BenchRun
 from bertline.bench.report import latency
 from bertline.bench.texts import SENTENCES
 from bertline.cli import app
-from bertline.jobs.read.sources import Format
+from bertline.jobs.sources import Format
 from bertline.jobs.storage import FileError
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._answers import tokens

@@ -84,4 +84,3 @@ def test_few_texts_are_no_calibration(checkpoints, tmp_path):
 
     assert few.manifest.small_vectors is None
     assert none.manifest.small_vectors is None
-    assert "small_vectors" not in (few.path / "manifest.json").read_text("utf-8")
