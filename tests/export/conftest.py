@@ -189,7 +189,7 @@ def texts_file(tmp_path: Path, texts: list[str]) -> Path:
 
 @pytest.fixture
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `export tune` write the default configuration again, without timing any."""
+    """Make `export tune` write the default configuration again, without timing any."""
     monkeypatch.setattr("export.autotune.model_directory.autotune", lambda *_, **__: (default_configuration(), []))
 
 

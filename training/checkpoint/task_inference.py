@@ -56,7 +56,7 @@ _NO_ACTIVATION = (
 
 
 class Family(Protocol):
-    """What task inference needs of a family of encoders."""
+    """Facts about a family of encoders that task inference needs."""
 
     @property
     def vocab_size(self) -> int:

@@ -1,4 +1,4 @@
-"""What several operations share: options of requests, checks of replies."""
+"""Parts that several operations share: options of requests, checks of replies."""
 
 from __future__ import annotations
 
