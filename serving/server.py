@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0
 """Seconds between checks of the workers."""
-QUIET_S = 0.1
+QUIET_S = 0.2
 """Seconds without a new call after which a draining server stops accepting calls. Until then it refuses them with
 UNAVAILABLE: gRPC itself would cancel calls that it has not handled yet, and clients do not retry CANCELLED."""
 MAX_SETTLE_S = 1.0
@@ -310,10 +310,13 @@ class Server:
 
     async def _settle(self, limit_s: float) -> float:
         """Wait until no new calls arrive, at most `limit_s` seconds; return the seconds waited."""
-        started_s, num_calls = time.monotonic(), -1
-        while num_calls != self._service.num_calls and time.monotonic() - started_s < limit_s:
+        started_s = time.monotonic()
+        while (began_s := time.monotonic()) - started_s < limit_s:
             num_calls = self._service.num_calls
             await asyncio.sleep(min(QUIET_S, limit_s))
+            # If the sleep was long, the event loop was too busy to notice calls.
+            if num_calls == self._service.num_calls and time.monotonic() - began_s < 2 * QUIET_S:
+                break
         return time.monotonic() - started_s
 
     def ready(self) -> Ready:

@@ -28,6 +28,7 @@ SPECIAL = {
         "export/agreement.py",  # neighbours of vectors
         "export/card.py",  # sentence-transformers model, for the hub
         "export/evaluation_set.py",  # texts without labels
+        "export/html_report.py",  # neighbours of texts
         "export/interop.py",
         "export/network.py",  # width of vectors
         "export/optimum_export/exporter.py",  # pooling and layers after it
