@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0
 """Seconds between checks of the workers."""
-QUIET_S = 0.2
+QUIET_S = 0.1
 """Seconds without a new call after which a draining server stops accepting calls. Until then it refuses them with
 UNAVAILABLE: gRPC itself would cancel calls that it has not handled yet, and clients do not retry CANCELLED."""
 MAX_SETTLE_S = 1.0
