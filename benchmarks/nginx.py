@@ -8,13 +8,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 CONFIG = Path(__file__).parents[1] / "deploy/nginx.conf"
 
 
+class Proxy(NamedTuple):
+    """Addresses of nginx."""
+
+    grpc: str
+    http: str
+
+
 @contextmanager
-def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its target for gRPC.
+def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, str] | None = None) -> Iterator[Proxy]:
+    """Run nginx with `deploy/nginx.conf` in front of servers, and yield its addresses.
 
     Args:
         folder: folder for its files.
@@ -24,12 +32,12 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
     Raises:
         ValueError: if nginx does not start.
     """
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        target = f"127.0.0.1:{found.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        proxy = Proxy(*(f"127.0.0.1:{found.getsockname()[1]}" for found in (first, second)))
     replaced = {
         "server 127.0.0.1:50051;": " ".join(f"server {item};" for item in targets),
-        "listen 8443": f"listen {target}",
-        "listen 8444": f"listen unix:{folder / 'http'}",
+        "listen 8443": f"listen {proxy.grpc}",
+        "listen 8444": f"listen {proxy.http}",
         "/tmp/bertline-nginx": str(folder / "nginx"),
         **(changes or {}),
     }
@@ -41,9 +49,9 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
     with errors.open("w") as log:
         process = subprocess.Popen(["nginx", "-c", path], stderr=log)
     try:
-        if not _becomes_ready(process, target):
+        if not _becomes_ready(process, proxy.grpc):
             raise ValueError(f"nginx did not start: {errors.read_text().strip() or 'it printed no error'}")
-        yield target
+        yield proxy
     finally:
         process.terminate()
         process.wait(10)

@@ -171,7 +171,7 @@ def processes(settings: ScalingSettings) -> Iterator[Table]:
                 targets = [stack.enter_context(running_server(tiny, flags)).target for _ in range(count)]
                 target = "ipv4:" + ",".join(targets)
                 if has_proxy:
-                    target = stack.enter_context(running_nginx(Path(folder), targets))
+                    target = stack.enter_context(running_nginx(Path(folder), targets)).grpc
                 client = LoadClient()
                 stack.callback(client.close)
                 load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)

@@ -35,28 +35,26 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def http_proxy():
-    """Address of nginx for HTTP."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
-@pytest.fixture(scope="module")
-def proxy(server, http_proxy, tmp_path_factory):
-    """Address of nginx for gRPC."""
+def nginx(server, tmp_path_factory):
+    """Addresses of nginx."""
     changes = {
         "client_body_timeout 10s": "client_body_timeout 1s",
-        "listen 8444": f"listen {http_proxy}",
         "server 127.0.0.1:8080;": f"server 127.0.0.1:{port_of(server)};",
     }
-    with running_nginx(tmp_path_factory.mktemp("nginx"), [server.target], changes) as target:
-        yield target
+    with running_nginx(tmp_path_factory.mktemp("nginx"), [server.target], changes) as addresses:
+        yield addresses
 
 
 @pytest.fixture
-def ask(proxy, http_proxy):
+def proxy(nginx):
+    """Address of nginx for gRPC."""
+    return nginx.grpc
+
+
+@pytest.fixture
+def ask(nginx):
     """Function that sends requests on one connection through nginx, and returns status and body."""
-    connection = http.client.HTTPConnection(http_proxy, timeout=20)
+    connection = http.client.HTTPConnection(nginx.http, timeout=20)
 
     def send(method, path, body=None, **headers):
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -118,14 +116,14 @@ def test_requests_pass(ask):
     assert b"<!doctype html>" in ask("GET", "/")[1].lower()
 
 
-def test_hosts_and_origins(ask, http_proxy):
+def test_hosts_and_origins(ask, nginx):
     """The server sees the name that a browser asks for: its own page may call it, another page or name may not."""
 
     def status(**headers):
         return ask("POST", "/v1/embeddings", embed(["cat"]), content_type="application/json", **headers)[0]
 
-    assert status(origin=f"http://{http_proxy}", sec_fetch_site="same-origin") == 200
-    assert status(origin=f"http://{http_proxy}") == 200
+    assert status(origin=f"http://{nginx.http}", sec_fetch_site="same-origin") == 200
+    assert status(origin=f"http://{nginx.http}") == 200
     assert status(origin="https://bertline.example.org", host="bertline.example.org") == 200
     assert status(origin="https://evil.example", sec_fetch_site="cross-site") == 403
     assert status(origin="https://evil.example") == 403
@@ -142,10 +140,10 @@ def test_large_bodies(ask, server):
     assert server.total("http_server_started_total") == before + 1
 
 
-def test_bodies_without_end(proxy, http_proxy, server):
+def test_bodies_without_end(nginx, server):
     """nginx ends stalled requests before the server sees them."""
     before = server.total("http_server_started_total")
-    with socket.create_connection(http_proxy.split(":"), timeout=5) as connection:
+    with socket.create_connection(nginx.http.split(":"), timeout=5) as connection:
         connection.sendall(b"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
 
         assert connection.recv(1000) == b""
