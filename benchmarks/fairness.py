@@ -75,8 +75,8 @@ def measure(name: str, bulk: EmbedLoad, query: EmbedLoad, settings: FairnessSett
     for deadline_s in settings.deadlines_s:
         found = client.run(replace(query, timeout_s=deadline_s or None))
         print(f"  deadline {deadline_s or 'none'}: {dict(found.codes)}, {times(found.latencies, idle_s)}", flush=True)
-    beside = bulk_client.result().texts_per_s
-    print(f"  {alone:,.1f} texts/s without queries, {beside:,.1f} with ({beside / alone:.2f})", flush=True)
+    together = bulk_client.result().texts_per_s
+    print(f"  {alone:,.1f} texts/s without queries, {together:,.1f} with ({together / alone:.2f})", flush=True)
     client.close()
     bulk_client.close()
 

@@ -73,7 +73,7 @@ def _served(models: Path, texts: Path, settings: GpuSettings) -> Iterator[dict[s
             yield _run(name, senders, each)
         bulk = replace(load, num_texts=32, num_in_flight=64, seconds=settings.seconds + 1)
         clients[1].start(bulk)
-        yield _run("short queries beside requests of 32", clients[:1], query)
+        yield _run("short queries with requests of 32", clients[:1], query)
         clients[1].result()
 
 
