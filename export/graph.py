@@ -15,6 +15,7 @@ In comments, x is [batch, length, hidden].
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -327,7 +328,7 @@ class _Writer:
         """Return the task's outputs."""
         if self.task.network_task != "masked-lm":
             x = self.graph.as_float32(x)
-        return _HEADS[self.task.name](self, x)
+        return HEADS[self.task.name](self, x)
 
     def embedding_head(self, x: str) -> list[ValueInfoProto]:
         settings: EmbeddingSettings = self.task.settings
@@ -517,7 +518,7 @@ class _Writer:
         return tuple(self.weight(name) for name in (f"{norm}.weight", f"{norm}.bias") if name in self.weights)
 
 
-_HEADS = {
+HEADS: dict[str, Callable[[_Writer, str], list[ValueInfoProto]]] = {
     "embedding": _Writer.embedding_head,
     "classification": _Writer.classification_head,
     "regression": _Writer.classification_head,
@@ -528,6 +529,7 @@ _HEADS = {
     "sparse-embedding": _Writer.sparse_embedding_head,
     "token-embedding": _Writer.token_embedding_head,
 }
+"""Writer of the outputs of each task, from the last hidden states."""
 
 
 def _tensor(name: str, dtype: int, shape: Any) -> ValueInfoProto:

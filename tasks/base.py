@@ -100,6 +100,10 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
     """Names of the outputs of the network and the graph."""
     token_outputs: ClassVar[bool]
     """True if outputs are per token ([batch, length, ...]), False if per sequence ([batch, ...])."""
+    chunk_size: ClassVar[int] = 256
+    """Examples of an evaluation whose outputs are in memory at a time."""
+    length_setting: ClassVar[str] = "max_seq_length"
+    """Setting that truncates texts."""
 
     @property
     def network_task(self) -> str:

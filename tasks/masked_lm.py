@@ -54,6 +54,7 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
     settings_type: ClassVar[type[TaskSettings]] = MaskedLMSettings
     output_names: ClassVar[tuple[str, ...]] = ("logits",)
     token_outputs: ClassVar[bool] = True
+    chunk_size: ClassVar[int] = 32
 
     def __post_init__(self) -> None:
         if self.tokenizer.mask_id is None:

@@ -184,6 +184,7 @@ class TokenRanking(Ranking):
 
     output_names: ClassVar[tuple[str, ...]] = TokenEmbedding.output_names
     token_outputs: ClassVar[bool] = True
+    length_setting: ClassVar[str] = "query_length"  # documents are read in windows
 
     def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[TokenWindow]]:
         invalid: list[InvalidExample] = []

@@ -145,6 +145,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
     settings_type: ClassVar[type[TaskSettings]] = SpanSettings
     output_names: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     token_outputs: ClassVar[bool] = True
+    length_setting: ClassVar[str] = "max_query_length"  # contexts are read in windows
 
     def __post_init__(self) -> None:
         settings, pair = self.settings, self.tokenizer.pair

@@ -10,7 +10,7 @@ from serving.endpoints.fill_mask import FillMask
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.zero_shot import ZeroShot
 
-ENDPOINTS: tuple[TextEndpoint, ...] = (
+ENDPOINTS: list[TextEndpoint] = [
     Embed(),
     EmbedSparse(),
     EmbedTokens(),
@@ -22,5 +22,5 @@ ENDPOINTS: tuple[TextEndpoint, ...] = (
     FillMask(),
     Rerank(),
     ZeroShot(),
-)
+]
 """Endpoints that run a model."""

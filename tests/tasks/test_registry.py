@@ -1,12 +1,14 @@
 """Registry of tasks, and their settings as plain dictionaries."""
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import TASKS, create_task, settings_from_dict, settings_to_dict
+from tasks.registry import LabelledTask, TaskName
 
 LENGTHS = st.integers(8, 512)
 LABELS = st.lists(st.text().filter(str.strip), min_size=2, max_size=5, unique=True)
@@ -60,8 +62,10 @@ VALUES = {
 
 
 def test_every_task_is_tested():
-    """Each task of the registry has a strategy above."""
-    assert VALUES.keys() == TASKS.keys()
+    """Each task of the registry has a strategy above, and a name in the types of recipes and flags."""
+    names = {name for part in get_args(TaskName) for name in (get_args(part) or (part,))}
+
+    assert VALUES.keys() == names == TASKS.keys() > {*get_args(LabelledTask)}
     assert all(task.name == name for name, task in TASKS.items())
 
 

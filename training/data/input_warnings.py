@@ -9,8 +9,6 @@ from typing import Any
 
 from tasks import AnyTask
 from tasks.features import Features
-from tasks.ranking import Ranking
-from tasks.spans import Spans
 
 MAX_UNKNOWN_FRACTION = 0.05
 """Warn if a larger fraction of the tokens is [UNK]."""
@@ -50,12 +48,8 @@ def report_inputs(
 
 
 def length_limit(task: AnyTask) -> str:
-    """Return the setting that truncates texts, with its value.
-
-    Spans read contexts in windows and cut questions; rankings by token vectors read documents so, and cut queries.
-    """
-    name = {Spans.name: "max_query_length", Ranking.name: "query_length"}.get(task.name, "")
-    name = name if getattr(task.settings, name, 0) else "max_seq_length"
+    """Return the setting that truncates texts, with its value."""
+    name = task.length_setting if getattr(task.settings, task.length_setting) else "max_seq_length"
     return f"{name} {getattr(task.settings, name)}"
 
 

@@ -31,5 +31,4 @@ def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu
 def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
     """Predict as `tasks.batching.predict`, with a progress bar."""
     with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
-        chunk_size = 32 if task.name == "masked-lm" else 256
-        return predict(task, examples, run, chunk_size=chunk_size, progress=bar.update)
+        return predict(task, examples, run, chunk_size=task.chunk_size, progress=bar.update)

@@ -139,11 +139,12 @@ class TokenEmbedder(nn.Module):
         return {TOKEN_VECTORS: F.normalize(x_BLD, dim=-1) if self.settings.normalize else x_BLD}
 
 
-_EMBEDDERS: dict[type[TaskSettings], Callable[..., nn.Module]] = {
+EMBEDDERS: dict[type[TaskSettings], Callable[..., nn.Module]] = {
     EmbeddingSettings: SentenceEmbedder,
     SparseEmbeddingSettings: SparseEmbedder,
     TokenEmbeddingSettings: TokenEmbedder,
 }
+"""What turns the outputs of a network into those of a task, by the type of its settings."""
 
 
 def with_task_outputs(model: nn.Module, settings: TaskSettings) -> nn.Module:
@@ -153,5 +154,5 @@ def with_task_outputs(model: nn.Module, settings: TaskSettings) -> nn.Module:
         model: network of the task, or of its `network`.
         settings: settings of the task.
     """
-    embedder = _EMBEDDERS.get(type(settings))
+    embedder = EMBEDDERS.get(type(settings))
     return embedder(model, settings) if embedder else model

@@ -19,8 +19,6 @@ from training.data.tables import TABLES, WITH_LISTS, kind_of, read_rows
 from training.objectives.registry import OBJECTIVES
 from training.text.documents import read_lines, suffix_of
 
-READERS: dict[str, Callable[[Path, Columns], Examples]] = {name: item.read for name, item in OBJECTIVES.items()}
-"""Reader of the labelled data of each task."""
 _TAGGED = re.compile(r"\S+[ \t](?:.*[ \t])?(?:O|[BIESMLUW](?:-\S+)?)\s*")
 """A line of CoNLL."""
 
@@ -42,7 +40,7 @@ def read_examples(
         ValueError: naming file, line and column of a missing or malformed value, and the task that reads such files if
             it is another one; or if there are no examples.
     """
-    if task in READERS:
+    if task in OBJECTIVES:
         _check_columns(task, paths, columns)
         examples = _read_all(paths, lambda path: _read(task, path, columns))
         if task == Classification.name:
@@ -75,7 +73,7 @@ def _check_columns(task: str, paths: Sequence[Path], columns: Columns) -> None:
 
 def _read(task: str, path: Path, columns: Columns) -> Examples:
     try:
-        return READERS[task](path, columns)
+        return OBJECTIVES[task].read(path, columns)
     except ValueError as error:
         raise ValueError(f"{error}{_other_task(path, task)}") from error
 

@@ -43,8 +43,8 @@ from training.objectives.baselines import (
     no_answer,
     unigram,
 )
-from training.objectives.labelled import READERS, read_examples
-from training.objectives.registry import best_baseline
+from training.objectives.labelled import read_examples
+from training.objectives.registry import OBJECTIVES, best_baseline
 from training.text.documents import read_documents
 
 EXPECTED = [ClassificationExample('say "hi', None, "0"), ClassificationExample("a, b", None, "1")]
@@ -57,7 +57,7 @@ def test_wide_text_is_refused(name, encoding, tmp_path):
     content = '{"text": "x", "label": 1}\n' if "json" in name else "text\tlabel\nx\t1\n"
     (tmp_path / name).write_bytes(content.encode(encoding))
 
-    for read in (*READERS.values(), read_texts, read_positives):
+    for read in (*(item.read for item in OBJECTIVES.values()), read_texts, read_positives):
         if name not in ("a.conll", "a.txt", "a.json") or read in (read_tagging, read_spans, read_texts):
             with pytest.raises(ValueError, match=rf"{name}` is {encoding[:6].upper()}.*iconv -f") as caught:
                 read(tmp_path / name, Columns())
@@ -671,7 +671,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("task", READERS)
+@pytest.mark.parametrize("task", OBJECTIVES)
 def test_files_of_other_tasks_are_recognised(task, tmp_path):
     """The error names the task that reads a file of another kind."""
     for other, files in FILES.items():

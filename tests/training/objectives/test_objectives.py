@@ -29,7 +29,6 @@ from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
 from training.objectives.base import IGNORED
 from training.objectives.finetuning import FinetuningData, label_examples
-from training.objectives.labelled import READERS
 from training.objectives.registry import OBJECTIVES
 
 LEARN = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
@@ -64,7 +63,7 @@ def test_tables_of_tasks_agree():
     """Every task that can be fine-tuned has a reader, a baseline, a value of the flag, and examples in these tests."""
     choices = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["task"])[0])
 
-    assert set(choices) == OBJECTIVES.keys() == READERS.keys() == EXAMPLES.keys()
+    assert set(choices) == OBJECTIVES.keys() == EXAMPLES.keys()
     assert all(objective.baselines for objective in OBJECTIVES.values())
 
 
@@ -189,7 +188,7 @@ def test_new_tasks_are_learnt(name, write, score, epochs, at_least, checkpoint, 
     monkeypatch.setattr("sys.argv", ["evaluate", str(path), "--data", str(dev), "--predictions", str(out)])
     evaluate()
     assert f"{100 * card.scores['dev'][score]:.2f}" in capsys.readouterr().out
-    assert len(out.read_text().splitlines()) == len(READERS[name](dev, Columns()))
+    assert len(out.read_text().splitlines()) == len(OBJECTIVES[name].read(dev, Columns()))
 
 
 def finetuned_numbers(tmp_path, name, labels_of, *, checkpoint, world, **changes):
@@ -207,7 +206,7 @@ def finetuned_numbers(tmp_path, name, labels_of, *, checkpoint, world, **changes
         max_seq_length=16,
         **LEARN | {"num_epochs": 3} | changes,
     )
-    return finetune(recipe, world), READERS["regression"](paths[1], Columns())
+    return finetune(recipe, world), OBJECTIVES["regression"].read(paths[1], Columns())
 
 
 def test_shift_and_scale_of_labels_do_not_matter(checkpoint, tmp_path, alone):
