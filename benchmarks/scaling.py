@@ -37,7 +37,7 @@ from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.bundle.machine import available_cpus, describe_machine, summarize_machine
 from tasks.bundle.manifest import MANIFEST_FILE
-from tasks.bundle.model_directory import read_model_directory, version_directories
+from tasks.bundle.model_directory import read_model_directory, version_paths
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 from training.command_line.command import command, parse
 
@@ -74,7 +74,7 @@ class ScalingSettings:
     @property
     def version(self) -> Path:
         """Highest version of the embedding model."""
-        versions = version_directories(self.models)
+        versions = version_paths(self.models)
         if not versions or read_model_directory(versions[-1]).manifest.task != "embedding":
             raise ValueError(
                 f"`{self.models}` is not the folder of an embedding model with its versions; give one as --models"

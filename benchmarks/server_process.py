@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertline.jobs.engine import LOCAL_FLAGS, server_process
-from tasks.bundle.model_directory import model_versions, read_model_directory
+from tasks.bundle.model_directory import model_folders, read_model_directory, version_paths
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def resident_mb(pid: int) -> float:
 
 def embedding_model(models: Path) -> Path:
     """Return the highest version of the only embedding model in a folder."""
-    highest = [read_model_directory(versions[-1]) for versions in model_versions(models).values()]
+    highest = [read_model_directory(paths[-1]) for folder in model_folders(models) if (paths := version_paths(folder))]
     found = [directory for directory in highest if directory.manifest.task == "embedding"]
     if len(found) != 1:
         raise ValueError(f"`{models}` has {len(found)} models of task `embedding`; give a folder with one")

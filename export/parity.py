@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks import AnyTask
+from tasks.base import first_line
 from tasks.batching import RunModel
-from tasks.bundle.first_line import first_line
 from tasks.features import Features, collate
-from tasks.masked_lm import MaskedLM
 
 _BATCH_SIZES = (1, 2, 7)
 _LARGE = 10.0
@@ -104,7 +104,7 @@ def batch_shapes(task: AnyTask) -> list[tuple[int, ...]]:
     """Return the sequence lengths of each batch to compare, in tokens."""
     rng = np.random.default_rng(0)
     longest = task.settings.max_seq_length
-    width = task.tokenizer.vocab_size if task.network_task == MaskedLM.name else 1
+    width = math.prod(task.output_shape(hidden_size=1, vocab_size=task.tokenizer.vocab_size))
     shapes: list[tuple[int, ...]] = []
     for length in sorted({1, 2, 3, longest // 8, longest // 4, longest // 2, longest - 1, longest} - {0}):
         for size in _BATCH_SIZES:

@@ -39,9 +39,9 @@ from export.targets import EngineName, Target, TargetName, default_configuration
 from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision
 from tasks import AnyTask
+from tasks.base import first_line
 from tasks.batching import RunModel
 from tasks.bundle.files import atomic_directory
-from tasks.bundle.first_line import first_line
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import Precision, check_precision
 from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tasks.base import InvalidExample, InvalidExamplesError
 from tasks.features import Features
@@ -23,59 +24,27 @@ def encode_pairs(
             two are too long together, the longer one is named.
     """
     invalid: list[InvalidExample] = []
-    stop_after = None if truncate else max_length
-    first = tokenize_texts(tokenizer, texts, "text", invalid, max_ids=max_length, stop_after=stop_after)
-    second = _tokenize_pairs(tokenizer, pairs, invalid, max_ids=max_length, stop_after=stop_after)
+    options: dict[str, Any] = {"max_ids": max_length, "stop_after": None if truncate else max_length}
+    first = tokenize_texts(tokenizer, texts, "text", invalid, **options)
+    indices = [index for index, text in enumerate(pairs) if text is not None]
+    invalid_pairs: list[InvalidExample] = []
+    tokens = tokenize_texts(tokenizer, [pairs[index] or "" for index in indices], "text_pair", invalid_pairs, **options)
+    invalid += [replace(item, index=indices[item.index]) for item in invalid_pairs]
+    second = dict(zip(indices, tokens, strict=True))
     if not truncate:
-        for index, tokens in enumerate(first):
-            _check_pair(tokenizer, index, tokens, second.get(index), max_length, invalid)
+        for index, item in enumerate(first):
+            both = (item, second[index]) if index in second else (item,)
+            template = tokenizer.pair if index in second else tokenizer.single
+            field = "text_pair" if len(both[-1]) > len(item) else "text"
+            is_complete = all(part.is_complete for part in both)
+            check_length(index, field, template.length(*both), max_length, invalid, is_complete=is_complete)
     raise_if_invalid(invalid)
     return [
-        _fit_pair(tokenizer, tokens, second[index], max_length)
+        _fit_pair(tokenizer, item, second[index], max_length)
         if index in second
-        else fit_text(tokenizer, tokens, max_length)
-        for index, tokens in enumerate(first)
+        else fit_text(tokenizer, item, max_length)
+        for index, item in enumerate(first)
     ]
-
-
-def _tokenize_pairs(
-    tokenizer: Tokenizer,
-    pairs: Sequence[str | None],
-    invalid: list[InvalidExample],
-    *,
-    max_ids: int,
-    stop_after: int | None,
-) -> dict[int, Tokens]:
-    """Return the tokens of the second texts by number of the example."""
-    texts = {index: text for index, text in enumerate(pairs) if text is not None}
-    indices = list(texts)
-    found: list[InvalidExample] = []
-    tokens = tokenize_texts(tokenizer, list(texts.values()), "text_pair", found, max_ids=max_ids, stop_after=stop_after)
-    invalid += [replace(item, index=indices[item.index]) for item in found]
-    return dict(zip(indices, tokens, strict=True))
-
-
-def _check_pair(
-    tokenizer: Tokenizer,
-    index: int,
-    first: Tokens,
-    second: Tokens | None,
-    max_length: int,
-    invalid: list[InvalidExample],
-) -> None:
-    if second is None:
-        check_length(index, "text", tokenizer.single.length(first), max_length, invalid, is_complete=first.is_complete)
-        return
-    field = "text_pair" if len(second) > len(first) else "text"
-    num_tokens, is_complete = tokenizer.pair.length(first, second), first.is_complete and second.is_complete
-    check_length(
-        index,
-        field,
-        num_tokens,
-        max_length,
-        invalid,
-        is_complete=is_complete,
-    )
 
 
 def fit_text(tokenizer: Tokenizer, tokens: Tokens, max_length: int) -> Features:

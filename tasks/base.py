@@ -42,6 +42,11 @@ class InvalidExamplesError(ValueError):
         super().__init__("; ".join(str(item) for item in self.invalid[:3]) + more)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 MAX_SEQ_LENGTH = 65_536
 """Most tokens of a sequence."""
 MAX_LABELS = 65_536

@@ -18,6 +18,7 @@ from tasks._prompted import encode_texts, num_common, prompt_ids_of, prompted_wi
 from tasks.base import NOT_FINITE, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.features import Features
 from tasks.prompts import PromptSettings
+from tasks.schema import check_value
 from tasks.small_vectors import VectorFormat, to_bytes
 
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -44,12 +45,8 @@ _LAYERS = (NORMALIZE, *map(dense_layer, get_args(Activation)))
 
 def check_layers(layers: Sequence[str]) -> None:
     """Raise ValueError for an unknown layer."""
-    _check_known("layer", layers, _LAYERS)
-
-
-def _check_known(what: str, values: Sequence[str], known: Sequence[str]) -> None:
-    if unknown := next((value for value in values if value not in known), None):
-        raise ValueError(f"unknown {what}: `{unknown}` (one of: {', '.join(known)})")
+    for layer in layers:
+        check_value("layer", layer, _LAYERS)
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,10 @@ class EmbeddingSettings(PromptSettings):
         if not self.poolings:
             raise ValueError(f"no pooling (one or more of: {', '.join(get_args(Pooling))})")
         check_layers(self.layers)
-        for what, values, known in (
-            ("pooling", self.poolings, get_args(Pooling)),
-            ("similarity_fn_name", [self.similarity_fn_name or "cosine"], get_args(SimilarityName)),
-        ):
-            _check_known(what, values, known)
+        for pooling in self.poolings:
+            check_value("pooling", pooling, get_args(Pooling))
+        if self.similarity_fn_name:
+            check_value("similarity_fn_name", self.similarity_fn_name, get_args(SimilarityName))
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -146,7 +142,10 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
 
     def decode(self, example: str, features: Sequence[Features], outputs: Sequence[Outputs]) -> np.ndarray:
         vectors = np.array([output["sentence_embedding"] for output in outputs], dtype=np.float32)
-        vector = vectors[0] if len(vectors) == 1 else _weighted_mean(vectors, self._num_text_tokens(features))
+        vector = vectors[0]
+        if len(vectors) > 1:
+            weights = self._num_text_tokens(features)
+            vector = np.average(vectors, axis=0, weights=weights).astype(np.float32)
         vector = vector[: self.dimensions or None]
         if not self.settings.normalize:
             return vector
@@ -176,8 +175,3 @@ class Embedding(Task[str, Features, np.ndarray, EmbeddingSettings]):
         template = self.tokenizer.single
         num_prompt = num_common(self._prompt_ids(), windows[0].input_ids[len(template.ids[0]) :])
         return [len(window) - template.num_special - num_prompt for window in windows]
-
-
-def _weighted_mean(vectors: np.ndarray, num_tokens: Sequence[int]) -> np.ndarray:
-    """Return the mean of [windows, hidden], weighted by the text tokens of each window."""
-    return np.average(vectors, axis=0, weights=num_tokens).astype(np.float32)

@@ -79,7 +79,12 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
                 encode_pairs(self.tokenizer, firsts, seconds, self.settings.max_seq_length, truncate=truncate)
             )
         except InvalidExamplesError as error:
-            named = [_name_field(examples, *sources[item.index], item) for item in error.invalid]
+            named = []
+            for item in error.invalid:
+                index, number = sources[item.index]
+                first = "context" if examples[index].context else "question" if examples[index].question else ""
+                field = first if first and item.field == "text" else f"choices[{number}]"
+                named.append(InvalidExample(index, field, item.reason))
             raise InvalidExamplesError(list(dict.fromkeys(named))) from None
         return [[next(sequences) for _ in example.choices] for example in examples]
 
@@ -121,13 +126,3 @@ class MultipleChoice(Task[MultipleChoiceExample, Features, MultipleChoicePredict
 
     def to_dict(self, example: MultipleChoiceExample, prediction: MultipleChoicePrediction) -> dict[str, Any]:
         return {"id": example.id, "choice": prediction.choice, "scores": prediction.scores.tolist()}
-
-
-def _name_field(
-    examples: Sequence[MultipleChoiceExample], index: int, number: int, item: InvalidExample
-) -> InvalidExample:
-    """Convert an invalid sequence, of choice `number` of example `index`, to the field that is invalid."""
-    example = examples[index]
-    if item.field == "text_pair" or not (example.context or example.question):
-        return InvalidExample(index, f"choices[{number}]", item.reason)
-    return InvalidExample(index, "context" if example.context else "question", item.reason)

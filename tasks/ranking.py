@@ -28,8 +28,6 @@ from tasks.text.tokenizer import Tokens
 from tasks.text.windows import window_bounds
 from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenFeatures
 
-RANKING_TASKS = (Regression.name, Classification.name, Spans.name, TokenEmbedding.name)
-"""Tasks whose models can rank documents."""
 RELEVANT: dict[tuple[str, ...], str] = {("0", "1"): "1", ("LABEL_0", "LABEL_1"): "LABEL_1"}
 """Labels of cross-encoders with two classes -> the one that means "fits"."""
 
@@ -128,18 +126,17 @@ class PairRanking(Ranking):
             )
 
     def _raw_scores(self, count: int, features: Sequence[DocumentWindow], outputs: Sequence[Outputs]) -> np.ndarray:
-        scores = np.full(count, -np.inf)
-        np.maximum.at(scores, [window.document for window in features], self._window_scores(outputs))
-        return scores
-
-    def _window_scores(self, outputs: Sequence[Outputs]) -> np.ndarray:
         logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
         if self.scorer.name == Regression.name:
-            return logits[:, 0]
-        if self.scorer.settings.is_multi_label:
-            return logits[:, self.label]
-        others = np.delete(logits, self.label, axis=1)
-        return logits[:, self.label] - np.logaddexp.reduce(others, axis=1)
+            of_windows = logits[:, 0]
+        elif self.scorer.settings.is_multi_label:
+            of_windows = logits[:, self.label]
+        else:
+            others = np.delete(logits, self.label, axis=1)
+            of_windows = logits[:, self.label] - np.logaddexp.reduce(others, axis=1)
+        scores = np.full(count, -np.inf)
+        np.maximum.at(scores, [window.document for window in features], of_windows)
+        return scores
 
     def _activated(self, scores: np.ndarray) -> np.ndarray:
         is_number = self.scorer.name == Regression.name and self.scorer.settings.activation == "identity"
@@ -162,9 +159,10 @@ class SpanRanking(Ranking):
         try:
             return spans.encode(questions, truncate=truncate)
         except InvalidExamplesError as error:
-            raise InvalidExamplesError(
-                [replace(item, field=_ranking_field(item.field)) for item in error.invalid]
-            ) from None
+            names = {"question": "query", "context": "documents[0]"}
+            fields = [names.get(item.field, item.field.replace("contexts", "documents")) for item in error.invalid]
+            invalid = [replace(item, field=field) for item, field in zip(error.invalid, fields, strict=True)]
+            raise InvalidExamplesError(invalid) from None
 
     def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
         return best_leads(count, features, outputs, self.scorer.settings.max_answer_length)
@@ -243,12 +241,6 @@ class TokenRanking(Ranking):
         return scores
 
 
-def _ranking_field(field: str) -> str:
-    if field == "question":
-        return "query"
-    return "documents[0]" if field == "context" else field.replace("contexts", "documents")
-
-
 def ranks_by_itself(task: AnyTask) -> bool:
     """Return whether a model can rank documents without a `label`."""
     if isinstance(task, TokenEmbedding):
@@ -284,7 +276,8 @@ def create_ranking(task: AnyTask, *, label: str = "", raw_scores: bool = False) 
             raise ValueError(problem)
         return ranking
     if not isinstance(task, Classification):
-        raise ValueError(f"models for `{task.name}` cannot rank documents; use one of {', '.join(RANKING_TASKS)}")
+        tasks = ", ".join(kind.name for kind in (Regression, Classification, Spans, TokenEmbedding))
+        raise ValueError(f"models for `{task.name}` cannot rank documents; use one of {tasks}")
     labels = task.settings.labels
     chosen = label or RELEVANT.get(labels, "")
     if chosen not in labels:

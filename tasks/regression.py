@@ -13,7 +13,7 @@ from tasks.base import Outputs, SeqLength, Task, TaskSettings, is_finite
 from tasks.classification import sigmoid
 from tasks.features import Features
 from tasks.metrics import regression_scores
-from tasks.schema import Bounds
+from tasks.schema import Bounds, check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,7 @@ class RegressionSettings(TaskSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.activation not in get_args(Activation):
-            raise ValueError(f"unknown activation: `{self.activation}` (one of: {', '.join(get_args(Activation))})")
+        check_choice(self, "activation", get_args(Activation))
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,15 @@ def _expected(error: ValidationError, value: Any) -> tuple[str, str, Any]:
     return path, " or ".join(dict.fromkeys(allowed)), found
 
 
+def check_value(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise FieldError if the value of a field is not among the allowed ones."""
+    if value not in allowed:
+        raise FieldError(lambda named: f"unknown {named(name)}: `{value}` (one of: {', '.join(allowed)})")
+
+
 def check_choice(record: Any, name: str, allowed: Collection[str]) -> None:
     """Raise FieldError if a field has a value that is not among the allowed ones."""
-    if (value := getattr(record, name)) not in allowed:
-        raise FieldError(lambda named: f"unknown {named(name)}: `{value}` (one of: {', '.join(allowed)})")
+    check_value(name, getattr(record, name), allowed)
 
 
 def check_bounds(record: Any, *, named: Callable[[str], str] = str) -> None:

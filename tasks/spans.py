@@ -310,19 +310,13 @@ def best_leads(
     """
     best, nulls = np.full(count, -np.inf), _null_scores(features, outputs)
     for window, output in zip(features, outputs, strict=True):
-        logit = _best_logit(window, output, max_answer_length)
-        best[window.context] = max(logit, best[window.context])
+        starts = np.where(window.has_max_context, output["start_logits"], -np.inf)
+        ends = np.where(window.in_context, output["end_logits"], -np.inf)
+        length = min(max_answer_length, len(ends))
+        following = np.append(ends, np.full(length - 1, -np.inf))
+        best_ends = np.lib.stride_tricks.sliding_window_view(following, length).max(axis=1)
+        best[window.context] = max((starts + best_ends).max(), best[window.context])
     return best - [nulls[context] for context in range(count)]
-
-
-def _best_logit(window: Window, output: Outputs, max_answer_length: int) -> float:
-    """Return the largest start logit + end logit of all spans of one window."""
-    starts = np.where(window.has_max_context, output["start_logits"], -np.inf)
-    ends = np.where(window.in_context, output["end_logits"], -np.inf)
-    length = min(max_answer_length, len(ends))
-    following = np.append(ends, np.full(length - 1, -np.inf))
-    best_ends = np.lib.stride_tricks.sliding_window_view(following, length).max(axis=1)
-    return float((starts + best_ends).max())
 
 
 def answer_scores(examples: Sequence[SpanExample], texts: Sequence[str]) -> dict[str, float]:

@@ -223,7 +223,7 @@ class TokenEmbedding(Task[str, TokenFeatures, TokenVectors, TokenEmbeddingSettin
     @cached_property
     def _skipped_ids(self) -> list[int]:
         """Ids of the skip-list. A word that is no token stands for unknown ones, as in PyLate."""
-        found = (self.tokenizer.token_id(word) for word in self.settings.skiplist_words)
+        found = map(self.tokenizer.token_id, self.settings.skiplist_words)
         return [self.tokenizer.unk_id if token_id is None else token_id for token_id in found]
 
     def decode(self, example: str, features: Sequence[TokenFeatures], outputs: Sequence[Outputs]) -> TokenVectors:

@@ -34,9 +34,9 @@ from export.storage import save_graph
 from export.targets import Target, target_of, targets_for
 from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
 from tasks import AnyTask
+from tasks.base import first_line
 from tasks.batching import RunModel
 from tasks.bundle.files import atomic_directory
-from tasks.bundle.first_line import first_line
 from tasks.bundle.machine import available_cpus, describe_machine
 from tasks.bundle.manifest import Manifest, Precision
 from tasks.bundle.model_directory import (

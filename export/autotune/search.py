@@ -25,7 +25,7 @@ from export.reporter import SILENT, Reporter
 from export.session import check_provider, is_available
 from export.targets import TARGETS, Target, default_configuration
 from export.variant import Configuration, GraphPrecision, format_value
-from tasks.bundle.first_line import first_line
+from tasks.base import first_line
 
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
 """Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes

@@ -16,8 +16,8 @@ from export.optimum_export.model import TransformersModel, quiet
 from export.optimum_export.network import ExportedNetwork, read_graph
 from export.storage import Graph
 from tasks import AnyTask
+from tasks.base import first_line
 from tasks.batching import RunModel
-from tasks.bundle.first_line import first_line
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
 from training.model.run import torch_run

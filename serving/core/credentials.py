@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from serving.core.errors import UnauthenticatedError, error_line
-from tasks.text.regular import read_regular
+from tasks.text.json_files import read_regular
 
 logger = logging.getLogger(__name__)
 

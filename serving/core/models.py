@@ -17,8 +17,7 @@ import numpy as np
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.core.latency_model import LinearFit
 from serving.core.session import Arrays, Run, Session, choose_execution
-from tasks.base import AnyTask, Outputs
-from tasks.bundle.first_line import first_line
+from tasks.base import AnyTask, Outputs, first_line
 from tasks.bundle.manifest import Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
 from tasks.features import Features, collate, split_outputs

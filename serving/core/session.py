@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
-from tasks.bundle.first_line import first_line
+from tasks.base import first_line
 from tasks.bundle.manifest import FATAL, Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory
 from tasks.bundle.openvino_graph import OpenVINOGraph
 from tasks.bundle.providers import CPU, CUDA, check_installed, check_started, has_openvino, load_libraries
 from tasks.features import INPUT_NAMES
-from tasks.text.regular import read_regular
+from tasks.text.json_files import read_regular
 
 Arrays = dict[str, np.ndarray]
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from serving.core.errors import drop_tracebacks, error_line
 from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from tasks.bundle.model_directory import holds_manifest, model_folders, no_models_error, version_paths
-from tasks.text.regular import read_regular
+from tasks.text.json_files import read_regular
 
 T = TypeVar("T")
 

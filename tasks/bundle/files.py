@@ -11,12 +11,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.text.json_files import read_json
-from tasks.text.regular import open_regular
+from tasks.text.json_files import open_regular, read_json
 
 PARTIAL_SUFFIX = ".partial"
 MADE_FROM_FILE = "made_from.json"
@@ -36,38 +35,15 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     path = Path(path)
     check_output_path(path, replace=replace)
     target = path.resolve()
-    with _parent_folders(target):
-        temporary = _make_temporary(target)
-        try:
-            with name_in_errors(path, instead_of=temporary):
-                temporary.chmod(0o755)
-                yield temporary
-                _rename_into_place(temporary, target, replace=replace)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _parent_folders(path: Path) -> Iterator[None]:
-    """Make the missing parent folders; remove them on an error."""
-    missing = [folder for folder in path.parents if not folder.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with name_in_errors(path, instead_of=temporary):
+            temporary.chmod(0o755)
+            yield temporary
+            _rename_into_place(temporary, target, replace=replace)
     except BaseException:
-        for folder in missing:
-            with suppress(OSError):  # another process may have written into it
-                folder.rmdir()
-        raise
-
-
-def _make_temporary(path: Path) -> Path:
-    """Make a temporary directory next to `path`."""
-    try:
-        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        error.filename = str(path)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
@@ -91,7 +67,21 @@ def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace:
     partial = target.with_name(target.name + PARTIAL_SUFFIX)
     partial.mkdir(parents=True, exist_ok=True)
     with locked(partial):
-        _resume_or_clear(partial, made_from, replace=replace)
+        record = partial / MADE_FROM_FILE
+        before = read_json(record) if record.is_file() else None
+        if before == made_from:
+            for item in partial.glob(".*"):  # left half-written by a killed process
+                item.unlink()
+        elif before is not None and not replace:
+            changed = ", ".join(key for key in before | made_from if before.get(key) != made_from.get(key))
+            raise ValueError(
+                f"`{partial}` is unfinished and was started with different {changed}; give the same as before to "
+                "resume it, or --replace to start again"
+            )
+        else:
+            for item in partial.iterdir():
+                item.unlink()
+            atomic_write(record, json.dumps(made_from, indent=2).encode())
         try:
             yield partial
         except ValueError:
@@ -99,24 +89,6 @@ def resumable_directory(path: str | Path, *, made_from: dict[str, Any], replace:
             raise
         _rename_into_place(partial, target, replace=replace)
         (target / MADE_FROM_FILE).unlink()
-
-
-def _resume_or_clear(partial: Path, made_from: dict[str, Any], *, replace: bool) -> None:
-    record = partial / MADE_FROM_FILE
-    before = read_json(record) if record.is_file() else None
-    if before == made_from:
-        for item in partial.glob(".*"):  # left half-written by a killed process
-            item.unlink()
-        return
-    if before is not None and not replace:
-        changed = ", ".join(key for key in before | made_from if before.get(key) != made_from.get(key))
-        raise ValueError(
-            f"`{partial}` is unfinished and was started with different {changed}; give the same as before to resume "
-            "it, or --replace to start again"
-        )
-    for item in partial.iterdir():
-        item.unlink()
-    atomic_write(record, json.dumps(made_from, indent=2).encode())
 
 
 @contextmanager
@@ -131,24 +103,20 @@ def locked(directory: Path, lock_file: str = "") -> Iterator[None]:
     """
     descriptor = os.open(directory / lock_file, os.O_RDWR | os.O_CREAT if lock_file else os.O_RDONLY, 0o644)
     try:
-        _lock(descriptor, directory)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
+        except OSError as error:
+            if error.errno not in _LOCKS_UNSUPPORTED:
+                raise
+            print(
+                f"warning: the file system of `{directory}` has no locks; do not start another process that writes it",
+                file=sys.stderr,
+            )
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"another process is writing `{directory}`; wait for it or end it") from None
-    except OSError as error:
-        if error.errno not in _LOCKS_UNSUPPORTED:
-            raise
-        print(
-            f"warning: the file system of `{directory}` has no locks; do not start another process that writes it",
-            file=sys.stderr,
-        )
 
 
 _LOCKS_UNSUPPORTED = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from tasks.text.regular import open_regular
+from tasks.text.json_files import open_regular
 
 _MESSAGES = {
     "model": {7: "graph", 25: "function"},

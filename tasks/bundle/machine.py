@@ -18,15 +18,8 @@ VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 BF16 = frozenset({"avx512_bf16", "amx_bf16"})
 """CPU features that multiply bf16 numbers; either suffices."""
 MATMUL_FEATURES = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx_vnni",
-    "avx512_bf16",
-    "amx_int8",
-    "amx_bf16",
-    "asimddp",
-    "i8mm",
+    *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("asimddp", "i8mm"),  # of Arm
 )
 """CPU features that matter to matrix products, by Linux's names."""
 _CGROUPS = Path("/sys/fs/cgroup")

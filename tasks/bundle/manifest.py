@@ -69,27 +69,16 @@ class Execution:
     def configure(self, options: Any) -> None:
         """Set these settings in ONNX Runtime's `SessionOptions`, the same at export and in the server.
 
-        It logs fatal errors only, as others arrive as exceptions.
+        It logs fatal errors only, as others arrive as exceptions. With a memory pattern, a run has its arrays in one
+        block, planned for its shape. Without one they scatter over the arena as shapes change, which makes batches of
+        changing shapes 5 to 20% slower. The plans of all shapes up to 256 tokens take some 35 MB. On GPUs, whose
+        batches have many more shapes, there are no plans.
         """
         options.log_severity_level = FATAL
-        for name, value in self.session_options.items():
-            setattr(options, name, value)
+        options.intra_op_num_threads, options.inter_op_num_threads = self.num_threads, 1
+        options.enable_mem_pattern = self.provider == CPU
         for name, value in self.session_config.items():
             options.add_session_config_entry(name, value)
-
-    @property
-    def session_options(self) -> dict[str, Any]:
-        """Attributes of ONNX Runtime's SessionOptions.
-
-        With a memory pattern, a run has its arrays in one block, planned for its shape. Without one they scatter over
-        the arena as shapes change, which makes batches of changing shapes 5 to 20% slower. The plans of all shapes up
-        to 256 tokens take some 35 MB. On GPUs, whose batches have many more shapes, there are no plans.
-        """
-        return {
-            "intra_op_num_threads": self.num_threads,
-            "inter_op_num_threads": 1,
-            "enable_mem_pattern": self.provider == CPU,
-        }
 
     @property
     def session_config(self) -> dict[str, str]:

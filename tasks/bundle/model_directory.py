@@ -24,7 +24,7 @@ from tasks.bundle.files import sha256
 from tasks.bundle.graph_file import GraphFile, read_graph_file
 from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
 from tasks.registry import create_task
-from tasks.text.regular import read_regular
+from tasks.text.json_files import read_regular
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_FILE
 
@@ -90,10 +90,12 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
                 f"wrong digest of `{path / name}`: `{actual[:12]}...` where the manifest says `{expected[:12]}...`; "
                 "the file was changed or damaged, export the model again"
             )
-    graphs = {name: read_graph_file(path / name) for name in (MODEL_FILE, OPENVINO_FILE) if name in manifest.files}
-    for name, graph in graphs.items():
-        _check_graph(graph, manifest, path / name)
-    weight_files = {name: tuple(sorted(graph.weight_files)) for name, graph in graphs.items()}
+    weight_files = {}
+    for name in (MODEL_FILE, OPENVINO_FILE):
+        if name in manifest.files:
+            graph = read_graph_file(path / name)
+            _check_graph(graph, manifest, path / name)
+            weight_files[name] = tuple(sorted(graph.weight_files))
     return ModelDirectory(path=path, manifest=manifest, weight_files=weight_files)
 
 
@@ -132,20 +134,6 @@ def holds_manifest(path: Path) -> bool:
     return isinstance(values, dict) and {"format", "task", "files"} <= values.keys()
 
 
-def model_versions(models: str | Path) -> dict[str, list[Path]]:
-    """Return the version directories of each model in a directory of models, by name, lowest version first.
-
-    Raises:
-        ValueError: when the directory is missing or has no model.
-        OSError: when the directory, or a folder in it, cannot be read.
-    """
-    folders = model_folders(models)
-    found = {folder.name: versions for folder in folders if (versions := version_directories(folder))}
-    if not found:
-        raise no_models_error(models)
-    return found
-
-
 def model_folders(models: str | Path) -> list[Path]:
     """Return the folders with a valid model name in a directory of models, sorted.
 
@@ -160,17 +148,10 @@ def model_folders(models: str | Path) -> list[Path]:
     return sorted(item for item in models.iterdir() if _NAME.fullmatch(item.name))
 
 
-def version_directories(folder: Path) -> list[Path]:
+def version_paths(folder: Path) -> list[Path]:
     """Return the version directories of a model, lowest version first; none if the folder is missing.
 
-    Raises:
-        OSError: when it cannot be read.
-    """
-    return [path for path in version_paths(folder) if path.is_dir()]
-
-
-def version_paths(folder: Path) -> list[Path]:
-    """Return the same without following links, which may be broken or wait for other storage.
+    Links are not followed: they may be broken, or wait for other storage.
 
     Raises:
         OSError: when the folder cannot be read.
@@ -180,12 +161,8 @@ def version_paths(folder: Path) -> list[Path]:
             items = list(found)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and _may_be_folder(item)]
+    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and (item.is_symlink() or item.is_dir())]
     return sorted(versions, key=lambda item: int(item.name))
-
-
-def _may_be_folder(item: os.DirEntry[str]) -> bool:
-    return item.is_symlink() or item.is_dir(follow_symlinks=False)
 
 
 def no_models_error(models: str | Path) -> ValueError:

@@ -102,7 +102,10 @@ class OpenVINOGraph:
         self.outputs = outputs
         """Names of the outputs."""
         shapes = (item.partial_shape for item in self._compiled.outputs)
-        self._token_outputs = {name for name, shape in zip(outputs, shapes, strict=True) if _has_length(shape)}
+        self._token_outputs = {
+            name for name, shape in zip(outputs, shapes, strict=True) if len(shape) > 1 and shape[1].is_dynamic
+        }
+        """Outputs whose second axis is the length of the batch."""
         self._max_length = max_length or sys.maxsize
         self._idle: list[Any] = []
 
@@ -185,11 +188,6 @@ def _has_loop(graph: Any) -> bool:
         ):
             return True
     return False
-
-
-def _has_length(shape: Any) -> bool:
-    """Return whether the second axis of an output is the length of the batch."""
-    return len(shape) > 1 and shape[1].is_dynamic
 
 
 def rounded_up(size: int) -> int:

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
-from tasks.bundle.first_line import first_line
+from tasks.base import first_line
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

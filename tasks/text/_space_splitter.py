@@ -85,9 +85,16 @@ class SpaceSplitter:
 
     def _can_split_before(self, text: str, position: int) -> bool:
         """Return whether the text has the same tokens if it is split before the space at a position."""
+        before, pair = text[position - 1], text[position : position + 2]
+        if (can_end := self._can_end.get(before)) is None:
+            can_end = _is_plain(before) and before not in self._last_chars and self._ends_word(before)
+            _remember(self._can_end, before, can_end)
+        if (can_begin := self._can_begin.get(pair)) is None:
+            can_begin = _is_plain(pair[1]) and self._begins_word(pair)
+            _remember(self._can_begin, pair, can_begin)
         return (
-            self._can_end_with(text[position - 1])
-            and self._can_begin_with(text[position : position + 2])
+            can_end
+            and can_begin
             and self._is_inside_text(text[max(0, position - _CLUSTER_CHARS) : position])
             and not any(
                 text.find(item, max(0, position - len(item) + 1), position + len(item) - 1) >= 0
@@ -95,30 +102,16 @@ class SpaceSplitter:
             )
         )
 
-    def _can_end_with(self, char: str) -> bool:
-        """Return whether a piece may end with a character, if a space follows."""
-        if (known := self._can_end.get(char)) is None:
-            known = _is_plain(char) and char not in self._last_chars and self._ends_word(char)
-            _remember(self._can_end, char, known)
-        return known
-
-    def _can_begin_with(self, pair: str) -> bool:
-        """Return whether a piece may begin with a space and the character behind it."""
-        if (known := self._can_begin.get(pair)) is None:
-            known = _is_plain(pair[1]) and self._is_one_space(pair) and self._begins_word(pair)
-            _remember(self._can_begin, pair, known)
-        return known
-
     def _ends_word(self, char: str) -> bool:
+        """Return whether a character ends a word if a space follows."""
         return self._words(f"{char} a") == self._words(char) + self._words(" a")
 
-    def _is_one_space(self, pair: str) -> bool:
+    def _begins_word(self, pair: str) -> bool:
+        """Return whether a space, which stays one, begins a word with the character behind it."""
         following = self._normalize(pair[1])
         space = self._normalize(f"a{pair}").removeprefix("a").removesuffix(following)
-        return len(space) == 1 and space.isspace() and following != "" and not following[0].isspace()
-
-    def _begins_word(self, pair: str) -> bool:
-        return self._words(f"a{pair}") == self._words("a") + self._words(pair)
+        is_one_space = len(space) == 1 and space.isspace() and following != "" and not following[0].isspace()
+        return is_one_space and self._words(f"a{pair}") == self._words("a") + self._words(pair)
 
     def _is_inside_text(self, text: str) -> bool:
         """Return whether a text, once normalized, ends with a visible character, and not with an added token."""
@@ -137,13 +130,16 @@ class SpaceSplitter:
 def can_split_at_spaces(backend: tokenizers.Tokenizer) -> bool:
     """Return whether a space ends a word for a tokenizer, whatever surrounds it."""
     pre_tokenizer = _parts(backend.pre_tokenizer, "pretokenizers")
+    normalized = [token.content for token in backend.get_added_tokens_decoder().values() if token.normalized]
+    if backend.normalizer is not None:  # these tokens are found in normalized text
+        normalized += [backend.normalizer.normalize_str(content) for content in normalized]
     return (
         [part["type"] for part in pre_tokenizer] in _PRE_TOKENIZERS
         and all(part.get("use_regex", True) and part.get("split", True) for part in pre_tokenizer)
         and all(part.get("replacement", _WORD_MARK) == _WORD_MARK for part in pre_tokenizer)
         and all(map(_is_local, _parts(backend.normalizer, "normalizers")))
         and all(part["type"] in _POST_PROCESSORS for part in _parts(backend.post_processor, "processors"))
-        and (backend.normalizer is None or not any(map(_SPANS_SPACE.search, _normalized_tokens(backend))))
+        and (backend.normalizer is None or not any(map(_SPANS_SPACE.search, normalized)))
         and len(_spanning_tokens(backend)) <= _MAX_SPANNING
     )
 
@@ -179,9 +175,3 @@ def _spanning_tokens(backend: tokenizers.Tokenizer) -> list[str]:
     """Return the added tokens that a space divides."""
     added = backend.get_added_tokens_decoder().values()
     return [token.content for token in added if _SPANS_SPACE.search(token.content)]
-
-
-def _normalized_tokens(backend: tokenizers.Tokenizer) -> list[str]:
-    """Return the contents of the added tokens that are found in normalized text, before and after normalization."""
-    contents = [token.content for token in backend.get_added_tokens_decoder().values() if token.normalized]
-    return contents + [backend.normalizer.normalize_str(content) for content in contents]

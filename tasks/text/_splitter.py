@@ -120,21 +120,19 @@ class TextSplitter:
         if len(text) - start <= PIECE_CHARS:
             return len(text), None
         classes = self._classify(text[start : start + PIECE_CHARS])
-        for index in reversed(self._boundaries(classes)[-_MAX_BOUNDARIES:]):
+        boundaries = np.flatnonzero(classes <= _PROTECTED_BOUNDARY)
+        for index in reversed(boundaries[-_MAX_BOUNDARIES:]):
             if self._is_outside_added_tokens(text, end := start + int(index) + 1, classes[index]):
                 return end, None
         blocks, end = [classes], start + PIECE_CHARS
         while end < len(text):
             classes = self._classify(text[end : end + PIECE_CHARS])
-            for index in self._boundaries(classes)[:_MAX_BOUNDARIES]:
+            for index in np.flatnonzero(classes <= _PROTECTED_BOUNDARY)[:_MAX_BOUNDARIES]:
                 if self._is_outside_added_tokens(text, split := end + int(index) + 1, classes[index]):
                     return split, np.concatenate([*blocks, classes[: index + 1]])
             blocks.append(classes)
             end += PIECE_CHARS
         return len(text), np.concatenate(blocks)
-
-    def _boundaries(self, classes: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(classes <= _PROTECTED_BOUNDARY)
 
     def _is_outside_added_tokens(self, text: str, split: int, char_class: int) -> bool:
         """Return whether no added token spans a position, which is after a character of this class."""
@@ -211,20 +209,15 @@ class TextSplitter:
 
 
 def can_split(backend: tokenizers.Tokenizer) -> bool:
-    """Return whether a tokenizer has BERT's normalizer, pre-tokenizer and model, and a plain post-processor."""
+    """Return whether a tokenizer has BERT's normalizer, pre-tokenizer and model, and keeps all tokens at the end."""
+    processor = backend.post_processor
+    if isinstance(processor, tokenizers.processors.TemplateProcessing):
+        keeps_tokens = sum("Sequence" in part for part in json.loads(processor.__getstate__())["single"]) == 1
+    else:
+        keeps_tokens = isinstance(processor, tokenizers.processors.BertProcessing | None)
     return (
         isinstance(backend.normalizer, tokenizers.normalizers.BertNormalizer | None)
         and isinstance(backend.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
         and isinstance(backend.model, tokenizers.models.WordPiece)
-        and _keeps_tokens(backend.post_processor)
+        and keeps_tokens
     )
-
-
-def _keeps_tokens(processor: object) -> bool:
-    """Return whether a post-processor keeps all tokens and adds none but special ones."""
-    if processor is None or isinstance(processor, tokenizers.processors.BertProcessing):
-        return True
-    if not isinstance(processor, tokenizers.processors.TemplateProcessing):
-        return False
-    single = json.loads(processor.__getstate__())["single"]
-    return sum("Sequence" in part for part in single) == 1

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -58,14 +57,13 @@ class Position(Enum):
     """After each part of initials: `U.S.`."""
 
 
-class MarkRule(NamedTuple):
-    """Rule that a mark belongs to the words that have it at a position."""
+MarkRule = tuple[Position, str]
+"""Position and mark: the mark belongs to the words that have it there."""
 
-    position: Position
-    mark: str
 
-    def __str__(self) -> str:
-        return self.position.value.replace("_", self.mark)
+def _notation(rule: MarkRule) -> str:
+    position, mark = rule
+    return position.value.replace("_", mark)
 
 
 def parse_mark_rule(notation: str) -> MarkRule:
@@ -75,8 +73,8 @@ def parse_mark_rule(notation: str) -> MarkRule:
         ValueError: when the notation is malformed.
     """
     mark = next(filter(is_mark, notation), "")
-    rules = [MarkRule(position, mark) for position in Position if mark]
-    if not (found := [rule for rule in rules if str(rule) == notation]):
+    rules = [(position, mark) for position in Position if mark]
+    if not (found := [rule for rule in rules if _notation(rule) == notation]):
         raise ValueError(
             f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{notation[:50]}`"
         )
@@ -92,7 +90,7 @@ class JoinedWords:
     """
 
     marks: tuple[str, ...] = ()
-    """Notations of `MarkRule`: `a-a`, `0,0`, `@a`, `a%` or `a.a.`."""
+    """Notations of marks at a position: `a-a`, `0,0`, `@a`, `a%` or `a.a.`."""
     words: tuple[str, ...] = ()
     """Words that begin or end with a mark (`'s`, `st.`), in lower case."""
 
@@ -268,26 +266,26 @@ def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
                 _count_word(word, with_mark, outer, divided)
         for first, second in pairwise(words):
             if len(first) == 1 and is_mark(first) and _word_char(second[:1]):
-                apart[MarkRule(Position.START, first)].add(second)
+                apart[(Position.START, first)].add(second)
                 divided[first + second] += 1
             if len(second) == 1 and is_mark(second) and _word_char(first[-1:]):
-                apart[MarkRule(Position.END, second)].add(first)
+                apart[(Position.END, second)].add(first)
                 if _is_initials(first + second):
-                    apart[MarkRule(Position.INITIALS, second)].add(first)
+                    apart[(Position.INITIALS, second)].add(first)
                 divided[first + second] += 1
         for first, mark, last in zip(words, words[1:], words[2:], strict=False):
             if len(mark) == 1 and is_mark(mark) and (position := _position_between(first[-1:], last[:1])):
-                apart[MarkRule(position, mark)].add(f"{first}{mark}{last}")
-    commonest = sorted(with_mark, key=lambda rule: (-len(with_mark[rule]), str(rule)))
+                apart[(position, mark)].add(f"{first}{mark}{last}")
+    commonest = sorted(with_mark, key=lambda rule: (-len(with_mark[rule]), _notation(rule)))
     rules = {rule for rule in commonest[:MAX_JOINED_MARKS] if _belongs(rule, len(with_mark[rule]), len(apart[rule]))}
     listed = [
         word
         for word, count in outer.most_common()
         if count >= _MIN_COUNT
         and count > divided[word]
-        and not {MarkRule(Position.START, word[0]), MarkRule(Position.END, word[-1])} & rules
+        and not {(Position.START, word[0]), (Position.END, word[-1])} & rules
     ]
-    return JoinedWords(tuple(sorted(map(str, rules))), tuple(sorted(listed[:MAX_JOINED_WORDS])))
+    return JoinedWords(tuple(sorted(map(_notation, rules))), tuple(sorted(listed[:MAX_JOINED_WORDS])))
 
 
 def _is_initials(word: str) -> bool:
@@ -308,17 +306,17 @@ def _count_word(word: str, with_mark: dict[MarkRule, set[str]], outer: Counter[s
     for place in range(1, len(word) - 1):
         mark = word[place]
         if is_mark(mark) and (position := _position_between(word[place - 1], word[place + 1])):
-            with_mark[MarkRule(position, mark)].add(word)
+            with_mark[(position, mark)].add(word)
             divided[word[place:]] += 1
             divided[word[: place + 1]] += 1
     if len(word) > 1 and is_mark(word[0]) and _word_char(word[1]) and _word_char(word[-1]):
-        with_mark[MarkRule(Position.START, word[0])].add(word)
+        with_mark[(Position.START, word[0])].add(word)
         outer[word] += 1
     elif len(word) > 1 and is_mark(word[-1]) and _word_char(word[-2]) and _word_char(word[0]):
-        with_mark[MarkRule(Position.END, word[-1])].add(word)
+        with_mark[(Position.END, word[-1])].add(word)
         outer[word] += 1
         if _is_initials(word):
-            with_mark[MarkRule(Position.INITIALS, word[-1])].add(word)
+            with_mark[(Position.INITIALS, word[-1])].add(word)
 
 
 def _position_between(before: str, after: str) -> Position | None:
@@ -331,13 +329,11 @@ def _position_between(before: str, after: str) -> Position | None:
 
 def _belongs(rule: MarkRule, num_with: int, num_apart: int) -> bool:
     """Return whether a mark belongs to words, by the number of words that have it, and of words next to it."""
-    if rule.position in (Position.BETWEEN_LETTERS, Position.BETWEEN_DIGITS):
+    position, mark = rule
+    if position in (Position.BETWEEN_LETTERS, Position.BETWEEN_DIGITS):
         return num_with * _MAX_APART_RATIO >= num_apart
-    if rule.position is Position.INITIALS:
+    if position is Position.INITIALS:
         return num_with > num_apart
-    return num_with > num_apart and num_with >= _MIN_OUTER and not _encloses(rule.mark)
-
-
-def _encloses(mark: str) -> bool:
-    """Return whether a mark is a quote or bracket, which encloses words and is part of one only by accident."""
-    return mark in "'\"`\u00b4" or unicodedata.category(mark) in ("Ps", "Pe", "Pi", "Pf")
+    # Quotes and brackets enclose words, and are part of one only by accident.
+    encloses = mark in "'\"`\u00b4" or unicodedata.category(mark) in ("Ps", "Pe", "Pi", "Pf")
+    return num_with > num_apart and num_with >= _MIN_OUTER and not encloses

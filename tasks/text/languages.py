@@ -64,11 +64,6 @@ def split_characters(text: str) -> list[str]:
 @cache
 def _is_dropped(char: str) -> bool:
     """Return whether a character is punctuation, an ASCII symbol in either width, or invisible."""
-    return unicodedata.category(char)[0] == "P" or unicodedata.category(char) == "Cf" or _narrow(char) in _SYMBOLS
-
-
-def _narrow(char: str) -> str:
-    return unicodedata.normalize("NFKC", char) if "\uff00" < char < "\uff5f" else char
-
-
-_SYMBOLS = frozenset(string.punctuation)
+    narrow = unicodedata.normalize("NFKC", char) if "\uff00" < char < "\uff5f" else char
+    category = unicodedata.category(char)
+    return category[0] == "P" or category == "Cf" or narrow in string.punctuation

@@ -14,7 +14,7 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,12 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
-        self._splitter = _create_splitter(backend)
+        self._splitter: TextSplitter | SpaceSplitter | None = None
+        """Splitter of long texts; None if the tokenizer needs the whole text."""
+        if can_split(backend):
+            self._splitter = TextSplitter(backend)
+        elif can_split_at_spaces(backend):
+            self._splitter = SpaceSplitter(backend)
         self._has_spaces = not isinstance(self._splitter, TextSplitter)
         """True if offsets may include the space before a word, as in byte-level BPE and SentencePiece."""
         self._on_tokens: Callable[[int], None] = _ignore
@@ -166,9 +171,17 @@ class Tokenizer:
             stop_after: stop reading a long text once it has more tokens than this.
         """
         if len(texts) == 1 and len(texts[0]) <= SMALL_TEXT_CHARS:
-            return [self._to_tokens(texts[0], self._encode_small(texts[0]), ids_only, max_ids)]
+            with _panics_as_errors():
+                encoding = self.backend.encode(texts[0], add_special_tokens=False)
+            return [self._to_tokens(texts[0], encoding, ids_only, max_ids)]
         if all(len(text) <= PIECE_CHARS for text in texts):
-            return [item for batch in _batches(texts) for item in self._tokenize_short(batch, ids_only, max_ids)]
+            found: list[Tokens] = []
+            for batch in _batches(texts):
+                encodings = self._encode(batch, ids_only=ids_only)
+                tokens = [self._to_tokens(*pair, ids_only, max_ids) for pair in zip(batch, encodings, strict=True)]
+                self._on_tokens(sum(len(item.ids) for item in tokens))
+                found += tokens
+            return found
         buffers = [_TokenBuffer(max_ids, stop_after) for _ in texts]
         for number, piece, encoding in self._encode_pieces(texts, buffers, ids_only=ids_only):
             offsets = None if ids_only else self._offsets(piece, encoding)
@@ -235,12 +248,6 @@ class Tokenizer:
         """Assemble a text or a pair with the special tokens (see `SequenceTemplate.assemble`)."""
         return self.single.assemble(first_ids) if second_ids is None else self.pair.assemble(first_ids, second_ids)
 
-    def _tokenize_short(self, texts: list[str], ids_only: bool, max_ids: int | None) -> list[Tokens]:
-        encodings = self._encode(texts, ids_only=ids_only)
-        tokens = [self._to_tokens(*pair, ids_only, max_ids) for pair in zip(texts, encodings, strict=True)]
-        self._on_tokens(sum(len(item.ids) for item in tokens))
-        return tokens
-
     def _to_tokens(self, text: str, encoding: tokenizers.Encoding, ids_only: bool, max_ids: int | None) -> Tokens:
         ids = np.array(encoding.ids, dtype=np.int64)
         offsets = None if ids_only else self._offsets(Piece(text, 0), encoding)[:max_ids]
@@ -288,28 +295,11 @@ class Tokenizer:
         for (number, piece), encoding in zip(batch, encodings, strict=True):
             yield number, piece, encoding
 
-    def _encode_small(self, text: str) -> tokenizers.Encoding:
-        try:
-            return self.backend.encode(text, add_special_tokens=False)
-        except BaseException as error:
-            _raise_if_panic(error)
-            raise
-
     def _encode(self, texts: list[str], *, ids_only: bool) -> list[tokenizers.Encoding]:
         encode = self.backend.encode_batch_fast if ids_only else self.backend.encode_batch
-        try:
-            with _large_text_lock if any(len(text) > _LARGE_TEXT_CHARS for text in texts) else nullcontext():
-                return encode(texts, add_special_tokens=False)
-        except BaseException as error:
-            _raise_if_panic(error)
-            raise
-
-
-def _create_splitter(backend: tokenizers.Tokenizer) -> TextSplitter | SpaceSplitter | None:
-    """Return a splitter of long texts; None if the tokenizer needs the whole text."""
-    if can_split(backend):
-        return TextSplitter(backend)
-    return SpaceSplitter(backend) if can_split_at_spaces(backend) else None
+        is_large = any(len(text) > _LARGE_TEXT_CHARS for text in texts)
+        with _panics_as_errors(), _large_text_lock if is_large else nullcontext():
+            return encode(texts, add_special_tokens=False)
 
 
 def include_combining_marks(text: str, bounds: np.ndarray) -> np.ndarray:
@@ -328,17 +318,14 @@ def include_combining_marks(text: str, bounds: np.ndarray) -> np.ndarray:
     marked = followed[codes[bounds[followed, 1]] >= _FIRST_COMBINING_MARK]
     bounds = bounds.copy()
     for index in marked:
-        bounds[index, 1] = _end_of_marks(text, int(bounds[index, 1]), int(limits[index]))
+        end, limit = int(bounds[index, 1]), int(limits[index])
+        while end < limit and ord(text[end]) >= _FIRST_COMBINING_MARK and unicodedata.category(text[end])[0] == "M":
+            end += 1
+        bounds[index, 1] = end
     return bounds
 
 
 _FIRST_COMBINING_MARK = 0x300
-
-
-def _end_of_marks(text: str, end: int, limit: int) -> int:
-    while end < limit and ord(text[end]) >= _FIRST_COMBINING_MARK and unicodedata.category(text[end]).startswith("M"):
-        end += 1
-    return end
 
 
 class _TokenBuffer:
@@ -375,15 +362,9 @@ class _TokenBuffer:
 
     def tokens(self, *, ids_only: bool) -> Tokens:
         """Return the collected tokens."""
-        ids = _concatenate(self._ids, np.zeros(0, np.int64))
-        offsets = None if ids_only else _concatenate(self._offsets, np.zeros((0, 2), np.int64))
+        ids = np.concatenate([np.zeros(0, np.int64), *self._ids])
+        offsets = None if ids_only else np.concatenate([np.zeros((0, 2), np.int64), *self._offsets])
         return Tokens(ids, self._num_tokens, self.is_complete, offsets)
-
-
-def _concatenate(blocks: Sequence[np.ndarray], empty: np.ndarray) -> np.ndarray:
-    if len(blocks) == 1:
-        return blocks[0]
-    return np.concatenate(blocks) if blocks else empty
 
 
 @functools.cache
@@ -424,9 +405,14 @@ def _ignore(count: int) -> None:
     pass
 
 
-def _raise_if_panic(error: BaseException) -> None:
-    """Raise ValueError if `error` is a Rust panic."""
-    if is_rust_panic(error):
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Raise ValueError for a Rust panic."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_rust_panic(error):
+            raise
         raise ValueError(f"the tokenizer cannot read a text: {error}") from error
 
 

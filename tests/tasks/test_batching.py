@@ -6,28 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import InvalidExamplesError, create_task, settings_from_dict
-from tasks.batching import predict, run_features, token_batches
+from tasks.batching import predict, token_batches
 from tasks.classification import ClassificationExample
 from tasks.spans import SpanExample
 
 
 @given(lengths=st.lists(st.integers(1, 50), max_size=60), max_batch_tokens=st.integers(1, 200))
 def test_token_batches(lengths, max_batch_tokens):
-    """Each sequence is in one batch, longest first, and a batch of several sequences stays within the token cap."""
+    """Each sequence is in one batch, longest first; batches of several sequences stay within the cap, and are full."""
     batches = list(token_batches(lengths, max_batch_tokens))
     flat = [index for batch in batches for index in batch]
 
     assert sorted(flat) == list(range(len(lengths)))
     assert [lengths[index] for index in flat] == sorted(lengths, reverse=True)
     assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= max_batch_tokens for batch in batches)
-    assert list(token_batches(lengths, max_batch_tokens)) == batches
-
-
-@given(lengths=st.lists(st.integers(1, 50), min_size=2, max_size=60), max_batch_tokens=st.integers(1, 200))
-def test_token_batches_are_filled(lengths, max_batch_tokens):
-    """No batch has room for the first sequence of the next batch."""
-    batches = list(token_batches(lengths, max_batch_tokens))
-
     assert all(lengths[batch[0]] * (len(batch) + 1) > max_batch_tokens for batch in batches[:-1])
 
 
@@ -86,27 +78,6 @@ def test_predictions_do_not_depend_on_batches(case, max_batch_tokens, chunk_size
                 expected, prediction = getattr(expected, name), getattr(prediction, name)
         np.testing.assert_equal(prediction, expected)
     assert sum(finished) == len(examples)
-
-
-def test_run_features_reports_sequences(case):
-    """The progress callback gets the number of sequences of each batch, and outputs have the order of the features."""
-    task, examples, run = case
-    features = [window for windows in task.encode(examples) for window in windows]
-    finished = []
-
-    outputs = run_features(task, features, run, max_batch_tokens=40, progress=finished.append)
-
-    assert sum(finished) == len(features)
-    if task.token_outputs:
-        assert [len(next(iter(output.values()))) for output in outputs] == [len(item) for item in features]
-
-
-def test_no_examples_no_predictions(case):
-    """Without examples, there are no predictions."""
-    task, _, run = case
-
-    assert predict(task, [], run) == []
-    assert run_features(task, [], run) == []
 
 
 @settings(max_examples=20)

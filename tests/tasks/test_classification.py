@@ -32,14 +32,6 @@ def test_softmax_equals_scipy(logits):
     np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("extreme", [3.4e38, 1e4, 89.0])
-def test_softmax_of_extreme_logits(extreme):
-    """Softmax of the largest float32 values neither overflows nor returns NaN."""
-    logits = np.array([extreme, -extreme, extreme], np.float32)
-
-    assert softmax(logits).tolist() == [0.5, 0.0, 0.5]
-
-
 def predict(task, logits):
     example = ClassificationExample("a b")
     return task.decode(example, task.encode([example])[0], [{"logits": np.array(logits, np.float32)}])
@@ -55,14 +47,6 @@ def test_decode(task):
     assert [score for _, score in prediction.ranked()] == pytest.approx([0.5, 0.3, 0.2])
 
 
-def test_equal_scores_rank_in_the_order_of_the_labels(task):
-    """Labels with equal scores keep their order, and the first one is the prediction."""
-    prediction = predict(task, [0, 1, 1])
-
-    assert [label for label, _ in prediction.ranked()] == ["yes", "maybe", "no"]
-    assert prediction.label == "yes"
-
-
 def test_score(task):
     """Scores are accuracy and macro F1: here F1 is 1 for `yes`, 2/3 for `no` and 0 for `maybe`."""
     predictions = [predict(task, logits) for logits in ([5, 0, 0], [0, 5, 0], [0, 0, 5])]
@@ -73,10 +57,3 @@ def test_score(task):
     assert scores["accuracy"] == pytest.approx(2 / 3)
     assert scores["macro_f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert not [name for name in scores if name.startswith("f1_")]
-
-
-@pytest.mark.parametrize("labels", [(), ("one",), ("same", "same")])
-def test_invalid_labels(labels):
-    """Settings need at least two different labels."""
-    with pytest.raises(ValueError, match="at least two labels, each once"):
-        ClassificationSettings(labels=labels)

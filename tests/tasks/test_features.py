@@ -34,13 +34,3 @@ def test_collate_pads_and_split_outputs_undoes_it(lengths, pad_id):
         assert output["token_type_ids"].tolist() == item.token_type_ids.tolist()
     rows = split_outputs({"logits": arrays["input_ids"]}, lengths, token_outputs=False)
     assert [len(row["logits"]) for row in rows] == [max(lengths)] * len(lengths)
-
-
-def test_split_outputs_keeps_further_axes():
-    """Outputs of shape [batch, length, hidden] become [length, hidden] for each sequence."""
-    outputs = {"last_hidden_state": np.arange(24.0).reshape(2, 3, 4)}
-
-    first, second = split_outputs(outputs, [3, 1], token_outputs=True)
-
-    assert first["last_hidden_state"].shape == (3, 4)
-    assert second["last_hidden_state"].tolist() == [[12.0, 13.0, 14.0, 15.0]]

@@ -18,13 +18,6 @@ def make_task(name, tokenizer, **values):
     return create_task(name, tokenizer, settings_from_dict(name, {"max_seq_length": 8} | labels | values))
 
 
-def make_example(name, text):
-    """Return an example that is valid except for its text."""
-    if name == "embedding":
-        return text
-    return {"classification": ClassificationExample, "masked-lm": ClozeExample}[name](text)
-
-
 def invalid_of(task, examples, **arguments):
     with pytest.raises(InvalidExamplesError) as caught:
         task.encode(examples, **arguments)
@@ -32,38 +25,28 @@ def invalid_of(task, examples, **arguments):
     return caught.value.invalid
 
 
+def pairs(kind, empty, first="a", second="b"):
+    """Return valid pairs, and pairs with an empty text."""
+    return [kind(*pair) for pair in [(first, second), (empty, second), (first, empty), (empty, empty)]]
+
+
 @pytest.mark.parametrize("empty", EMPTY)
-@pytest.mark.parametrize("name", ["embedding", "classification", "masked-lm"])
-def test_empty_texts(tokenizer, name, empty):
-    """Exactly the texts without tokens are reported."""
-    examples = [make_example(name, text) for text in ("a [MASK]", empty, "[MASK]", empty)]
+@pytest.mark.parametrize(
+    ("name", "kind", "fields"),
+    [
+        ("embedding", lambda text, _: text, ("text", "")),
+        ("masked-lm", lambda text, _: ClozeExample(text), ("text", "")),
+        ("classification", ClassificationExample, ("text", "text_pair")),
+        ("spans", SpanExample, ("question", "context")),
+    ],
+)
+def test_empty_texts(tokenizer, name, kind, fields, empty):
+    """Exactly the texts without tokens are reported, each of a pair by its field."""
+    invalid = invalid_of(make_task(name, tokenizer), pairs(kind, empty, first="[MASK]"))
 
-    invalid = invalid_of(make_task(name, tokenizer), examples)
-
-    assert [(item.index, item.field) for item in invalid] == [(1, "text"), (3, "text")]
+    expected = [(1, fields[0]), (2, fields[1]), (3, fields[0]), (3, fields[1])]
+    assert [(item.index, item.field) for item in invalid] == [place for place in expected if place[1]]
     assert {item.reason for item in invalid} == {"empty text; it needs at least one word"}
-
-
-@pytest.mark.parametrize("empty", EMPTY)
-def test_empty_second_texts(tokenizer, empty):
-    """The second text of a pair is reported as a separate field."""
-    examples = [ClassificationExample(*pair) for pair in [("a", None), ("a", empty), ("a", "b"), (empty, empty)]]
-
-    invalid = invalid_of(make_task("classification", tokenizer), examples)
-
-    assert [(item.index, item.field) for item in invalid] == [(1, "text_pair"), (3, "text"), (3, "text_pair")]
-
-
-@pytest.mark.parametrize("empty", EMPTY)
-def test_empty_questions_and_contexts(tokenizer, empty):
-    """Empty questions and empty contexts are reported."""
-    examples = [SpanExample(*pair) for pair in [("a", "b"), (empty, "b"), ("a", empty), (empty, empty)]]
-
-    invalid = invalid_of(make_task("spans", tokenizer), examples)
-
-    expected = [(1, "question"), (2, "context"), (3, "question"), (3, "context")]
-
-    assert [(item.index, item.field) for item in invalid] == expected
 
 
 @pytest.mark.parametrize("truncate", [True, False])

@@ -49,22 +49,25 @@ def test_summarize_machine(changes, expected):
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("limit", "file", "contents", "expected"),
     [
-        ({}, None),
-        ({"": "max 100000"}, None),
-        ({"": "150000 100000"}, 1.5),
-        ({"": "max 100000", "pods": "400000 100000", "pods/mine": "max 100000"}, 4.0),
-        ({"pods": "100000 100000", "pods/mine": "200000 100000"}, 1.0),
+        (cpu_quota, "cpu.max", {}, None),
+        (cpu_quota, "cpu.max", {"": "max 100000"}, None),
+        (cpu_quota, "cpu.max", {"": "150000 100000"}, 1.5),
+        (cpu_quota, "cpu.max", {"": "max 100000", "pods": "400000 100000", "pods/mine": "max 100000"}, 4.0),
+        (cpu_quota, "cpu.max", {"pods": "100000 100000", "pods/mine": "200000 100000"}, 1.0),
+        (memory_limit, "memory.max", {"": "max"}, None),
+        (memory_limit, "memory.max", {"": "max", "pods": "1073741824", "pods/mine": "max"}, 2**30),
+        (memory_limit, "memory.max", {"pods": "1073741824", "pods/mine": "536870912"}, 2**29),
     ],
 )
-def test_cpu_quota(tmp_path, files, expected):
-    """The lowest quota of the cgroup and its ancestors applies."""
-    for name, text in files.items():
+def test_limits_of_cgroups(tmp_path, limit, file, contents, expected):
+    """The lowest quota or limit of the cgroup and its ancestors applies."""
+    for name, text in contents.items():
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "cpu.max").write_text(text + "\n")
+        (tmp_path / name / file).write_text(text + "\n")
 
-    assert cpu_quota(tmp_path, "/pods/mine") == expected
+    assert limit(tmp_path, "/pods/mine") == expected
 
 
 @pytest.mark.parametrize(
@@ -78,24 +81,6 @@ def test_available_cpus(monkeypatch, affinity, quota, expected):
 
     assert available_cpus() == expected
     assert cgroups[0].startswith("/")
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"": "max"}, None),
-        ({"": "max", "pods": "1073741824", "pods/mine": "max"}, 2**30),
-        ({"pods": "1073741824", "pods/mine": "536870912"}, 2**29),
-    ],
-)
-def test_memory_limit(tmp_path, files, expected):
-    """The lowest limit of the cgroup and its ancestors applies."""
-    for name, text in files.items():
-        (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "memory.max").write_text(text + "\n")
-
-    assert memory_limit(tmp_path, "/pods/mine") == expected
 
 
 @pytest.mark.parametrize("limit", [None, 2**29, 2**60])

@@ -1,15 +1,21 @@
 """Model directories are read as they were written, and refused with one line if anything is wrong."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import MISSING, fields, replace
 
 import pytest
 
 from tasks import settings_from_dict
 from tasks.bundle.files import sha256
 from tasks.bundle.manifest import Execution, Manifest
-from tasks.bundle.model_directory import ModelDirectory, model_versions, parse_model_path, read_model_directory
-from tasks.spans import SpanExample
+from tasks.bundle.model_directory import (
+    ModelDirectory,
+    model_folders,
+    no_models_error,
+    parse_model_path,
+    read_model_directory,
+    version_paths,
+)
 
 SETTINGS = {
     "embedding": {"pooling": "mean", "normalize": True},
@@ -83,20 +89,6 @@ def test_round_trip(directory, tokenizer):
     assert task.tokenizer.tokenize(["hello, you"])[0].ids.tolist() == tokenizer.tokenize(["hello, you"])[0].ids.tolist()
 
 
-def test_the_loaded_task_encodes(directory):
-    """The loaded task encodes with the settings of the manifest."""
-    task = read_model_directory(directory).load_task()
-
-    assert len(task.encode([SpanExample("who?", "a " * 500)])[0]) == 3
-
-
-def test_execution_has_defaults(directory):
-    """Execution settings have defaults."""
-    change(directory, execution={})
-
-    assert read_model_directory(directory).manifest.execution == Execution()
-
-
 def nested(depth):
     """Return an empty object inside `depth` other objects."""
     return {"key": nested(depth - 1)} if depth else {}
@@ -105,47 +97,35 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"opsets": 17}, "unknown key `opsets`"),
+        ({"settings": {"poling": "cls"}}, "unknown key `settings.poling`"),
+        ({"task": "sentiment"}, "unknown task: `sentiment`"),
+        ({"task": 5}, "`task` must be a string: `5`"),
+        ({"opset": True}, "`opset` must be a whole number: `true`"),
+        ({"inputs": "input_ids"}, '`inputs` must be a list: `"input_ids"`'),
+        ({"files": {"model.onnx": 1}}, "`files.model.onnx` must be a string: `1`"),
+        ({"truncate": None}, "`truncate` must be true or false: `null`"),
+        ({"small_vectors": ["a"]}, "`small_vectors` must be an object"),
+        ({"execution": None}, "`execution` must be an object: `null`"),
         ({"precision": "fp8"}, "`precision` must be 'fp32', 'fp16' or 'int8': `\"fp8\"`"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
-        ({"hidden_size": 2**40}, "hidden_size must be at most 65536: `1099511627776`"),
-        ({"vocab_size": 2**40}, "vocab_size must be at most 16777216: `1099511627776`"),
-        ({"opset": 10**30}, "opset must be at most 1000: `1" + "0" * 30),
-        (
-            {"settings": {"max_seq_length": 50_000_000}},
-            "max_seq_length must be at most 65536: `50000000`",
-        ),
-        (
-            {"execution": {"max_batch_tokens": 10**9}},
-            "execution.max_batch_tokens must be at most 1048576",
-        ),
+        ({"settings": {"max_seq_length": 50_000_000}}, "max_seq_length must be at most 65536: `50000000`"),
         ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
-        (
-            {"execution": {"max_batch_tokens": -5}},
-            "execution.max_batch_tokens must be at least 1: `-5`",
-        ),
         ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
         ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),
-        ({"settings": {"null_threshold": 10**400}}, "`settings.null_threshold` must be a finite number"),
         ({"outputs": ["\ud800"]}, r"outputs cannot be written as UTF-8: '\ud800'"),
         ({"provenance": {"\ud800": 1}}, r"a key of provenance cannot be written as UTF-8: '\ud800'"),
         ({"\ud800": 1}, r"a key cannot be written as UTF-8: '\ud800'"),
         ({"scores": {"dev": nested(500)}}, "scores is nested deeper than 100 levels"),
-        ({"scores": {"dev": [nested(98)]}}, "scores is nested deeper than 100 levels"),
     ],
 )
-def test_impossible_values_are_named(directory, changes, message):
-    """Impossible values of the right type are refused in one line of UTF-8."""
+def test_wrong_values_are_named(directory, changes, message):
+    """Values of a wrong type, and impossible ones, are refused in one line of UTF-8 that names their key."""
     change(directory, **changes)
 
+    assert f"broken manifest `{directory / 'manifest.json'}`" in error_of(directory)
     assert message in error_of(directory)
     assert error_of(directory).encode()
-
-
-def test_deepest_nesting(directory):
-    """A manifest with exactly 100 levels of nesting is read."""
-    change(directory, provenance={"dev": nested(98)})
-
-    assert read_model_directory(directory).manifest.provenance["dev"] == nested(98)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
@@ -204,81 +184,15 @@ def test_a_directory_without_manifest(directory):
     assert "has no manifest.json" in error_of(directory)
 
 
-FIELDS = {
-    "text": ["name", "version", "task", "precision"],
-    5: ["opset", "hidden_size", "vocab_size"],
-    "list": ["inputs", "outputs"],
-    "strings": ["files"],
-    "object": ["settings", "execution", "provenance", "scores", "small_vectors", "fallback"],
-    "bool": ["truncate"],
-}
-OPTIONAL = {"truncate", "small_vectors", "fallback", "execution", "provenance", "scores"}
-VALUES = {
-    "null": None,
-    "bool": True,
-    5: 5,
-    "float": 1.5,
-    "text": "text",
-    "list": ["a"],
-    "mixed": ["a", 1],
-    "strings": {"model.onnx": "a"},
-    "object": {"a": 1},
-}
-FITTING = {(field, "strings") for field in ("provenance", "scores", "settings")}
-FITTING |= {("small_vectors", "null"), ("fallback", "null")}
-WRONG = [
-    (field, value)
-    for kind, fields in FIELDS.items()
-    for field in fields
-    for name, value in VALUES.items()
-    if (name != kind or field in ("task", "execution", "fallback")) and (field, name) not in FITTING
-]
+REQUIRED = [item.name for item in fields(Manifest) if item.default is item.default_factory is MISSING]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value))
-def test_wrong_types(directory, field, value):
-    """A value of the wrong type is refused with its key."""
-    change(directory, **{field: value})
+@pytest.mark.parametrize("name", REQUIRED)
+def test_missing_keys(directory, name):
+    """A key without a default must be there."""
+    change(directory, **{name: REMOVED})
 
-    message = error_of(directory)
-
-    assert f"broken manifest `{directory / 'manifest.json'}`" in message
-    assert field in message
-
-
-@pytest.mark.parametrize("field", [field for fields in FIELDS.values() for field in fields])
-def test_missing_and_unknown_keys(directory, field):
-    """Missing keys are refused unless they are optional, and unknown keys always."""
-    if field not in OPTIONAL:
-        change(directory, **{field: REMOVED})
-        assert f"missing key `{field}`" in error_of(directory)
-
-    change(directory, **{field: 1, field + "s2": 1})
-
-    assert f"unknown key `{field}s2`" in error_of(directory)
-
-
-def test_every_key_is_tested():
-    """The tests above cover all fields of the manifest."""
-    assert sorted(field for fields in FIELDS.values() for field in fields) == sorted(Manifest.__dataclass_fields__)
-
-
-@pytest.mark.parametrize(
-    ("execution", "message"),
-    [
-        ({"threads": 2}, "unknown key `execution.threads`"),
-        ({"provider": 1}, "`execution.provider` must be a string: `1`"),
-        ({"max_batch_tokens": "256"}, '`execution.max_batch_tokens` must be a whole number: `"256"`'),
-        ({"disabled_optimizers": "Fusion"}, '`execution.disabled_optimizers` must be a list: `"Fusion"`'),
-        ({"provider_options": {"a": 1}}, "`execution.provider_options.a` must be a string: `1`"),
-        ({"disabled_optimizers": [1]}, "`execution.disabled_optimizers[0]` must be a string: `1`"),
-    ],
-)
-def test_wrong_execution(directory, execution, message):
-    """Errors name the key inside `execution`."""
-    change(directory, execution=execution)
-
-    assert message in error_of(directory)
+    assert f"missing key `{name}`" in error_of(directory)
 
 
 @pytest.mark.parametrize("name", ["execution", "fallback"])
@@ -290,6 +204,9 @@ def test_wrong_execution(directory, execution, message):
         ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 with OpenVINO: `bf16`"),
         ({"provider": 1}, "`{}.provider` must be a string: `1`"),
         ({"threads": 2}, "unknown key `{}.threads`"),
+        ({"max_batch_tokens": "256"}, '`{}.max_batch_tokens` must be a whole number: `"256"`'),
+        ({"provider_options": {"a": 1}}, "`{}.provider_options.a` must be a string: `1`"),
+        ({"disabled_optimizers": [1]}, "`{}.disabled_optimizers[0]` must be a string: `1`"),
     ],
 )
 def test_errors_name_the_object_of_the_settings(directory, name, values, message):
@@ -299,34 +216,16 @@ def test_errors_name_the_object_of_the_settings(directory, name, values, message
     assert f"manifest.json`: {message.format(name)}" in error_of(directory)
 
 
-def test_provider_options_are_read_as_written(directory):
-    """Provider options are optional and read as they were written."""
-    assert read_model_directory(directory).manifest.execution.provider_options == {}
-
-    execution = Execution(provider="CUDAExecutionProvider", provider_options={"use_tf32": "0"})
-    change(directory, execution=asdict(execution))
-    assert read_model_directory(directory).manifest.execution == execution
-
-
-def test_fallback_is_read_as_written(directory):
-    """The settings of the fallback graph for ONNX Runtime are read as they were written."""
-    execution, fallback = Execution(provider="OpenVINO", floats="bf16"), Execution(max_batch_tokens=256)
+def test_settings_of_engines_are_read_as_written(directory):
+    """Provider options, and the settings of the fallback graph for ONNX Runtime, are read as they were written."""
+    execution = Execution(provider="OpenVINO", provider_options={"X": "0"}, floats="bf16")
+    fallback = Execution(max_batch_tokens=256)
     manifest = replace(read_model_directory(directory).manifest, execution=execution, fallback=fallback)
     again = Manifest.from_json(manifest.to_json())
 
     assert again == manifest
     assert again.in_onnx_runtime == fallback
     assert replace(again, fallback=None).in_onnx_runtime == Execution()
-
-
-def test_wrong_task_and_settings(directory):
-    """Errors name an unknown task and an unknown setting."""
-    change(directory, settings={"poling": "cls"})
-
-    assert "unknown key `settings.poling`" in error_of(directory)
-
-    change(directory, task="sentiment")
-    assert "unknown task: `sentiment`" in error_of(directory)
 
 
 def test_broken_tokenizer_with_right_digest(directory):
@@ -338,59 +237,43 @@ def test_broken_tokenizer_with_right_digest(directory):
         read_model_directory(directory).load_task()
 
 
-def test_manifests_compare_by_value(directory):
-    """Manifests that differ in one field are not equal."""
-    manifest = read_model_directory(directory).manifest
-
-    assert replace(manifest, opset=18) != manifest
-
-
 def make_tree(root, paths):
     for path in paths:
         (root / path).mkdir(parents=True)
 
 
-def test_model_versions(tmp_path):
+def test_versions_of_models(tmp_path):
     """Versions are sorted as numbers, and other files and folders are ignored."""
     make_tree(tmp_path, ["b/10", "b/9", "b/1", "a.x-1/2", "b/latest", "b/01", "b/.11.tmp", ".hidden/1", "empty", "c/x"])
     (tmp_path / "file").write_text("")
     (tmp_path / "b" / "12").write_text("")
 
-    versions = model_versions(str(tmp_path))
+    versions = {folder.name: [path.name for path in version_paths(folder)] for folder in model_folders(tmp_path)}
 
-    assert list(versions) == ["a.x-1", "b"]
-    assert [path.name for path in versions["b"]] == ["1", "9", "10"]
-    assert versions["a.x-1"] == [tmp_path / "a.x-1" / "2"]
+    assert versions == {"a.x-1": ["2"], "b": ["1", "9", "10"], "c": [], "empty": [], "file": []}
 
 
-def test_no_model_versions(tmp_path):
+def test_no_models(tmp_path):
     """A missing directory, a file, and a directory without models are errors with the remedy."""
     (tmp_path / "file").write_text("")
     for path, what in {"missing": "export a model into it first", "file": "it is a file"}.items():
         with pytest.raises(ValueError, match=f"no directory of models: `.*{path}`; {what}"):
-            model_versions(tmp_path / path)
+            model_folders(tmp_path / path)
+
     make_tree(tmp_path, ["models/demo/latest"])
-    with pytest.raises(ValueError, match=r"no models in `.*models`; expected `.*/<name>/<version>/manifest.json`"):
-        model_versions(tmp_path / "models")
+    assert f"no models in `{tmp_path / 'models'}`; expected `" in str(no_models_error(tmp_path / "models"))
 
 
 @pytest.mark.parametrize(
     ("path", "message"), [("demo/v2", "must end in a version"), ("my model/1", "invalid model name")]
 )
-def test_no_model_versions_but_a_wrong_name(tmp_path, path, message):
+def test_no_models_but_one_of_a_wrong_name(tmp_path, path, message):
     """If the only model has a wrong name or version, the error names it."""
     directory = tmp_path / path
     directory.mkdir(parents=True)
     (directory / "manifest.json").write_text('{"format": 1, "task": "spans", "files": {}}')
 
-    with pytest.raises(ValueError, match=message):
-        model_versions(tmp_path)
-
-
-@pytest.mark.parametrize("path", ["models/demo/1", "demo/1", "/srv/demo/1/"])
-def test_parse_model_path(path):
-    """Name and version are the last two parts of the path."""
-    assert parse_model_path(path) == ("demo", "1")
+    assert message in str(no_models_error(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +285,8 @@ def test_parse_model_path(path):
     ],
 )
 def test_invalid_model_paths(paths, message):
-    """The error names the wrong part: the version, a missing name, or an invalid name."""
+    """Name and version are the last two parts of a path; the error names the part that is wrong or missing."""
+    assert parse_model_path("/srv/demo/1/") == ("demo", "1")
     for path in paths:
         with pytest.raises(ValueError, match=message):
             parse_model_path(path)

@@ -78,14 +78,6 @@ def test_ids_beyond_the_vocabulary_are_not_predicted(task):
     assert len(prediction.top(0, 5)) == 5
 
 
-def test_top():
-    """`top` returns the most probable tokens, equal ones by id, and at most the whole vocabulary."""
-    prediction = MaskPrediction(np.log(np.array([[0.1, 0.2, 0.5, 0.2]], np.float32)))
-
-    assert [token_id for token_id, _ in prediction.top(0, 3)] == [2, 1, 3]
-    assert [score for _, score in prediction.top(0, 99)] == pytest.approx([0.5, 0.2, 0.2, 0.1])
-
-
 def make_prediction(task, *rows):
     """Return distributions with the given {token: probability}, and 0 for other tokens."""
     probs = np.full((len(rows), task.tokenizer.vocab_size), 1e-9, np.float32)
@@ -103,15 +95,6 @@ def test_score(task):
     scores = task.score(examples, predictions)
 
     assert scores == {"loss": pytest.approx((np.log(2) + np.log(4) + 0) / 3), "accuracy": pytest.approx(2 / 3)}
-
-
-def test_masks_cut_off_are_not_scored(task):
-    """A truncated [MASK] is not scored."""
-    prediction = make_prediction(task, {"a": 1})
-
-    scores = task.score([ClozeExample("[MASK] [MASK]", ("a", "b"))], [prediction])
-
-    assert scores == {"loss": pytest.approx(0), "accuracy": 1.0}
 
 
 def test_a_token_outside_of_the_vocabulary_cannot_be_scored(task):

@@ -1,7 +1,5 @@
 """Multi-label classification: scores, thresholds, metrics and settings."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.special
@@ -9,7 +7,7 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import settings_from_dict, settings_to_dict
+from tasks import settings_from_dict
 from tasks.classification import (
     MULTI_LABEL,
     Classification,
@@ -70,13 +68,6 @@ def test_each_label_has_its_threshold(task):
     assert task.to_dict(ClassificationExample("a"), prediction)["labels"] == ["toxic", "insult"]
 
 
-def test_thresholds_are_one_half_by_default(task):
-    """Without thresholds, a score of at least 0.5 selects a label."""
-    plain = task.with_settings(thresholds=())
-
-    assert predict(plain, [0.0, -0.01, 0.01]).selected == ("threat", "toxic")
-
-
 def indicators(rows):
     return np.array([[label in row for label in LABELS] for row in rows], dtype=int)
 
@@ -123,14 +114,6 @@ def test_score_uses_the_selected_labels(task):
         "macro_f1": pytest.approx((2 / 3 + 1 + 1) / 3),
         "exact_match": pytest.approx(2 / 3),
     }
-
-
-def test_settings_round_trip(task):
-    """Settings are the same after JSON, and a single label is the default."""
-    values = json.loads(json.dumps(settings_to_dict(task.settings)))
-
-    assert settings_from_dict("classification", values) == task.settings
-    assert not settings_from_dict("classification", {"labels": [*LABELS]}).is_multi_label
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tasks.bundle.manifest import Execution
-from tasks.bundle.openvino_graph import OpenVINOGraph, OpenVINORun, rounded_up
+from tasks.bundle.openvino_graph import OpenVINOGraph, OpenVINORun
 from tasks.bundle.providers import OPENVINO
 from tests.serving.models import Weights, make_graph
 
@@ -37,33 +37,6 @@ def test_as_many_batches_as_there_are_cores_for(num_threads, num_streams):
     settings = Execution(provider=OPENVINO, num_threads=num_threads).openvino_settings(4)
 
     assert (settings["NUM_STREAMS"], settings["INFERENCE_NUM_THREADS"]) == (num_streams, "4")
-
-
-def test_options_of_a_manifest_win():
-    """Options of the manifest replace the settings, and the rest stays."""
-    execution = Execution(provider=OPENVINO, provider_options={"NUM_STREAMS": "7", "X": "y"}, floats="bf16")
-    settings = execution.openvino_settings(4)
-
-    assert settings["NUM_STREAMS"] == "7"
-    assert settings["X"] == "y"
-    assert settings["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert EXECUTION.openvino_settings(4)["INFERENCE_PRECISION_HINT"] == "f32"
-
-
-@pytest.mark.parametrize("values", [{"floats": "bf16"}, {"provider": OPENVINO, "floats": "fp8"}])
-def test_floats_are_for_openvino(values):
-    """Other floats than fp32 are bf16, and OpenVINO's."""
-    with pytest.raises(ValueError, match=r"^floats must be fp32, or bf16 with OpenVINO: `"):
-        Execution(**values)
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(1, 1), (15, 15), (16, 16), (17, 18), (32, 32), (33, 36), (67, 72), (511, 512), (512, 512)]
-)
-def test_sizes_of_batches(size, expected):
-    """Small sizes stay; larger ones are rounded up by less than an eighth."""
-    assert rounded_up(size) == expected
-    assert rounded_up(expected) == expected
 
 
 @pytest.mark.parametrize("task", ["embedding", "tagging", "classification"])
@@ -151,8 +124,8 @@ def test_threads_have_requests_of_their_own():
             np.testing.assert_allclose(item["sentence_embedding"], outputs["sentence_embedding"], rtol=1e-6)
 
 
-def test_abort_in_the_middle():
-    """An abort ends a run soon, and the graph computes the next one."""
+def test_abort():
+    """An abort, before a run or in its middle, ends that run soon, and the graph computes the next one."""
     graph = graph_of(passes=300, hidden_size=512)
     run, started = OpenVINORun(), time.monotonic()
     graph.run(graph.outputs, batch(64, 16))
@@ -163,18 +136,9 @@ def test_abort_in_the_middle():
     with pytest.raises(RuntimeError, match=r"^Infer Request was canceled$"):
         graph.run(graph.outputs, many, run)
     assert time.monotonic() - started < 8 * short_s
-    run.abort()  # after its end, and without effect on the next run
     assert graph.run(graph.outputs, batch())["sentence_embedding"].shape == (2, 512)
-
-
-def test_abort_before_the_run():
-    """An abort before the run begins is not lost, and affects that run only."""
-    graph, run = graph_of(), OpenVINORun()
-    run.abort()
-
     with pytest.raises(RuntimeError, match="the run was aborted"):
         graph.run(graph.outputs, batch(), run)
-    assert graph.run(graph.outputs, batch(), OpenVINORun())
 
 
 def test_weights_are_copied(tmp_path):

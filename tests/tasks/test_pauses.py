@@ -11,7 +11,6 @@ from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskedLMSettings
 from tasks.spans import SpanExample, Spans, SpanSettings
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
-from tasks.text.tokenizer import Tokenizer
 
 LONGEST_S = 0.03
 """Longest allowed pause on a busy machine. It is 5 ms on a quiet one, and half a second for a text in one piece."""
@@ -106,14 +105,3 @@ def test_a_long_text_stops_no_other_thread(tokenizer, read):
 def test_no_text_stops_other_threads(tokenizer, read, unit):
     """Encoding a million characters of any kind does not block other threads, for any task."""
     assert_short_pauses(read, tokenizer, unit * (1_000_000 // len(unit)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", TEXTS.values(), ids=TEXTS)
-def test_words_of_a_text_stop_no_other_thread(unit):
-    """Finding word offsets, as for Tokenize and Tag, does not block other threads."""
-    from tasks.text.tokenizer_files import build_tokenizer
-
-    few = Tokenizer(build_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]))
-
-    assert_short_pauses(lambda tokenizer, text: tokenizer.word_offsets(text), few, unit * (1_000_000 // len(unit)))

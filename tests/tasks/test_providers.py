@@ -8,12 +8,10 @@ from tasks.bundle.manifest import Execution
 from tasks.bundle.providers import (
     CPU,
     CUDA,
-    OPENVINO,
     TENSORRT,
     check_installed,
     check_openvino,
     check_started,
-    engine_of,
     load_libraries,
 )
 
@@ -23,12 +21,6 @@ def test_providers_get_the_options_of_the_manifest():
     assert Execution().providers == [(CPU, {})]
     assert Execution(provider=CUDA, provider_options={"use_tf32": "0"}).providers == [(CUDA, {"use_tf32": "0"})]
     assert [name for name, _ in Execution(provider=TENSORRT).providers] == [TENSORRT, CUDA]
-
-
-def test_engine_of_a_provider():
-    """OpenVINO is a separate engine; all other providers are ONNX Runtime's."""
-    assert engine_of(OPENVINO) == Execution(provider=OPENVINO).engine == "openvino"
-    assert {engine_of(provider) for provider in (CPU, CUDA, TENSORRT)} == {"onnxruntime"}
 
 
 def test_missing_providers_are_named_with_their_package(monkeypatch):

@@ -132,7 +132,11 @@ def test_leads_of_answers(tokenizer, seed, null_is_trained):
 
 
 def test_models_that_cannot_rank(tokenizer):
-    """Models of other tasks, and answers without "no answer", are refused with the reason."""
+    """Models of other tasks, and answers without "no answer", are refused with the reason; others may need a label."""
+    assert ranks_by_itself(regression(tokenizer))
+    assert ranks_by_itself(spans(tokenizer, unanswerable=True))
+    assert not ranks_by_itself(spans(tokenizer))
+    assert not ranks_by_itself(classification(tokenizer, "0", "1"))
     with pytest.raises(ValueError, match="models for `embedding` cannot rank documents; use one of regression, "):
         create_ranking(Embedding(tokenizer, EmbeddingSettings()))
     with pytest.raises(ValueError, match="not trained on unanswerable questions"):
@@ -141,11 +145,3 @@ def test_models_that_cannot_rank(tokenizer):
         create_ranking(classification(tokenizer, "no", "yes"))
     with pytest.raises(ValueError, match="`label` is unknown: `maybe`"):
         create_ranking(classification(tokenizer, "0", "1"), label="maybe")
-
-
-def test_models_that_rank_by_themselves(tokenizer):
-    """A regression, and answers with "no answer", need no label and so may be chosen without a name."""
-    assert ranks_by_itself(regression(tokenizer))
-    assert ranks_by_itself(spans(tokenizer, unanswerable=True))
-    assert not ranks_by_itself(spans(tokenizer))
-    assert not ranks_by_itself(classification(tokenizer, "0", "1"))

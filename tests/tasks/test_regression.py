@@ -4,27 +4,12 @@ import numpy as np
 import pytest
 import scipy.special
 
-from tasks.classification import Classification, ClassificationExample, ClassificationSettings
 from tasks.regression import Regression, RegressionExample, RegressionSettings
 
 
 @pytest.fixture
 def task(tokenizer):
     return Regression(tokenizer, RegressionSettings(max_seq_length=8))
-
-
-def test_texts_are_read_as_in_classification(task, tokenizer):
-    """Texts and pairs are encoded like those of classification."""
-    classification = Classification(tokenizer, ClassificationSettings(max_seq_length=8, labels=("no", "yes")))
-    texts = [("a b", None), ("a b c d e f g h", "a b"), ("a", "a b c d e f")]
-
-    encoded = task.encode([RegressionExample(*pair) for pair in texts])
-
-    for (ours,), (theirs,) in zip(
-        encoded, classification.encode([ClassificationExample(*pair) for pair in texts]), strict=True
-    ):
-        np.testing.assert_array_equal(ours.input_ids, theirs.input_ids)
-        np.testing.assert_array_equal(ours.token_type_ids, theirs.token_type_ids)
 
 
 def test_decode_and_score(task):
@@ -54,9 +39,3 @@ def test_sigmoid_equals_scipy(tokenizer, logit):
 
     assert isinstance(prediction, float)
     assert prediction == pytest.approx(float(scipy.special.expit(logit)), rel=1e-12)
-
-
-def test_a_deviation_of_zero_is_refused():
-    """A label_deviation of 0 is refused, because labels are divided by it."""
-    with pytest.raises(ValueError, match=r"label_deviation must be above 0: `0.0`"):
-        RegressionSettings(label_deviation=0.0)

@@ -1,11 +1,10 @@
 """Vectors as float16, int8 and bits."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.small_vectors import FORMATS, SmallVectors, calibrate, restored, to_bytes
+from tasks.small_vectors import FORMATS, calibrate, restored, to_bytes
 
 
 def unit_vectors(seed, count=50, dim=24):
@@ -39,13 +38,6 @@ def test_bits_are_those_of_sentence_transformers():
     np.testing.assert_array_equal(ours, quantize_embeddings(vectors, "ubinary"))
 
 
-@pytest.mark.parametrize("dim", [1, 7, 8, 9])
-def test_bits_fill_bytes(dim):
-    """The last byte is filled with zeros."""
-    assert to_bytes(np.ones(dim, np.float32), "binary") == np.packbits(np.ones(dim, bool)).tobytes()
-    assert len(to_bytes(np.ones(dim, np.float32), "binary")) == -(-dim // 8)
-
-
 @given(seed=st.integers(0, 2**32 - 1), dimensions=st.integers(1, 24))
 def test_scales_of_fewer_dimensions(seed, dimensions):
     """Vectors that are cut and normalised again fit into int8 with the scales for them."""
@@ -74,11 +66,3 @@ def test_a_dimension_that_is_always_zero():
 
     assert min(small.scales) > 0
     assert not restored(vectors, "int8", np.array(small.scales, np.float32))[:, 3].any()
-
-
-def test_lengths_fit_scales():
-    """A calibration with different numbers of lengths and scales, or with a scale of 0, is refused."""
-    with pytest.raises(ValueError, match="need a length for each scale: `1` for `2` scales"):
-        SmallVectors(scales=(1.0, 1.0), lengths=(1.0,))
-    with pytest.raises(ValueError, match="scales"):
-        SmallVectors(scales=(0.0,), lengths=(1.0,))

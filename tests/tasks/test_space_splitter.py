@@ -165,15 +165,6 @@ def test_any_text_in_pieces_equals_the_whole(short_pieces, pairs, name, text):
     assert_equal_to_whole(*pairs(name), text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SPLIT)
-@settings(max_examples=1500, suppress_health_check=list(HealthCheck), deadline=None)
-@given(text=TEXTS)
-def test_many_texts_in_pieces_equal_the_whole(short_pieces, pairs, name, text):
-    """Pieces give the same ids and offsets for thousands of texts."""
-    assert_equal_to_whole(*pairs(name), text)
-
-
 @pytest.mark.parametrize("name", SPLIT)
 def test_every_character_beside_a_space(short_pieces, pairs, name):
     """Pieces give the same tokens whatever characters are next to the space."""

@@ -201,58 +201,12 @@ def test_an_accent_on_the_last_letter_belongs_to_the_answer(tokenizer):
     assert task.score([example], [prediction])["exact_match"] == 1
 
 
-def decode_one(tokenizer, starts, ends, **values):
-    """Decode the context `w0 w1 w2` in one window: [CLS] w190 w191 [SEP] w0 w1 w2 [SEP]."""
-    task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, **values))
-    example = SpanExample(QUESTION, "w0 w1 w2")
-    outputs = {"start_logits": np.array(starts, np.float32), "end_logits": np.array(ends, np.float32)}
-    return task.decode(example, task.encode([example])[0], [outputs])
-
-
-STARTS, ENDS = [1, 9, 9, 9, 0, 2, 0, 9], [1, 9, 9, 9, 0, 0, 3, 9]
-"""The best span is `w1 w2` with logit 5; the null score is 2. The 9s stand on the question and separators."""
-
-
-def test_answerable_only(word_tokenizer):
-    """Without `unanswerable` a model always answers, with any null score and never from the question."""
-    prediction = decode_one(word_tokenizer, [100, *STARTS[1:]], [100, *ENDS[1:]])
-
-    assert (prediction.text, prediction.has_answer, prediction.no_answer_score) == ("w1 w2", True, 0.0)
-    assert sum(span.score for span in prediction.spans) == pytest.approx(1.0)
-    assert prediction.null_margin == 195.0
-
-
-@pytest.mark.parametrize(
-    ("threshold", "text"), [(-3.5, ""), (-3.0, "w1 w2"), (0.0, "w1 w2")], ids=["above", "equal", "below"]
-)
-def test_unanswerable(word_tokenizer, threshold, text):
-    """ "No answer" wins only if its margin, here 2 - 5 = -3, is above the threshold, and the spans stay."""
-    prediction = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=threshold)
-
-    assert prediction.text == text
-    assert prediction.has_answer == bool(text)
-    assert prediction.null_margin == -3.0
-    assert prediction.spans[0].text == "w1 w2"
-    assert sum(span.score for span in prediction.spans) + prediction.no_answer_score == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("unanswerable", [False, True])
-def test_no_candidate_at_all(word_tokenizer, unanswerable):
-    """If the only end lies before the only start, there is neither a span nor an answer."""
-    prediction = decode_one(
-        word_tokenizer, [-9, 0, 0, 0, 0, 0, 5, 0], [-9, 0, 0, 0, 5, 0, 0, 0], n_best_size=1, unanswerable=unanswerable
-    )
-
-    assert (prediction.spans, prediction.has_answer, prediction.text) == ((), False, "")
-    assert prediction.no_answer_score == float(unanswerable)
-    assert prediction.null_margin == np.inf
-
-
 def test_spans_of_nan_logits(word_tokenizer):
     """Spans start before they end, also with NaN logits."""
-    prediction = decode_one(word_tokenizer, [np.nan] * 8, [np.nan] * 8)
+    task, example, windows, outputs = make_case(word_tokenizer, 3, 0, {"max_seq_length": 16, "max_query_length": 4})
+    outputs = [{name: array * np.nan for name, array in output.items()} for output in outputs]
 
-    assert all(span.start < span.end for span in prediction.spans)
+    assert all(span.start < span.end for span in task.decode(example, windows, outputs).spans)
 
 
 def test_several_contexts(word_tokenizer):
@@ -320,21 +274,6 @@ def test_each_context_has_a_span(word_tokenizer, n_best_size, contexts):
     assert [span.context for span in task.decode(example, windows, outputs).spans] == contexts
 
 
-def test_null_score_is_the_lowest_of_the_windows(word_tokenizer):
-    """The null score is the lowest of all windows, so one window with the answer is enough."""
-    task = Spans(word_tokenizer, SpanSettings(max_seq_length=12, max_query_length=4, doc_stride=7, unanswerable=True))
-    example = SpanExample(QUESTION, " ".join(f"w{index}" for index in range(14)))
-    windows = task.encode([example])[0]
-    outputs = [{name: np.zeros(12, np.float32) for name in task.output_names} for _ in windows]
-    for output, null_logit in zip(outputs, (40, 1), strict=True):
-        output["start_logits"][0] = null_logit
-    outputs[1]["start_logits"][5] = outputs[1]["end_logits"][6] = 3
-
-    prediction = task.decode(example, windows, outputs)
-
-    assert (prediction.text, prediction.null_margin) == ("w8 w9", -5.0)
-
-
 def official_best_threshold(predictions, scores, margins, has_answer):
     """Return the best sum of F1 that `find_best_thresh` of the official SQuAD v2.0 script finds."""
     current = best = sum(not known for known in has_answer)
@@ -374,17 +313,21 @@ def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, 
 def test_the_best_threshold_of_equal_margins(word_tokenizer):
     """Predictions with equal margins get the same decision: here two right answers outweigh a wrong one."""
     examples = [SpanExample(QUESTION, "w0", answers) for answers in [(), ("w0",), ("w0",)]]
-    predictions = [SpanPrediction((Span(0, 2, "w0", 1.0, 0.0),), True, 0.5, 3.0)] * 3
+    predictions = [predicted("w0", 3.0)] * 3
 
     assert best_null_threshold(examples, predictions) == 4.0
     assert best_null_threshold(examples[:1], predictions[:1]) == 2.0
 
 
+def predicted(text, margin, *, has_answer=True):
+    """Return a prediction with one span and this null margin."""
+    return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), has_answer, 0.5, margin)
+
+
 def test_score(word_tokenizer):
     """Scores are exact match and F1, and "no answer" is right for an unanswerable question."""
     task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True))
-    answered = decode_one(word_tokenizer, STARTS, ENDS)
-    refused = decode_one(word_tokenizer, STARTS, ENDS, unanswerable=True, null_threshold=-10.0)
+    answered, refused = predicted("w1 w2", 0.0), predicted("w1 w2", 9.0, has_answer=False)
     examples = [SpanExample(QUESTION, "w0 w1 w2", answers) for answers in [("w1 w2", "w0"), ("w2",), ()]]
 
     scores = task.score(examples, [answered, answered, refused])
@@ -401,11 +344,6 @@ def test_score(word_tokenizer):
 
 CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江大学"
 CHINESE = [SpanExample("在哪里？", f"他在{city}学习。", (city,), 2) for city in CITIES]
-
-
-def predicted(text, margin):
-    """Return a prediction with one span and this null margin."""
-    return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), True, 0.5, margin)
 
 
 def test_the_best_threshold_keeps_answers_that_are_a_character_too_long():

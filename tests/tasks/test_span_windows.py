@@ -1,7 +1,6 @@
 """Windows over long contexts equal those of run_squad.py in google-research/bert."""
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -77,38 +76,3 @@ def test_encoded_windows(word_tokenizer, num_tokens, num_query, max_seq_length, 
         assert not window.has_max_context[~window.in_context].any()
         owned += (np.flatnonzero(expected) + start).tolist()
     assert sorted(owned) == list(range(num_tokens))
-
-
-def test_a_stride_beyond_the_capacity_leaves_no_gap(word_tokenizer):
-    """A stride larger than a window gives windows side by side."""
-    task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, doc_stride=128, max_query_length=8))
-
-    windows = task.encode([SpanExample("w1 w2 w3", " ".join(["w5"] * 25))])[0]
-
-    assert [int(window.in_context.sum()) for window in windows] == [10, 10, 5]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"max_seq_length": 7}, "max_seq_length must be at least 8: `7`"),
-        ({"doc_stride": 0}, "doc_stride must be at least 1: `0`"),
-        ({"max_answer_length": 0}, "max_answer_length must be at least 1: `0`"),
-        ({"n_best_size": 0}, "n_best_size must be at least 1: `0`"),
-        ({"max_query_length": 0}, "max_query_length must be at least 1: `0`"),
-        ({"max_seq_length": 64, "max_query_length": 61}, "max_query_length `61` leaves no room"),
-    ],
-)
-def test_invalid_settings(values, message):
-    """Invalid settings are refused when they are created."""
-    with pytest.raises(ValueError, match=message):
-        SpanSettings(**values)
-
-
-def test_the_longest_question_leaves_room_for_a_token(word_tokenizer):
-    """With the longest question, each window has one token of the context."""
-    task = Spans(word_tokenizer, SpanSettings(max_seq_length=64, max_query_length=60))
-
-    windows = task.encode([SpanExample(" ".join(["w1"] * 70), "w2 w3 w4")])[0]
-
-    assert [len(window) for window in windows] == [64, 64, 64]

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from tasks.base import InvalidExamplesError
-from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.sparse_embedding import SPARSE_VECTOR, SparseEmbedding, SparseEmbeddingSettings
 
 WEIGHTS = np.array([0, 0.5, 2, 0, 0.5, 0.25, 2, 0, 0.5], np.float32)
@@ -43,39 +41,8 @@ def test_similarity(tokenizer):
     assert first.dot(decode(tokenizer, np.zeros(9, np.float32))) == 0
 
 
-def test_a_vector_may_be_empty(tokenizer):
-    """Without positive weights, there are none."""
-    found = decode(tokenizer, np.zeros(9, np.float32))
-
-    assert (len(found.indices), len(found.values)) == (0, 0)
-
-
 def test_ids_without_a_token_are_left_out(tokenizer):
     """A network may have more ids than the tokenizer, for padding."""
     found = decode(tokenizer, np.ones(tokenizer.vocab_size + 8, np.float32))
 
     assert sorted(found.indices) == list(range(tokenizer.vocab_size))
-
-
-def test_texts_are_cut_or_refused(tokenizer):
-    """Long texts lose their end with `truncate`; otherwise they are named."""
-    task = SparseEmbedding(tokenizer, SparseEmbeddingSettings(max_seq_length=8, prompts={"query": "b "}))
-
-    (cut,) = task.encode(["a " * 20])[0]
-    with pytest.raises(InvalidExamplesError, match="example 1, text: text too long: `22` tokens"):
-        task.encode(["a", "a " * 20], truncate=False)
-
-    assert (len(cut), cut.num_truncated) == (8, 14)
-
-
-def test_settings():
-    """Unknown names are refused; settings survive the manifest."""
-    settings = SparseEmbeddingSettings(pooling="sum", activation="log1p_relu", top_k=5, prompts={"query": "q "})
-
-    assert settings_from_dict("sparse-embedding", settings_to_dict(settings)) == settings
-    with pytest.raises(ValueError, match=r"unknown pooling: `mean` \(one of: max, sum\)"):
-        SparseEmbeddingSettings(pooling="mean")
-    with pytest.raises(ValueError, match=r"unknown activation: `tanh` \(one of: relu, log1p_relu\)"):
-        SparseEmbeddingSettings(activation="tanh")
-    with pytest.raises(ValueError, match="top_k must be at least 1"):
-        SparseEmbeddingSettings(top_k=0)

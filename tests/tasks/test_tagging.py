@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import InvalidExamplesError, settings_from_dict
+from tasks import InvalidExamplesError
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 
 LABELS = ("B-LOC", "I-LOC", "O")
@@ -125,13 +125,6 @@ def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_
 
     assert len(context) == 84 - 16
     assert min(context) == least
-
-
-def test_checkpoints_that_know_no_overlap_have_none():
-    """Settings without doc_stride have no overlap, as checkpoints of others have none."""
-    assert settings_from_dict("tagging", {"labels": LABELS}).doc_stride == 0
-    with pytest.raises(ValueError, match="doc_stride must be at least 0: `-1`"):
-        settings_from_dict("tagging", {"labels": LABELS, "doc_stride": -1})
 
 
 def test_a_word_that_would_be_cut_is_refused_without_truncation(word_tokenizer, tokenizer):

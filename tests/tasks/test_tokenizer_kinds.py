@@ -18,7 +18,7 @@ from tasks.spans import SpanExample, Spans, SpanSettings
 from tasks.tagging import Tagging, TaggingExample, TaggingSettings
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import SPECIAL_TOKENS, build_tokenizer
-from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, unigram, wordpiece
+from tests.toy_tokenizers import KINDS, TEXT, byte_bpe, wordpiece
 
 made = functools.cache(lambda kind: KINDS[kind]())
 TEXTS = st.text(st.sampled_from("aeTh 1.,é中北\u0301\u00a0\u3000ﬁ①🦉Я\n"), max_size=20)
@@ -64,14 +64,6 @@ def test_offsets_are_code_points_without_the_space_before_a_word(kind, text):
     assert (np.diff(tokens.offsets[:, 0]) >= 0).all()
     found = [text[start:end] for start, end in tokens.offsets]
     assert not [part for part in found if part.strip(" ") and part != part.strip(" ")]
-
-
-def test_spaces_are_trimmed_also_if_the_tokenizer_keeps_them():
-    """Offsets of byte-level BPE leave out the space before a word, regardless of `trim_offsets`."""
-    text = "The old  cat sees"
-    kept, trimmed = (Tokenizer(byte_bpe(trim_offsets=flag)).tokenize([text])[0].offsets for flag in (False, True))
-
-    np.testing.assert_array_equal(kept, trimmed)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +153,6 @@ def test_files_beside_the_tokenizer_must_agree(kind, config, added, tmp_path):
             Tokenizer.load(tmp_path)
 
 
-def test_added_tokens_of_the_tokenizer_may_be_named_again(tmp_path):
-    """Tokens that tokenizer.json has, too, change nothing."""
-    backend = wordpiece()
-    backend.add_tokens(["<new>"])
-    number = backend.token_to_id("<new>")
-    save(backend, tmp_path, {"added_tokens_decoder": {str(number): NEW}, "extra_special_tokens": ["<new>"]})
-
-    assert Tokenizer.load(tmp_path).backend.encode("The <new>").ids == backend.encode("The <new>").ids
-
-
 def test_tokenizer_without_masks_cannot_fill_masks(tmp_path):
     """A tokenizer without a mask token serves other tasks; masked-lm is refused."""
     backend = tokenizers.Tokenizer.from_str(wordpiece().to_str().replace("[MASK]", "[mask]"))
@@ -251,17 +233,6 @@ def test_answers_are_spans_of_the_context(kind):
         first = whole.offsets.tolist().index(offsets[0])
         assert whole.offsets[first : first + len(offsets)].tolist() == offsets
         assert whole.ids[first : first + len(offsets)].tolist() == window.input_ids[window.in_context].tolist()
-
-
-def test_capitals_and_width_are_normalised_with_offsets_of_the_text():
-    """Unigram reads NFKC; offsets stay those of the text that was given."""
-    tokenizer = Tokenizer(unigram())
-    text = "ﬁne ① Ｗide"
-
-    tokens = tokenizer.tokenize([text])[0]
-
-    assert tokens.offsets.min() == 0
-    assert tokens.offsets.max() == len(text)
 
 
 @pytest.mark.parametrize("names", [["spiece.model"], ["vocab.json", "merges.txt"]])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tasks.bundle.first_line import first_line
+from tasks.base import first_line
 from tasks.text.special_tokens import USUAL_NAMES, find_special_tokens
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import (
