@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import TASKS, create_task, settings_from_dict, settings_to_dict
+from tasks import TASKS, settings_from_dict, settings_to_dict
 from tasks.registry import LabelledTask, TaskName
 
 LENGTHS = st.integers(8, 512)
@@ -112,14 +112,3 @@ def test_wrong_settings(name, values, message):
         settings_from_dict(name, values)
 
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_create_task(tokenizer, name):
-    """A task has its tokenizer, its settings and its output names."""
-    settings = settings_from_dict(name, {"labels": ["no", "yes"]} if name in ("classification", "tagging") else {})
-
-    task = create_task(name, tokenizer, settings)
-
-    assert (type(task), task.settings, task.tokenizer) == (TASKS[name], settings, tokenizer)
-    assert task.output_names

@@ -346,7 +346,7 @@ CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江
 CHINESE = [SpanExample("在哪里？", f"他在{city}学习。", (city,), 2) for city in CITIES]
 
 
-def test_the_best_threshold_keeps_answers_that_are_a_character_too_long():
+def test_the_best_threshold_keeps_nearly_right_answers():
     """Nearly right answers in Chinese count by characters, so the threshold keeps them."""
     examples = [*CHINESE, *CHINESE, *(SpanExample("在哪里？", example.context) for example in CHINESE)]
     answered = [predicted(example.answers[0] + "学", -1.0) for example in examples[:10]]

@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from tasks.text import _splitter
 from tasks.text import tokenizer as tokenizer_module
@@ -21,20 +22,20 @@ VOCAB = [
 FLAGS = list(itertools.product([True, False], [True, False], [None, True, False], [True, False]))
 ADDED = {
     "none": [],
-    "plain": [tokenizers.AddedToken("<e1>", normalized=False), tokenizers.AddedToken("ca-t", normalized=False)],
-    "normalized": [tokenizers.AddedToken("Ae.a", normalized=True), tokenizers.AddedToken("É!", normalized=True)],
-    "in words": [tokenizers.AddedToken("ab", normalized=False), tokenizers.AddedToken("BB", normalized=True)],
+    "plain": [AddedToken("<e1>", normalized=False), AddedToken("ca-t", normalized=False)],
+    "normalized": [AddedToken("Ae.a", normalized=True), AddedToken("É!", normalized=True)],
+    "in words": [AddedToken("ab", normalized=False), AddedToken("BB", normalized=True)],
     "strips": [
-        tokenizers.AddedToken("<l>", lstrip=True, rstrip=True, normalized=False),
-        tokenizers.AddedToken("a.b", rstrip=True),
+        AddedToken("<l>", lstrip=True, rstrip=True, normalized=False),
+        AddedToken("a.b", rstrip=True),
     ],
     "single words": [
-        tokenizers.AddedToken("a", single_word=True, normalized=False),
-        tokenizers.AddedToken("b.", single_word=True),
+        AddedToken("a", single_word=True, normalized=False),
+        AddedToken("b.", single_word=True),
     ],
-    "spaces": [tokenizers.AddedToken("a b", normalized=False), tokenizers.AddedToken(". .", normalized=True)],
-    "chinese": [tokenizers.AddedToken("中"), tokenizers.AddedToken("a中b", normalized=False)],
-    "marks": [tokenizers.AddedToken("a\u0301"), tokenizers.AddedToken("\u0301", normalized=False)],
+    "spaces": [AddedToken("a b", normalized=False), AddedToken(". .", normalized=True)],
+    "chinese": [AddedToken("中"), AddedToken("a中b", normalized=False)],
+    "marks": [AddedToken("a\u0301"), AddedToken("\u0301", normalized=False)],
 }
 PARTS = st.one_of(
     CHARS,
@@ -105,35 +106,34 @@ def short_pieces(monkeypatch):
 HARD = [
     *("a" * 200 + "b" * 200, "A" * 120 + "Bb" + "a" * 120, "中a" * 20, "_a" * 20, ".a中" * 20, "‿a" * 20),
     *("[SEP" * 50, "[[[SEP]" * 20, "[SEP]" * 30, "[" * 100, "[S\x00EP]" * 9, "[S" + "\u200b" * 50 + "EP]"),
-    *(
-        "A" + "\u200b" * 50 + "e.a",
-        " " * 50 + "<l>" + " " * 50 + ".",
-        "a.b" + "\u3000 " * 20 + "a",
-        "<l> " * 20,
-        ". ." * 30,
-    ),
+    *("A" + "\u200b" * 50 + "e.a", " " * 50 + "<l>" + " " * 50 + ".", "a.b" + "\u3000 " * 20 + "a", "<l> " * 20),
     *("\x00" * 300 + "a" + "\x00" * 300, "a" + "\u0301" * 500 + "b", ".\u0301" * 90, "a\x00\x00" * 130, "\u0301" * 300),
     *(
         "a" + "\u302e\u0323" * 100 + "b",
         "\u302e" * 300,
         "a" + "\u0f73\u0f71" * 99,
+        ". ." * 30,
         "İ" * 200,
         "É" * 300,
-        "각" * 150,
-        "🙂" * 300,
-    ),
-    *("ก\u0e31" * 200, "कि" * 150, "か\u3099" * 150, "\U0001d165" * 300, "\u0344" * 99, " " * 300, "\t\n\r\u2028" * 40),
-    *(
-        "x" * 100 + " " + "x" * 101 + "." + "x" * 5000,
-        "x" * 99 + "\u200b" * 99 + "x",
-        "x" * 100 + "\u200b" * 99 + "x",
         "",
     ),
+    *(
+        "각" * 150,
+        "🙂" * 300,
+        "ก\u0e31" * 200,
+        "कि" * 150,
+        "か\u3099" * 150,
+        "\U0001d165" * 300,
+        "\u0344" * 99,
+        " " * 300,
+    ),
+    *("\t\n\r\u2028" * 40, "x" * 100 + " " + "x" * 101 + "." + "x" * 5000),
+    *("x" * 99 + "\u200b" * 99 + "x", "x" * 100 + "\u200b" * 99 + "x"),
 ]
 
 
 @pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
-@pytest.mark.parametrize("flags", [FLAGS[0], FLAGS[-1], FLAGS[3], FLAGS[13]])
+@pytest.mark.parametrize("flags", [FLAGS[0], FLAGS[-1]])
 def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
     """Pieces give the same tokens for endless words, marks and controls, and for added tokens at each cut."""
     tokenizer = make(flags, added)

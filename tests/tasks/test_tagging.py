@@ -111,7 +111,7 @@ def test_the_first_token_of_a_word_carries_its_tag(tokenizer):
 
 
 @pytest.mark.parametrize(("doc_stride", "least"), [(0, 0), (8, 4), (3, 6)])
-def test_words_near_the_edge_of_a_window_are_tagged_where_they_have_context(doc_stride, least, word_tokenizer):
+def test_words_are_tagged_where_they_have_context(doc_stride, least, word_tokenizer):
     """More overlap of windows gives words more context at the edges."""
     task = make_task(word_tokenizer, max_seq_length=18, doc_stride=doc_stride)
     features = task.encode([TaggingExample(("w1",) * 100)])[0]

@@ -5,7 +5,6 @@ import re
 import shutil
 import unicodedata
 
-import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -121,19 +120,6 @@ def test_reference_vectors(text, tokens):
     tokenizer = Tokenizer(build_tokenizer(TEST_VOCAB))
 
     assert [tokenizer.token(token_id) for token_id in tokenizer.tokenize([text])[0].ids] == tokens.split()
-
-
-def test_assemble_equals_transformers(loaded, reference):
-    """Single texts and pairs get the special tokens and token types of transformers."""
-    first, second = loaded.tokenize(["hello you", "how are you?"])
-    fast = reference[0]
-
-    assert loaded.assemble(first.ids)["input_ids"].tolist() == fast("hello you")["input_ids"]
-    assert loaded.assemble(first.ids)["token_type_ids"].tolist() == fast("hello you")["token_type_ids"]
-    pair = fast("hello you", "how are you?")
-    arrays = loaded.assemble(first.ids, second.ids)
-    assert {name: array.tolist() for name, array in arrays.items()} == {name: pair[name] for name in arrays}
-    assert {array.dtype for array in arrays.values()} == {np.dtype(np.int64)}
 
 
 def test_accents_and_cjk_follow_the_configuration(vocab, tmp_path):
