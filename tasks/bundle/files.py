@@ -7,11 +7,12 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,20 @@ def atomic_directory(path: str | Path, *, replace: bool = False) -> Iterator[Pat
     path = Path(path)
     check_output_path(path, replace=replace)
     target = path.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    missing = [folder for folder in target.parents if not folder.exists()]
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with name_in_errors(path, instead_of=temporary):
+            temporary.mkdir()
             temporary.chmod(0o755)
             yield temporary
             _rename_into_place(temporary, target, replace=replace)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        for folder in missing:
+            with suppress(OSError):  # another process may have written into it
+                folder.rmdir()
         raise
 
 

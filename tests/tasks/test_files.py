@@ -42,9 +42,9 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("error", [ValueError, Interrupted])
 def test_an_error_leaves_nothing(tmp_path, error):
-    """An error or interrupt leaves neither the directory nor a temporary one."""
+    """An error or interrupt leaves neither the directory nor a temporary one, nor a parent that was made for it."""
     with pytest.raises(error):
-        fill(tmp_path / "there", lambda: fail(error))
+        fill(tmp_path / "models" / "there", lambda: fail(error))
 
     assert names(tmp_path) == []
 

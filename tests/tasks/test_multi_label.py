@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 import sklearn.metrics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import settings_from_dict
@@ -83,6 +83,7 @@ def test_metrics_equal_scikit_learn(rows):
     assert ours["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(*arrays))
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 30))
 def test_thresholds_have_the_best_f1(seed, count):
     """No threshold has a higher F1 of its label than the chosen one, by scikit-learn; ties of scores included."""

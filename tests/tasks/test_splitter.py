@@ -143,7 +143,7 @@ def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
 
 
 @pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(text=TEXTS, flags=st.sampled_from(FLAGS), max_chars=st.sampled_from([0, 3, 100]))
 def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, max_chars):
     """Pieces give the same tokens for any text, normalizer and added tokens."""
