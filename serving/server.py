@@ -54,7 +54,7 @@ from serving.process.traces import Traces
 from serving.settings import Settings
 
 if TYPE_CHECKING:
-    from serving.http_api.front import HttpFront
+    from serving.http_api.connection import HttpFront
 
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0

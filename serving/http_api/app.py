@@ -1,8 +1,9 @@
-"""ASGI application: the routes of the server, and around each the steps that every request passes."""
+"""HTTP front of a server: its routes, the steps that every request passes, its certificates."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -14,18 +15,25 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from serving.core.calls import Call
-from serving.core.credentials import TlsFiles
+from serving.core.credentials import TLS, FileWatcher, TlsFiles, check_files
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
 from serving.core.metrics import Metrics
 from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
-from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders, Step
+from serving.core.steps import Answer, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
 from serving.endpoints.rerank import Rerank
 from serving.http_api import openai, playground, rerank, rpc
-from serving.http_api.body import Body, BodyReader, DisconnectedError
-from serving.http_api.connection import Connections
-from serving.http_api.exchange import Exchange, HttpReply, Operation, Receive, Scope, own_error
-from serving.http_api.front import HttpFront, TlsContext
+from serving.http_api.connection import HttpFront
+from serving.http_api.exchange import (
+    Body,
+    DisconnectedError,
+    Exchange,
+    HttpReply,
+    Operation,
+    Receive,
+    Scope,
+    own_error,
+)
 from serving.http_api.open_inference import OpenInferenceRoutes
 from serving.http_api.server_routes import description_route, health_route, metrics_route
 from serving.http_api.steps import (
@@ -51,110 +59,57 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after")
 """Headers of replies that pages of other origins may read."""
 
 
-class HttpApp:
-    """Answers HTTP requests: an ASGI application."""
+def create_router(operations: Iterable[Operation], answer: Callable[[Call, Exchange], Awaitable[HttpReply]]) -> Router:
+    """Return the ASGI application of some operations.
+
+    Args:
+        operations: routes of the server.
+        answer: passes a request through the steps that all have in common, and answers it.
+    """
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+        if operation.method == "GET":
+            by_path[operation.path]["HEAD"] = operation
+    routes = [
+        Route(path, _Endpoint(methods, _other_method(path, methods), answer)) for path, methods in by_path.items()
+    ]
+    no_route: Any = _Endpoint({}, _no_route(), answer)
+    return Router(routes, redirect_slashes=False, default=no_route)
+
+
+class _Endpoint:
+    """ASGI endpoint of a path: chooses the operation by method."""
 
     def __init__(
         self,
-        guards: Guards,
-        http_metrics: HttpMetrics,
-        reader: BodyReader,
-        begin_call: Callable[..., None],
-        observers: Sequence[Callable[[Call], None]],
-        check_origin: Step,
-        more_steps: Sequence[Step] = (),
+        operations: Mapping[str, Operation],
+        other: Operation,
+        answer: Callable[[Call, Exchange], Awaitable[HttpReply]],
     ) -> None:
-        """Set up the steps.
-
-        Args:
-            guards: steps that all fronts share.
-            http_metrics: counts and durations of requests.
-            reader: reads the bodies.
-            begin_call: `InferenceService.begin_call`, which refuses calls while the server is unavailable.
-            observers: called with each ended call.
-            check_origin: refuses what pages of other sites send.
-            more_steps: steps that follow all others, before a request is answered.
-        """
-        self._begin_call = begin_call
-        self._reader = reader
-        self._authenticate = guards.authenticate
-        self._before: list[Step] = [Identify(), NotifyObservers(observers), CountCalls(http_metrics)]
-        self._after: list[Step] = [
-            check_origin,
-            guards.pace,
-            guards.authenticate,
-            ReadHeaders(),
-            guards.limit,
-            ReadDeadline(),
-            *more_steps,
-        ]
-        self._router = Router(redirect_slashes=False, default=self._endpoint(_no_route(UNKNOWN)))  # type: ignore[arg-type]
-
-    def add(self, operations: Iterable[Operation]) -> None:
-        """Add routes."""
-        by_path: dict[str, dict[str, Operation]] = {}
-        for operation in operations:
-            by_path.setdefault(operation.path, {})[operation.method] = operation
-        for path, methods in by_path.items():
-            endpoints = {method: self._endpoint(operation) for method, operation in methods.items()}
-            if "GET" in endpoints:
-                endpoints["HEAD"] = endpoints["GET"]
-            other = self._endpoint(_other_method(path, methods))
-            self._router.routes.append(Route(path, _ByMethod(endpoints, other)))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        await self._router(scope, receive, send)  # type: ignore[arg-type]
-
-    def _endpoint(self, operation: Operation) -> Endpoint:
-        answer: Any = AnswerOperation(operation, self._reader, self._begin_call)
-        after = [step for step in self._after if not (operation.is_public and step is self._authenticate)]
-        for step in reversed([*self._before, SendStatus(operation), *after]):
-            answer = partial(step, proceed=answer)
-        return Endpoint(operation, answer)
-
-
-class Endpoint:
-    """ASGI endpoint of an operation."""
-
-    def __init__(self, operation: Operation, answer: Callable[[Call, Exchange], Awaitable[HttpReply]]) -> None:
-        self._operation = operation
+        self._operations = operations
+        self._other = other
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Return without a reply if the client has hung up."""
-        headers: dict[str, str] = {}
-        authorizations = []
-        for raw_name, raw_value in scope["headers"]:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            headers[name] = value
-            if name == "authorization":
-                authorizations.append(value)
+        operation = self._operations.get(scope["method"], self._other)
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         call = Call(
-            self._operation.name,
-            headers=headers,
-            authorizations=authorizations,
-            is_health=self._operation.is_health,
+            operation.name,
+            headers=dict(pairs),
+            authorizations=[value for name, value in pairs if name == "authorization"],
+            is_health=operation.is_health,
             reply_factor=JSON_FACTOR,
         )
-        exchange = Exchange(scope, receive)
+        exchange = Exchange(operation, scope, receive)
         try:
             await _send(await self._answer(call, exchange), exchange, send)
         except (asyncio.CancelledError, DisconnectedError):
             return
         finally:
-            exchange.release()
-
-
-class _ByMethod:
-    """Endpoint of a path: chooses by method."""
-
-    def __init__(self, endpoints: Mapping[str, Endpoint], other: Endpoint) -> None:
-        self._endpoints = endpoints
-        self._other = other
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._endpoints.get(scope["method"], self._other)(scope, receive, send)
+            if exchange.release:
+                exchange.release()
 
 
 async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
@@ -175,15 +130,15 @@ async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
         await send(part)  # waits until the client has read most of the parts before
 
 
-def _no_route(path: str) -> Operation:
+def _no_route() -> Operation:
     async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         raise UnknownMethodError(shorten(f"no such route: `{exchange.scope['method']} {exchange.scope['path']}`"))
 
-    return Operation("ANY", path, answer, own_error)
+    return Operation("ANY", UNKNOWN, answer, own_error)
 
 
 def _other_method(path: str, methods: Mapping[str, Operation]) -> Operation:
-    allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+    allowed = ", ".join(sorted(methods))
 
     async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         if exchange.scope["method"] == "OPTIONS":
@@ -252,34 +207,75 @@ def create_front(
         ValueError: when a TLS file cannot be used.
         OSError: when a TLS file cannot be read.
     """
+
+    async def authenticate(call: Call, context: Exchange, proceed: Answer) -> HttpReply:
+        """Check the token, unless the reply is for everyone."""
+        if context.operation.is_public:
+            return await proceed(call, context)  # type: ignore[no-any-return]
+        return await guards.authenticate(call, context, proceed)  # type: ignore[no-any-return]
+
     http_metrics = HttpMetrics(metrics.registry)
-    routes = HttpApp(
-        guards,
-        http_metrics,
-        BodyReader(memory, service.codec_pool, service.limits, settings.max_request_bytes, settings.receive_s),
-        service.begin_call,
-        observers,
-        CheckOrigin(
-            None if settings.tokens_file or settings.tls_cert else (settings.host, *settings.http_hosts),
-            settings.http_origins,
-        ),
-        [CompressReply(service.codec_pool)] if settings.http_gzip else [],
-    )
+    has_any_name = settings.tokens_file or settings.tls_cert
+    steps: list[Step] = [
+        Identify(),
+        NotifyObservers(observers),
+        CountCalls(http_metrics),
+        SendStatus(),
+        CheckOrigin(None if has_any_name else (settings.host, *settings.http_hosts), settings.http_origins),
+        guards.pace,
+        authenticate,
+        ReadHeaders(),
+        guards.limit,
+        ReadDeadline(),
+        *([CompressReply(service.codec_pool)] if settings.http_gzip else []),
+    ]
+    answer: Any = AnswerOperation(service, memory, settings.max_request_bytes, settings.receive_s)
+    for step in reversed(steps):
+        answer = partial(step, proceed=answer)
     registry = metrics.registry if settings.metrics_host is None else None
     operations = all_operations(
         service, protocol, registry, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
     )
     page = playground.operations(grpc_port, tls=tls is not None)
-    routes.add([*operations, description_route(operations), *page])
-    app: ASGIApp = routes  # type: ignore[assignment]
+    app: ASGIApp = create_router([*operations, description_route(operations), *page], answer)
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
-    connections = Connections(
+    return HttpFront(
         app,
         memory.budget,
         max_connections=settings.max_connections,
         unread_s=settings.keepalive_timeout_s,
         refused=http_metrics.refused,
-        scheme="https" if tls else "http",
+        tls=tls_context(tls) if tls else None,
     )
-    return HttpFront(connections, TlsContext(tls) if tls else None)
+
+
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context that uses renewed files for new connections.
+
+    Authorities cannot be taken out of a context, so each renewal makes a new one, and the first context hands every
+    new connection to it.
+
+    Raises:
+        ValueError: when a file cannot be used. The message names it.
+        OSError: when a file cannot be read.
+    """
+
+    def read() -> ssl.SSLContext:
+        check_files(files)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.client_ca)
+        context.load_cert_chain(files.cert, files.key)
+        if files.client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.num_tickets = 0  # a resumed connection would not be checked against renewed authorities
+            context.options |= ssl.OP_NO_TICKET
+        return context
+
+    def hand_over(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+        """Set the context of a new connection; OpenSSL calls this in every handshake, also without a server name."""
+        connection.context = watcher.current()
+
+    watcher = FileWatcher(TLS, files.paths, read)
+    first = watcher.current()
+    first.sni_callback = hand_over
+    return first

@@ -11,6 +11,8 @@ import fcntl
 import gc
 import logging
 import re
+import socket
+import ssl
 import sys
 import termios
 import time
@@ -35,6 +37,7 @@ request on a connection that is being closed."""
 LINGER_S, MAX_DROPPED_BYTES = 2.0, 16 * 2**20
 """Seconds and bytes for which the rest of a refused request is read and dropped: a connection that is closed before is
 reset, and its client may never see the reply."""
+BACKLOG = 1024
 CHECK_S = 0.25
 """Seconds between checks of these times."""
 MAX_HEADER_BYTES = 32 * 1024
@@ -53,8 +56,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 logger = logging.getLogger(__name__)
 
 
-class Connections:
-    """Open connections of a front, and what they share. Lives in one event loop."""
+class HttpFront:
+    """Web server of an application, with its open connections. Call `start` and `stop` in one event loop."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Connections:
         max_connections: int,
         unread_s: float,
         refused: Callable[[str, float], None],
-        scheme: str = "http",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Set the limits.
 
@@ -74,10 +77,12 @@ class Connections:
             max_connections: maximum number of open connections.
             unread_s: seconds in which a client must read something of a reply that waits for it.
             refused: called with the status of each request that cannot be read, and the seconds that it took.
-            scheme: `http` or `https`.
+            tls: the server's certificates; None for plain text.
         """
-        self.app, self.budget, self.scheme = app, budget, scheme
+        self.app, self.budget, self.tls = app, budget, tls
         self.max_connections, self.unread_s, self.refused = max_connections, unread_s, refused
+        self.port = 0
+        """Port; 0 before `start`."""
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
         """Connections without a request that is being answered, the one that has waited longest first."""
@@ -88,19 +93,52 @@ class Connections:
         """Bytes that a connection has just received, before it takes them."""
         self.date = b""
         """Header `date` of replies."""
+        self._listener: asyncio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
 
-    async def watch(self) -> None:
+    async def start(self, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            OSError: when the address is not available.
+        """
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), host, port, ssl=self.tls, backlog=BACKLOG, family=socket.AF_UNSPEC
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more connections, and end those that are open when their requests have been answered.
+
+        Args:
+            grace_s: seconds after which running requests are cancelled.
+        """
+        if not (self._listener and self._watching):
+            return
+        self._listener.close()
+        for connection in list(self.open):
+            connection.shut_down()
+        end_s = time.monotonic() + grace_s
+        while self.open and time.monotonic() < end_s:
+            await asyncio.sleep(CHECK_S / 5)
+        for connection in list(self.open):
+            connection.abort()
+        for task in (*self.tasks, self._watching):
+            task.cancel()
+
+    async def _watch(self) -> None:
         """Check the times of all connections until cancelled."""
         while True:
             self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
             self._check(time.monotonic())
-            if self.scheme == "https" and self.num_lost > MAX_LOST:
+            if self.tls and self.num_lost > MAX_LOST:
                 self.num_lost = 0
                 gc.collect()
             await asyncio.sleep(CHECK_S)
 
     def _check(self, now: float) -> None:
-        for connection in list(self.open):
+        for connection in list(self.open):  # not in `_watch`, whose frame would keep the last one
             connection.check(now)
 
     def make_room(self) -> None:
@@ -116,8 +154,8 @@ class Connection(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, connections: Connections) -> None:
-        self._all = connections
+    def __init__(self, front: HttpFront) -> None:
+        self._front = front
         self._data = bytearray()
         """Received bytes that no request has taken yet."""
         self._num_counted = 0
@@ -151,25 +189,25 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=1)  # `send` waits until the system has taken all bytes
         peer = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self._scope = {
-            "scheme": self._all.scheme,
+            "scheme": "https" if self._front.tls else "http",
             "client": peer,
             "server": (transport.get_extra_info("sockname") or ("unknown", 0))[:2],
         }
         self._name = connection_name(*peer)
-        if len(self._all.open) >= self._all.max_connections:
-            if not (oldest := next(iter(self._all.waiting), None)):
+        if len(self._front.open) >= self._front.max_connections:
+            if not (oldest := next(iter(self._front.waiting), None)):
                 self._is_closing = True
                 transport.abort()
                 return
             oldest.abort()
-        self._all.open.add(self)
-        self._all.waiting[self] = None
+        self._front.open.add(self)
+        self._front.waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request that is being answered."""
         self._is_closing = True
         self._forget()
-        self._all.num_lost += 1
+        self._front.num_lost += 1
         if self._task:
             self._task.cancel()
             self._task = None
@@ -190,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether a reply has waited for its client too long, even if it reads slowly, or a large head does not
         end."""
         if self._unread_s is not None:
-            return now - self._unread_s > self._all.unread_s
+            return now - self._unread_s > self._front.unread_s
         return not self._head and self._num_counted > 0 and now - self._since_s > LINGER_S
 
     def check(self, now: float) -> None:
@@ -200,8 +238,11 @@ class Connection(asyncio.BufferedProtocol):
             if waited_s > LINGER_S:
                 self.abort()
         elif self._head:
-            if self._writable and now - self._last_read[0] > self._all.unread_s:
-                self._check_reading(now)
+            if self._writable and now - self._last_read[0] > self._front.unread_s:
+                if (num_unread := self._num_unread()) >= self._last_read[1]:
+                    logger.debug("closed a connection whose client does not read")
+                    self.abort()
+                self._last_read = now, num_unread
         elif self._is_new or self._data:
             if waited_s > HEADERS_S:
                 self._refuse("408 Request Timeout", f"no complete request within {HEADERS_S:g} s")
@@ -211,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put received bytes."""
         is_large = self._is_closing or (self._head and isinstance(self._body, Body))
-        return self._all.buffer if is_large else self._all.buffer[:SMALL_READ_BYTES]
+        return self._front.buffer if is_large else self._front.buffer[:SMALL_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes."""
@@ -222,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not (self._data or self._head or self._is_new):
             self._since_s = time.monotonic()
-        self._data += self._all.buffer[:nbytes]
+        self._data += self._front.buffer[:nbytes]
         self._count()
         if not self._head:
             self._read_head()
@@ -274,30 +315,27 @@ class Connection(asyncio.BufferedProtocol):
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send a part of the reply, and wait until the system has taken it (ASGI)."""
-        if message["type"] == "http.response.start":
-            self._reply_head = self._format_head(message["status"], message["headers"])
-            return
         assert self._head
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], message["headers"]
+            lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(), self._front.date]
+            lines += [b"%b: %b\r\n" % item for item in headers]
+            if (b"connection", b"close") in headers:
+                self._head.keeps_alive = False
+            elif not self._head.keeps_alive:
+                lines.append(b"connection: close\r\n")
+            elif self._head.version == "1.0":
+                lines.append(b"connection: keep-alive\r\n")
+            self._reply_head = b"".join([*lines, b"\r\n"])
+            return
         data = b"" if self._head.method == "HEAD" else message.get("body", b"")
-        size = TLS_WRITE_BYTES if self._all.scheme == "https" else len(data) or 1
+        size = TLS_WRITE_BYTES if self._front.tls else len(data) or 1
         for start in range(0, len(data) or 1, size):
             self.transport.writelines([self._reply_head, data[start : start + size]])
             self._reply_head = b""
             if self._writable:
                 await self._writable
         self._is_answered = not message.get("more_body", False)
-
-    def _format_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        assert self._head
-        parts = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(), self._all.date]
-        parts += [b"%b: %b\r\n" % item for item in headers]
-        if (b"connection", b"close") in headers:
-            self._head.keeps_alive = False
-        elif not self._head.keeps_alive:
-            parts.append(b"connection: close\r\n")
-        elif self._head.version == "1.0":
-            parts.append(b"connection: keep-alive\r\n")
-        return b"".join([*parts, b"\r\n"])
 
     def _read_head(self) -> None:
         """Start the next request if its head has arrived."""
@@ -315,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(
                     "431 Request Header Fields Too Large", f"path and headers have more than {MAX_HEADER_BYTES} bytes"
                 )
-            elif self._num_counted and not self._all.budget.fits(self._name, MAX_HEADER_BYTES):
+            elif self._num_counted and not self._front.budget.fits(self._name, MAX_HEADER_BYTES):
                 self._refuse("503 Service Unavailable", "no memory for long headers; try later")
             return
         head = bytes(data[: found.end()])
@@ -330,14 +368,14 @@ class Connection(asyncio.BufferedProtocol):
         self._body, self._is_answered, self._is_new = head.body(), False, False
         self._head = head
         self._expects_continue = head.version == "1.1" and b"100-continue" in map(bytes.lower, head.values(b"expect"))
-        self._all.waiting.pop(self, None)
+        self._front.waiting.pop(self, None)
         self._task = task = asyncio.get_running_loop().create_task(self._answer(head))
-        self._all.tasks.add(task)
-        task.add_done_callback(self._all.tasks.discard)
+        self._front.tasks.add(task)
+        task.add_done_callback(self._front.tasks.discard)
 
     async def _answer(self, head: Head) -> None:
         try:
-            await self._all.app(head.scope(**self._scope), self.receive, self.send)  # type: ignore[arg-type]
+            await self._front.app(head.scope(**self._scope), self.receive, self.send)  # type: ignore[arg-type]
         except Exception:
             logger.exception("unexpected error while answering a request")
         self._task = None
@@ -350,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         if not head.keeps_alive:
             self._close()
             return
-        self._all.waiting[self] = None
+        self._front.waiting[self] = None
         self._read_head()
         if not self._head:
             self._pause(False)
@@ -358,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, status: str, reason: str) -> None:
         """Answer a request that cannot be read, and close the connection."""
         if not self._is_closing:
-            self._all.refused(status.partition(" ")[0], time.monotonic() - self._since_s)
+            self._front.refused(status.partition(" ")[0], time.monotonic() - self._since_s)
             headers = f"content-type: text/plain\r\nconnection: close\r\ncontent-length: {len(reason) + 1}"
             self.transport.write(f"HTTP/1.1 {status}\r\n{headers}\r\n\r\n{reason}\n".encode())
             self._body = Body(1)  # whatever follows
@@ -373,18 +411,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.transport.write_eof()
             self._pause(False)
-        self._all.open.add(self)  # until it is gone
+        self._front.open.add(self)  # until it is gone
 
     def _forget(self) -> None:
-        self._all.open.discard(self)
-        self._all.waiting.pop(self, None)
+        self._front.open.discard(self)
+        self._front.waiting.pop(self, None)
         self._data.clear()
         self._count()
 
     def _count(self) -> None:
         """Count what has been received against the memory budget."""
         if (size := len(self._data)) > FREE_BYTES or self._num_counted:
-            self._all.budget.add(self._name, size - self._num_counted)
+            self._front.budget.add(self._name, size - self._num_counted)
             self._num_counted = size
 
     def _pause(self, is_paused: bool) -> None:
@@ -399,10 +437,3 @@ class Connection(asyncio.BufferedProtocol):
         with suppress(OSError):  # a socket that is closed, or has no such number
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
         return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
-
-    def _check_reading(self, now: float) -> None:
-        """Abort the connection if its client has read nothing since the last check."""
-        if (num_unread := self._num_unread()) >= self._last_read[1]:
-            logger.debug("closed a connection whose client does not read")
-            self.abort()
-        self._last_read = now, num_unread

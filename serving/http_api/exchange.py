@@ -6,12 +6,14 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from serving.core.calls import Call
+from serving.core.codec_pool import CodecPool
 from serving.core.errors import (
     ERROR_REASONS,
     INTERNAL_REASON,
@@ -27,6 +29,7 @@ from serving.core.errors import (
     UnusableOutputError,
     shorten,
 )
+from serving.http_api.json_body import has_few_values, memory_of_values, parse_object
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +64,7 @@ SERVER_FAULTS = frozenset(str(int(status)) for status in HTTPStatus if status >=
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Headers = Sequence[tuple[str, str]]
-
-
-def do_nothing() -> None:
-    """Free nothing."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,50 @@ class HttpReply:
     headers: Headers = ()
 
 
+class DisconnectedError(Exception):
+    """Client that hung up, so that nobody waits for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Body of a request."""
+
+    data: bytes
+    call: Call
+    pool: CodecPool
+    max_values: int
+    """Maximum number of strings, objects and lists."""
+
+    async def read(self, build: Callable[[dict[str, Any]], T], size: int | None = None) -> T:
+        """Parse the JSON, and return what `build` makes of its values, in a thread if it is large.
+
+        Args:
+            build: checks and converts the values; should not keep them.
+            size: size of the JSON, if other bytes follow.
+
+        Raises:
+            InvalidRequestError: when it is not a JSON object, or holds too many values.
+            NoRoomError: when its values need more memory than is free.
+        """
+        data, call = self.data[:size], self.call
+        if not has_few_values(data):
+            count = partial(memory_of_values, data, self.max_values, call.check)
+            call.reserve_memory(await self.pool.run(call, len(data), count))
+        return await self.pool.run(call, len(data), lambda: build(parse_object(data)))
+
+
 @dataclass(slots=True)
 class Exchange:
     """HTTP request that is being answered."""
 
+    operation: Operation
     scope: Scope
     """ASGI scope."""
     receive: Receive
     """ASGI function that returns the next part of the body."""
     is_read: bool = False
     """True once the whole body has arrived, so that the connection can carry another request."""
-    release: Callable[[], None] = do_nothing
+    release: Callable[[], None] | None = None
     """Function that frees the memory of the reply, to be called when it has been sent."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """Headers of every reply, errors included."""
@@ -95,12 +128,11 @@ class Exchange:
     @property
     def path_parameters(self) -> Mapping[str, str]:
         """Parts of the path that the route names."""
-        found: Mapping[str, str] = self.scope.get("path_params", {})
-        return found
+        return self.scope.get("path_params", {})  # type: ignore[no-any-return]
 
 
-Answer = Callable[[Any, Call, Exchange], Awaitable[HttpReply]]
-"""Function from the body of a request, `body.Body`, to the reply."""
+Answer = Callable[[Body, Call, Exchange], Awaitable[HttpReply]]
+"""Function from the body of a request to the reply."""
 ErrorBody = Callable[[HTTPStatus, Exception], Mapping[str, Any]]
 """Function from a status and an error to the JSON of a reply, in the shape that a route's callers know."""
 
@@ -139,23 +171,18 @@ def trace_attributes(call: Call) -> dict[str, str | int]:
     """Return the attributes of a call's span that OpenTelemetry's conventions for HTTP ask for."""
     method, _, route = call.path.partition(" ")
     found: dict[str, str | int] = {"http.request.method": method, "http.route": route}
-    if call.status.isdigit() or call.status == "OK":
-        found["http.response.status_code"] = int(HTTPStatus.OK) if call.status == "OK" else int(call.status)
+    if (status := "200" if call.status == "OK" else call.status).isdigit():
+        found["http.response.status_code"] = int(status)
     return found
 
 
-def status_of(error: Exception) -> HTTPStatus:
-    """Return the status of an error; 500 if it is no ServingError."""
-    if not isinstance(error, ServingError):
-        return HTTPStatus.INTERNAL_SERVER_ERROR
-    return SPECIAL_CODES.get(type(error), CODES[error.kind])
-
-
 def error_reply(error: Exception, body: ErrorBody) -> HttpReply:
-    """Return the reply for an error. An error of another class than ServingError is logged."""
-    if not isinstance(error, ServingError):
+    """Return the reply for an error. An error of another class than ServingError is logged, and has status 500."""
+    if isinstance(error, ServingError):
+        status = SPECIAL_CODES.get(type(error), CODES[error.kind])
+    else:
         logger.error("unexpected error", exc_info=error)
-    status = status_of(error)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
     headers = []
     if isinstance(error, RefusedError) and error.retry_s is not None:
         headers.append(("retry-after", str(max(1, math.ceil(error.retry_s)))))

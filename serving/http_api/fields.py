@@ -71,6 +71,14 @@ def _path_of(item: Any) -> str:
     return path_of([*parts, item["ctx"]["field"]] if item["type"] == _UNKNOWN else parts)
 
 
+def _reason(item: Any) -> str:
+    if item["type"] == "missing":
+        return "missing"
+    if item["type"] == "none_required":
+        return "not supported here; leave it out"
+    return lower_first(str(item["msg"]).removeprefix("Value error, "))
+
+
 def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
     """Return one text or several, or token ids of one text or several, as a list.
 
@@ -80,12 +88,13 @@ def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
     items = [value] if isinstance(value, str) or _is_token_ids(value) else value
     if not isinstance(items, list) or not items:
         raise ValueError("must be a text, a list of texts, token ids, or a list of them, and not empty")
-    fits, what = (_is_text, "a text") if isinstance(items[0], str) else (_is_token_ids, "a list of token ids")
-    if not fits(items[0]):
+    if not (isinstance(items[0], str) or _is_token_ids(items[0])):
         raise ValueError("item 0 is neither a text nor a list of token ids")
     for index, item in enumerate(items):
-        if not fits(item):
-            raise ValueError(f"item {index} is not {what}, as the first one is")
+        if isinstance(items[0], str) and not isinstance(item, str):
+            raise ValueError(f"item {index} is not a text, as the first one is")
+        if isinstance(items[0], list) and not _is_token_ids(item):
+            raise ValueError(f"item {index} is not a list of token ids, as the first one is")
     return items
 
 
@@ -132,10 +141,6 @@ TokenIdRows = Annotated[
 """Type of a field that holds token ids of one text or several."""
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _is_token_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
@@ -170,12 +175,3 @@ def model_reference(name: str) -> pb.ModelRef:
     """Return the model that a name asks for: `name`, or `name/version`; empty for the only one."""
     before, _, version = name.partition("/")
     return pb.ModelRef(name=before, version=version)
-
-
-def _reason(item: Any) -> str:
-    known = {
-        "missing": "missing",
-        "none_required": "not supported here; leave it out",
-    }
-    message = str(item["msg"]).removeprefix("Value error, ")
-    return known.get(item["type"], lower_first(message))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jiter
 
-from serving.core.errors import InvalidRequestError, Violation, lower_first, shorten
+from serving.core.errors import InvalidRequestError, lower_first, shorten
 
 PIECE_BYTES = 32 * 1024
 """Bytes that are parsed or searched at a time, in a few milliseconds whatever they are."""
@@ -26,10 +26,9 @@ NO_OBJECT = "the body must be a JSON object: `{...}`"
 STRING_BYTES, NUMBER_BYTES, CONTAINER_BYTES = 80, 40, 250
 """Bytes of memory per string besides its text, per number, and per object or list."""
 _SECOND, _FIRST = rb"\\u[dD][c-fC-F][\da-fA-F]{2}", rb"\\u[dD][89abAB][\da-fA-F]{2}"
-_HALF = re.compile(rb"\\[^u]|%b%b|(%b|%b)" % (_FIRST, _SECOND, _FIRST, _SECOND))
-"""Escape, a surrogate pair, or in the group half of one: `\\ud800`."""
-_MARK = "half"
-"""Text in place of such an escape, at the end of the body before it."""
+"""Escapes of the second and the first half of a surrogate pair."""
+_HALF = re.compile("(lone leading surrogate in|unexpected end of) hex escape")
+"""Words of the parser for one half without the other."""
 _KEY = os.urandom(8).hex()
 """Key of the object that is open around a piece; no body can know it."""
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
@@ -193,7 +192,8 @@ class _Pieces:
             piece = first
         del self._open[num_kept:]
         while len(self._open) < num_open:
-            self._open.append(_last(self._open[-1]) if self._open else self._root)
+            last = self._open[-1] if self._open else [self._root]
+            self._open.append(last[next(reversed(last))] if isinstance(last, dict) else last[-1])
 
     def _read_string(self, start: int) -> int:
         """Read a long string, which is an empty one in the values so far; return the place after it."""
@@ -207,7 +207,7 @@ class _Pieces:
                 self._value(b'"' + self._data[place:], place)  # raises: the string has no end
             else:
                 end = self._end_of_characters(place + len(window))
-            parts.append(self._value(b'"%b"' % self._data[place:end], place, sum(map(len, parts))))
+            parts.append(self._value(b'"%b"' % self._data[place:end], place))
             place = end
         text = "".join(parts)
         if not self._open:
@@ -229,47 +229,25 @@ class _Pieces:
             end -= 6
         return end - next((step for step in range(4) if data[end - step] & 0xC0 != 0x80), 0)
 
-    def _value(self, text: bytes, start: int, num_characters: int = 0) -> Any:
+    def _value(self, text: bytes, start: int) -> Any:
         """Parse a piece with the brackets around it.
 
         Args:
             text: piece with brackets.
             start: place of the piece in the body.
-            num_characters: number of characters before the piece, if it is a part of a string.
         """
         try:
             return jiter.from_json(text, allow_inf_nan=False, catch_duplicate_keys=True)
         except ValueError as error:
-            is_part = text.startswith(b'"') and start > 0
-            if found := _half_of_pair(text):
-                path, number, escape = found
-                path = [*self._last_path(), *path] if is_part else self._real_path(path)
-                raise InvalidRequestError(violations=[_half_violation(path, number, num_characters, escape)]) from None
-            reason = lower_first(str(error))
+            reason = _HALF.sub("half of a surrogate pair, which is no character,", lower_first(str(error)))
             if place := _PLACE.search(reason):
                 lines = text.split(b"\n")[: int(place[1])]
                 offset = sum(len(line) + 1 for line in lines[:-1]) + int(place[2])
-                offset -= 1 if is_part else len(self._opening())
-                reason = f"{reason[: place.start()]} at {_line_and_column(self._data, start + max(1, offset) - 1)}"
+                is_part_of_string = text.startswith(b'"') and start > 0
+                offset = start + max(1, offset - (1 if is_part_of_string else len(self._opening()))) - 1
+                line, begin = self._data.count(b"\n", 0, offset) + 1, self._data.rfind(b"\n", 0, offset)
+                reason = f"{reason[: place.start()]} at line {line} column {offset - begin}"
             raise InvalidRequestError(f"the body is not JSON: {reason}") from None
-
-    def _last_path(self) -> list[str | int]:
-        """Return the path of the last value of the innermost open list or object."""
-        return [
-            next(reversed(item)) if isinstance(item, dict) else len(item) - 1
-            for item in self._open  # the last value of each holds the next one
-        ]
-
-    def _real_path(self, path: list[str | int]) -> list[str | int]:
-        """Return the path in the body, given that in a piece with the brackets around it."""
-        found = list(path)
-        for depth, (container, last) in enumerate(zip(self._open, self._last_path(), strict=True)):
-            if depth == len(found) or found[depth] not in (_KEY, 0):
-                if depth < len(found) and isinstance(container, list):
-                    found[depth] = int(last) + int(found[depth])
-                break
-            found[depth] = last
-        return found
 
 
 def _without_escapes(data: bytes) -> bytes:
@@ -280,41 +258,3 @@ def _without_escapes(data: bytes) -> bytes:
 def _brackets(parts: list[bytes]) -> bytes:
     """Return the brackets outside strings, given the parts between quotes; the first one is outside."""
     return re.sub(rb"[^][{}]+", b"", b"".join(parts[::2]))
-
-
-def _last(container: Any) -> Any:
-    return container[next(reversed(container))] if isinstance(container, dict) else container[-1]
-
-
-def _line_and_column(data: bytes, place: int) -> str:
-    line, begin = data.count(b"\n", 0, place) + 1, data.rfind(b"\n", 0, place)
-    return f"line {line} column {place - begin}"
-
-
-def _half_of_pair(data: bytes) -> tuple[list[str | int], int, str] | None:
-    """Return where a text that is not JSON holds half of a surrogate pair; None if no string does.
-
-    Returns:
-        Path of the string, number of characters before the escape (-1 in a key), and the escape.
-    """
-    escape = next((item for item in _HALF.finditer(data) if item[1]), None)
-    if escape is None:
-        return None
-    try:
-        value: Any = jiter.from_json(data[: escape.start()] + _MARK.encode(), partial_mode="trailing-strings")
-    except ValueError:  # something before it is wrong, too
-        return None
-    path: list[str | int] = []
-    while isinstance(value, dict | list) and value:
-        key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1
-        path.append(key)
-        value = value[key]
-    is_value = isinstance(value, str) and value.endswith(_MARK)
-    return path, len(value) - len(_MARK) if is_value else -1, escape[1].decode()
-
-
-def _half_violation(path: list[str | int], number: int, num_before: int, escape: str) -> Violation:
-    what = f"half of a surrogate pair, which is no character: `{escape}`; remove it"
-    if number < 0:  # the parser leaves out keys without a value
-        return Violation("body", f"a key holds {what}")
-    return Violation(shorten(path_of(path)), f"character {num_before + number + 1} is {what}")

@@ -71,15 +71,16 @@ def message_parts(message: Message) -> Iterator[bytes]:
     )
     for name in nested:
         values.pop(name, None)
-    return object_parts(values, **{name: _messages(items) for name, items in nested.items()})
+    return object_parts(values, **{name: nested_parts(map(message_parts, items)) for name, items in nested.items()})
 
 
-def _messages(items: Iterable[Message]) -> Iterator[bytes]:
+def nested_parts(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield a JSON list of items that are in parts, too."""
     yield b"["
-    for number, item in enumerate(items):
+    for number, parts in enumerate(items):
         if number:
             yield b","
-        yield from message_parts(item)
+        yield from parts
     yield b"]"
 
 

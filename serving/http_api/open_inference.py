@@ -8,7 +8,7 @@ Source: Open Inference Protocol, REST (kserve/open-inference-protocol); Triton's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -22,10 +22,9 @@ from serving.core.calls import Call, num_bytes
 from serving.core.errors import InvalidRequestError
 from serving.core.service import InferenceService
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.body import Body
-from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation, message_of
+from serving.http_api.exchange import HEADER_LENGTH, Body, Exchange, HttpReply, Operation, message_of
 from serving.http_api.fields import Fields, validated
-from serving.http_api.json_reply import array_parts, dumps, join, list_parts, object_parts
+from serving.http_api.json_reply import array_parts, join, list_parts, nested_parts, object_parts
 from serving.open_inference.service import OpenInference
 from serving.open_inference.tensors import BYTES, DTYPES, invalid_field
 from serving.open_inference.v2 import service_pb2 as pb
@@ -46,11 +45,14 @@ def _elements_of(value: Any) -> list[Any]:
     return value
 
 
+Axis = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
 class Tensor(Fields):
     """Input of a request."""
 
     name: str
-    shape: Annotated[list[int], FailFast(), Field(max_length=MAX_AXES)]
+    shape: Annotated[list[Axis], FailFast(), Field(max_length=MAX_AXES)]
     datatype: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     data: Annotated[list[Any], PlainValidator(_elements_of), WithJsonSchema({"type": "array", "items": {}})] | None = (
@@ -88,58 +90,54 @@ class OpenInferenceRoutes:
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes."""
-        yield self._get("/v2", "ServerMetadata", pb.ServerMetadataRequest, pb.ServerMetadataResponse)
-        yield self._health("/v2/health/live", "ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
-        yield self._health("/v2/health/ready", "ServerReady", pb.ServerReadyRequest, pb.ServerReadyResponse)
+        yield self._get("/v2", "ServerMetadata")
+        yield self._get("/v2/health/live", "ServerLive", is_health=True)
+        yield self._get("/v2/health/ready", "ServerReady", is_health=True)
         for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-            yield self._get(model, "ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
-            yield self._health(f"{model}/ready", "ModelReady", pb.ModelReadyRequest, pb.ModelReadyResponse)
-            yield self._get(f"{model}/config", "ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
+            yield self._get(model, "ModelMetadata")
+            yield self._get(f"{model}/ready", "ModelReady", is_health=True)
+            yield self._get(f"{model}/config", "ModelConfig")
             yield Operation(
                 "POST", f"{model}/infer", self._infer, oip_error, summary="Run a model.", requests=(InferFields,)
             )
         yield Operation("POST", "/v2/repository/index", self._index, oip_error, summary="All versions of models.")
 
-    def _get(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
+    def _get(self, path: str, method: str, *, is_health: bool = False) -> Operation:
+        """Return a route for a method, which is about the model that the path names, if it names one.
+
+        Args:
+            path: path of the route.
+            method: name of the method over gRPC.
+            is_health: True if the reply reports whether something is ready; its status says so, too.
+        """
+        request_type, reply_type = getattr(pb, f"{method}Request"), getattr(pb, f"{method}Response")
+
         async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-            reply = await self._methods[method](_named(request_type, exchange), call)
-            values = _plain(reply_type.FromString(reply))
-            return HttpReply(orjson.dumps(values.get("config", values)))
-
-        return Operation("GET", path, answer, oip_error, summary=f"{method} of the Open Inference Protocol.")
-
-    def _health(self, path: str, method: str, request_type: Any, reply_type: Any) -> Operation:
-        """Return a route that reports whether something is ready, by status and body."""
-
-        async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-            values = _plain(reply_type.FromString(await self._methods[method](_named(request_type, exchange), call)))
-            status = HTTPStatus.OK if all(values.values()) else HTTPStatus.SERVICE_UNAVAILABLE
-            return HttpReply(orjson.dumps(values), status)
+            request = BuiltRequest(request_type(**exchange.path_parameters))
+            values = _plain(reply_type.FromString(await self._methods[method](request, call)))
+            is_ready = not is_health or all(values.values())
+            status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+            return HttpReply(orjson.dumps(values.get("config", values)), status)
 
         summary = f"{method} of the Open Inference Protocol."
-        return Operation("GET", path, answer, oip_error, is_health=True, summary=summary)
+        return Operation("GET", path, answer, oip_error, is_health=is_health, summary=summary)
 
     async def _index(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
         reply = await self._methods["RepositoryIndex"](BuiltRequest(pb.RepositoryIndexRequest()), call)
         return HttpReply(orjson.dumps(_plain(pb.RepositoryIndexResponse.FromString(reply)).get("models", [])))
 
     async def _infer(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        parameters, length = exchange.path_parameters, call.headers.get(HEADER_LENGTH)
+        model, length = exchange.path_parameters, call.headers.get(HEADER_LENGTH)
         end = len(body.data) if length is None else num_bytes(length)
         if end is None or end > len(body.data):
             raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
-        build = partial(_request, memoryview(body.data)[end:], parameters["name"], parameters.get("version", ""))
+        build = partial(_request, memoryview(body.data)[end:], model["name"], model.get("version", ""))
         request, wants_binary = await body.read(build, end)
         reply = await self._methods["ModelInfer"](request, call)
         data, json_bytes = await self._service.codec_pool.run(call, len(reply), partial(_response, reply, wants_binary))
         if json_bytes == len(data):
             return HttpReply(data)
         return HttpReply(data, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
-
-
-def _named(request_type: Any, exchange: Exchange) -> BuiltRequest:
-    """Return a request for the model that the path names, if it names one."""
-    return BuiltRequest(request_type(**exchange.path_parameters))
 
 
 def _plain(message: Any) -> dict[str, Any]:
@@ -172,11 +170,7 @@ def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any
     place = 0
     for index, tensor in enumerate(fields.inputs):
         path = f"inputs[{index}]"
-        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
-        try:
-            item.shape.extend(tensor.shape)
-        except ValueError:
-            raise invalid_field(f"{path}.shape", "an axis is too large") from None
+        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         _add_parameters(item.parameters, tensor.parameters, f"{path}.parameters", _SIZE)
         size = tensor.parameters.get(_SIZE)
         if (size is None) == (tensor.data is None):
@@ -251,28 +245,22 @@ def _response(data: bytes, wants_binary: WantsBinary) -> tuple[bytes, int]:
         values["id"] = reply.id
     if reply.parameters:
         values["parameters"] = {name: item.int64_param for name, item in reply.parameters.items()}
-    outputs = list(zip(reply.outputs, reply.raw_output_contents, strict=True))
-    header = join(object_parts(values, outputs=_output_parts(outputs, wants_binary)))
-    return b"".join([header, *(raw for item, raw in outputs if wants_binary(item.name))]), len(header)
+    outputs = [
+        (item, raw, wants_binary(item.name)) for item, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
+    ]
+    parts = (_output_parts(item, raw, is_binary=is_binary) for item, raw, is_binary in outputs)
+    header = join(object_parts(values, outputs=nested_parts(parts)))
+    return b"".join([header, *(raw for _, raw, is_binary in outputs if is_binary)]), len(header)
 
 
-def _output_parts(outputs: Iterable[tuple[Any, bytes]], wants_binary: WantsBinary) -> Iterator[bytes]:
-    """Yield the list of outputs as JSON in parts."""
-    comma = b"["
-    for item, raw in outputs:
-        output: dict[str, Any] = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
-        yield comma
-        if wants_binary(item.name):
-            yield dumps(output | {"parameters": {_SIZE: len(raw)}})
-        else:
-            numbers = (
-                list_parts(_texts(raw), 1024)
-                if item.datatype == BYTES
-                else array_parts(np.frombuffer(raw, DTYPES[item.datatype]))
-            )
-            yield from object_parts(output, data=numbers)
-        comma = b","
-    yield b"]" if comma == b"," else b"[]"
+def _output_parts(item: Any, raw: bytes, *, is_binary: bool) -> Iterator[bytes]:
+    """Yield an output as JSON in parts."""
+    output: dict[str, Any] = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
+    if is_binary:
+        return object_parts(output | {"parameters": {_SIZE: len(raw)}})
+    if item.datatype == BYTES:
+        return object_parts(output, data=list_parts(_texts(raw), 1024))
+    return object_parts(output, data=array_parts(np.frombuffer(raw, DTYPES[item.datatype])))
 
 
 def _texts(raw: bytes) -> Iterator[str]:

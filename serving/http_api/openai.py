@@ -23,8 +23,7 @@ from serving.core.service import InferenceService
 from serving.endpoints.base import TextInference
 from serving.endpoints.embed import Embed
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation, openai_error
+from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, openai_error
 from serving.http_api.fields import Dimensions, Fields, TextsOrTokenIds, model_reference, named_as, validated
 from serving.http_api.json_reply import join, list_parts, object_parts
 from serving.open_inference.tensors import invalid_field
@@ -71,20 +70,23 @@ class EmbeddingsRequest(Fields):
         Raises:
             InvalidRequestError: when a field has no effect on token ids.
         """
-        request = pb.EmbedRequest(model=model_reference(self.model), format=FORMATS[self.output_dtype])
+        texts: list[str] = []
         if self.has_texts:
-            request.texts.extend(cast(list[str], self.input))
+            texts = cast(list[str], self.input)
         elif field := next((name for name in ("prompt_name", "input_type") if getattr(self, name)), None):
             raise invalid_field(field, "token ids get no prompt; send texts, or put its tokens before")
-        if self.dimensions is not None:
-            request.dimensions = self.dimensions
-        if self.output_dtype == "int8":  # of vectors of length 1 only
-            request.normalize = True
-        if self.prompt_name is not None:
-            request.prompt_name = self.prompt_name
+        kind = None
         if self.input_type is not None:
-            request.input_type = pb.INPUT_TYPE_QUERY if "query" in self.input_type else pb.INPUT_TYPE_DOCUMENT
-        return request
+            kind = pb.INPUT_TYPE_QUERY if "query" in self.input_type else pb.INPUT_TYPE_DOCUMENT
+        return pb.EmbedRequest(
+            model=model_reference(self.model),
+            texts=texts,
+            format=FORMATS[self.output_dtype],
+            dimensions=self.dimensions,
+            normalize=self.output_dtype == "int8" or None,  # of vectors of length 1 only
+            prompt_name=self.prompt_name,
+            input_type=kind,
+        )
 
 
 def operations(service: InferenceService) -> Iterator[Operation]:
@@ -114,14 +116,9 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         found: Model = service.models.find(reference.name, reference.version)
         return HttpReply(orjson.dumps(_model(found.manifest.name)))
 
-    yield Operation(
-        "POST",
-        "/v1/embeddings",
-        embeddings,
-        openai_error,
-        summary="Vectors of texts or token ids, as OpenAI's.",
-        requests=(EmbeddingsRequest,),
-    )
+    about = "Vectors of texts or token ids, as OpenAI's."
+    requests = (EmbeddingsRequest,)
+    yield Operation("POST", "/v1/embeddings", embeddings, openai_error, summary=about, requests=requests)
     yield Operation("GET", "/v1/models", models, openai_error, summary="Loaded models, as OpenAI's.")
     yield Operation("GET", "/v1/models/{model:path}", model, openai_error, summary="One loaded model, as OpenAI's.")
 

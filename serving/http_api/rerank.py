@@ -19,8 +19,7 @@ from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation, message_of, own_error
+from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, message_of, own_error
 from serving.http_api.fields import Fields, model_reference, named_as, validated
 from serving.http_api.json_reply import join, list_parts, object_parts
 from serving.http_api.rpc import JsonMethod, rpc_request
@@ -49,16 +48,11 @@ def _documents(value: Any) -> list[str | dict[str, Any]]:
         if not isinstance(item.get("text") if isinstance(item, dict) else item, str):
             raise ValueError(f"document {number} is neither a text nor an object with the field `text`")
         if isinstance(item, dict) and len(item) > 1:
-            _check_integers(number, item)
+            try:
+                orjson.dumps(item)  # it may have to be returned
+            except TypeError:
+                raise ValueError(f"document {number} holds an integer beyond 64 bits") from None
     return value
-
-
-def _check_integers(number: int, document: dict[str, Any]) -> None:
-    """Raise ValueError for an object that cannot be returned as JSON."""
-    try:
-        orjson.dumps(document)
-    except TypeError:
-        raise ValueError(f"document {number} holds an integer beyond 64 bits") from None
 
 
 class RerankFields(Fields):
@@ -97,8 +91,7 @@ class RerankFields(Fields):
     def request(self) -> BuiltRequest:
         """Return the request of the RPC."""
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
-        options = {"top_n": self.top_n, "label": self.label, "truncate": self.truncate}
-        return rerank_request(self.model, self.query, texts, **options)
+        return rerank_request(self.model, self.query, texts, top_n=self.top_n, label=self.label, truncate=self.truncate)
 
 
 def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> BuiltRequest:
@@ -175,13 +168,13 @@ def _reply(data: bytes, fields: RerankFields, version: str, request_id: str) -> 
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
         "meta": {"api_version": {"version": version}, "tokens": {"input_tokens": num_tokens}},
     }
-    results = (_result(item, fields) for item in reply.results[0].documents)
+
+    def result(item: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
+        if fields.return_documents:
+            document = fields.documents[item.document]
+            found["document"] = {"text": document} if isinstance(document, str) else document
+        return found
+
+    results = map(result, reply.results[0].documents)
     return join(object_parts(values, results=list_parts(results, 16)))
-
-
-def _result(item: Any, fields: RerankFields) -> dict[str, Any]:
-    result: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
-    if fields.return_documents:
-        document = fields.documents[item.document]
-        result["document"] = {"text": document} if isinstance(document, str) else document
-    return result

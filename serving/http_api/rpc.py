@@ -21,8 +21,7 @@ from serving.endpoints.answer_tag import Tag
 from serving.endpoints.methods import ENCODER, encoder_methods
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.body import Body
-from serving.http_api.exchange import MAX_VIOLATIONS, Exchange, HttpReply, Operation, own_error
+from serving.http_api.exchange import MAX_VIOLATIONS, Body, Exchange, HttpReply, Operation, own_error
 from serving.http_api.json_body import path_of
 from serving.http_api.json_reply import join, message_parts
 

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
-from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation, own_error
+from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, own_error
 
 METRICS_BYTES = 256 * 1024
 """Size of a request that takes as long to encode as the page of metrics takes to make."""

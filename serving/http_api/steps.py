@@ -1,4 +1,5 @@
-"""Steps of a request that need HTTP: its headers, its body, its statuses and metrics."""
+"""Steps of a request that need HTTP: its headers, its body within limits of size, values, memory and time, its statuses
+and metrics."""
 
 from __future__ import annotations
 
@@ -8,27 +9,38 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from serving.core.calls import REQUEST_ID, Call, connection_name, request_id, trace_context
+from serving.core.calls import REQUEST_ID, Call, connection_name, num_bytes, request_id, trace_context
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import (
     ExpiredError,
     ForbiddenError,
     InvalidRequestError,
+    MessageTooLargeError,
+    ReceivingError,
     UnsupportedMediaError,
     drop_tracebacks,
     shorten,
 )
 from serving.core.metrics import SECONDS
+from serving.core.request_memory import CALL_BYTES, RequestMemory
+from serving.core.service import InferenceService
 from serving.core.steps import Answer as Proceed
-from serving.http_api.body import GZIP_WINDOW, BodyReader, DisconnectedError
-from serving.http_api.exchange import HEADER_LENGTH, Exchange, HttpReply, Operation, error_reply
+from serving.http_api.exchange import (
+    HEADER_LENGTH,
+    JSON,
+    Body,
+    DisconnectedError,
+    Exchange,
+    HttpReply,
+    error_reply,
+)
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
@@ -38,9 +50,13 @@ MIN_COMPRESSED_BYTES = 1024
 """Smallest reply that is compressed."""
 _FASTEST = 1
 """Level of compression: vectors hardly get smaller with a higher one."""
-_QUALITY_ZERO = re.compile(r"0(\.0{0,3})?")
+_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+"""Gzip in the header accept-encoding, unless its quality is 0 (RFC 9110, section 12.5.3)."""
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
-_JSON_TYPES = ("application/json", "text/json")
+GZIP_WINDOW = 16 + zlib.MAX_WBITS
+"""Argument of zlib for the format of gzip."""
+MAX_RATIO = 1032
+"""Largest ratio at which gzip compresses."""
 LABELS = ("http_method", "http_route")
 UNKNOWN = "unknown"
 """Route of requests without a route, in metrics."""
@@ -93,9 +109,6 @@ class Identify:
 class SendStatus:
     """Converts errors to replies, and records the status of each call. No other place does."""
 
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-
     async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
         """Return the reply, or that for an error."""
         try:
@@ -104,7 +117,7 @@ class SendStatus:
             call.status = CLIENT_CLOSED
             raise
         except Exception as error:
-            reply = error_reply(error, self._operation.error_body)
+            reply = error_reply(error, context.operation.error_body)
             call.details = shorten(str(error))
             drop_tracebacks(error)
         call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
@@ -189,52 +202,130 @@ class CompressReply:
         """Return the reply, compressed if it shrinks."""
         reply: HttpReply = await proceed(call, context)
         context.reply_headers["vary"] = "accept-encoding"
-        if len(reply.data) < MIN_COMPRESSED_BYTES or not accepts_gzip(call.headers.get("accept-encoding", "")):
-            return reply
         size = len(reply.data)
+        if size < MIN_COMPRESSED_BYTES or not _GZIP.search(call.headers.get("accept-encoding", "")):
+            return reply
         data = await self._pool.run(call, size, partial(zlib.compress, reply.data, _FASTEST, GZIP_WINDOW))
         encoding = "content-encoding", "gzip"
         return replace(reply, data=data, headers=[*reply.headers, encoding]) if len(data) < size else reply
 
 
-def accepts_gzip(header: str) -> bool:
-    """Return whether a client accepts replies in gzip, by its header accept-encoding (RFC 9110, section 12.5.3)."""
-    qualities = {}
-    for item in header.lower().split(","):
-        name, *parameters = (part.strip() for part in item.split(";"))
-        values = [part[2:] for part in parameters if part.startswith("q=")]
-        qualities[name] = not values or _QUALITY_ZERO.fullmatch(values[0]) is None
-    return qualities.get("gzip", qualities.get("*", False))
-
-
 class AnswerOperation:
-    """Last step: counts the call, reads the body and answers."""
+    """Last step: reads the body, counts the call and answers. The memory of both is reserved."""
 
-    def __init__(self, operation: Operation, reader: BodyReader, begin_call: Callable[..., None]) -> None:
-        self._operation = operation
-        self._reader = reader
-        self._begin_call = begin_call
+    def __init__(
+        self,
+        service: InferenceService,
+        memory: RequestMemory,
+        max_bytes: int,
+        receive_s: float,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            service: counts the calls, and refuses them while it is unavailable.
+            memory: memory of received requests.
+            max_bytes: maximum size of a body, also after decompression.
+            receive_s: maximum seconds in which a body must arrive.
+        """
+        self._service = service
+        self._pool = service.codec_pool
+        self._memory = memory
+        self._max_bytes = max_bytes
+        self._receive_s = receive_s
 
     async def __call__(self, call: Call, exchange: Exchange) -> HttpReply:
-        """Return the reply of the operation."""
+        """Return the reply of the operation.
+
+        Raises:
+            NoRoomError: when too much memory is in use for the reply; also as `_read`.
+            MessageTooLargeError: when the client does not accept as many bytes; also as `_read`.
+        """
+        operation = exchange.operation
         try:
-            if self._operation.method == "POST":
+            if operation.method == "POST":
                 _check_media_type(call)
-            body = await self._reader.read(call, exchange, self._operation.max_words)
-            self._begin_call(always=self._operation.is_health)
-            reply = await self._operation.answer(body, call, exchange)
+            body = await self._read(call, exchange)
+            self._service.begin_call(always=operation.is_health)
+            reply = await operation.answer(body, call, exchange)
         finally:
-            self._reader.close(call)
-        await self._reader.hold_reply(call, exchange, len(reply.data))
+            self._memory.close(call)
+        call.check_reply(len(reply.data))
+        if not call.is_health:
+            exchange.release = await self._memory.hold(call.connection, len(reply.data))
         return reply
+
+    async def _read(self, call: Call, exchange: Exchange) -> Body:
+        """Return the body of a request, decompressed. Reserve memory for it; a small one waits for it.
+
+        Raises:
+            MessageTooLargeError: when it has too many bytes.
+            ReceivingError: when it does not arrive in time.
+            NoRoomError: when too much memory is in use.
+            UnsupportedMediaError: when it is compressed in another way than gzip.
+            InvalidRequestError: when it is not gzip although it should be.
+            DisconnectedError: when the client hangs up.
+        """
+        self._memory.open(call)
+        coding = call.headers.get("content-encoding", "").lower().removeprefix("x-")
+        if coding not in ("", "identity", "gzip"):
+            raise UnsupportedMediaError(f"unknown content-encoding: `{coding[:40]}`; send gzip, or plain JSON")
+        if length := call.headers.get("content-length"):
+            self._check_size(self._max_bytes + 1 if (size := num_bytes(length)) is None else size)
+        try:
+            async with asyncio.timeout(self._receive_s):
+                data = await self._receive(call, exchange)
+        except TimeoutError:
+            raise ReceivingError(
+                f"the body did not arrive within {self._receive_s:g} s (--receive-s); send it faster"
+            ) from None
+        call.request_bytes = len(data)
+        if num_more := len(data) - call.reserved_bytes:
+            await self._memory.reserve(call, num_more)
+        if coding == "gzip":
+            data = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+            call.request_bytes = len(data)
+            await self._memory.reserve(call, len(data))
+        return Body(data, call, self._pool, 2 * self._service.limits.max_fields + exchange.operation.max_words)
+
+    async def _receive(self, call: Call, exchange: Exchange) -> bytes:
+        """Return the body of a request. Reserve memory for a large one as it arrives."""
+        parts: list[bytes] = []
+        size = 0
+        while not exchange.is_read:
+            message = await exchange.receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError
+            if part := message.get("body", b""):
+                size += len(part)
+                self._check_size(size)
+                if size > CALL_BYTES:
+                    call.reserve_memory(size - call.reserved_bytes)
+                parts.append(part)
+            exchange.is_read = not message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _decompressed(self, data: bytes) -> bytes:
+        decoder = zlib.decompressobj(GZIP_WINDOW)
+        try:
+            found = decoder.decompress(data, self._max_bytes + 1)
+        except zlib.error:
+            raise InvalidRequestError("the body is not gzip, although `content-encoding` says so") from None
+        self._check_size(len(found))
+        if not decoder.eof or decoder.unused_data:
+            raise InvalidRequestError("the gzip body is cut off, or followed by other bytes")
+        return found
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise MessageTooLargeError(
+                f"the body has more than `{self._max_bytes}` bytes (--max-request-bytes); send fewer or shorter inputs "
+                "in a request"
+            )
 
 
 def _check_media_type(call: Call) -> None:
     """Raise UnsupportedMediaError if a body is declared as something else than JSON, or JSON with binary tensors."""
-    if HEADER_LENGTH in call.headers:
-        return
-    media_type = call.headers.get("content-type", _JSON_TYPES[0]).partition(";")[0].strip().lower()
-    if media_type not in _JSON_TYPES and not media_type.endswith("+json"):
-        raise UnsupportedMediaError(
-            f"the body must be JSON, not `{media_type[:80]}`; send content-type: {_JSON_TYPES[0]}"
-        )
+    media_type = call.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if media_type not in (JSON, "text/json") and not media_type.endswith("+json") and HEADER_LENGTH not in call.headers:
+        raise UnsupportedMediaError(f"the body must be JSON, not `{media_type[:80]}`; send content-type: {JSON}")

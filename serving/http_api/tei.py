@@ -6,12 +6,13 @@ name none: here they take the only model of a task, and the same routes below `/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import orjson
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
@@ -27,29 +28,11 @@ from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation, message_of
-from serving.http_api.fields import (
-    Dimensions,
-    Fields,
-    TextList,
-    TokenIdRows,
-    model_reference,
-    named_as,
-    validated,
-)
-from serving.http_api.json_reply import join, list_parts
+from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, message_of
+from serving.http_api.fields import Dimensions, Fields, TextList, TokenIdRows, model_reference, named_as, validated
+from serving.http_api.json_reply import dumps, join, list_parts, nested_parts
 from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import rerank_request
-from serving.http_api.tei_replies import (
-    classify_json,
-    embed_json,
-    regress_json,
-    rerank_json,
-    sparse_json,
-    token_vectors_json,
-    tokenize_json,
-)
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
 from tasks.regression import Regression
@@ -65,6 +48,8 @@ _RERANK_NAMES = {name: new.replace("documents", "texts") for name, new in RERANK
 
 JSON_FACTOR = 5
 """Bytes of a token in TEI's JSON per byte in a serialised TokenizeReply, at most."""
+BLOCK_TOKENS = 1024
+"""Number of tokens of `/tokenize` that are written in one step, which holds the interpreter lock."""
 
 Answer = Callable[[Body, Call, str], Awaitable[bytes]]
 """Function from a body, the call and the name of a model to the JSON of the reply."""
@@ -76,10 +61,14 @@ def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     return {"error": message_of(error), "error_type": _ERROR_TYPES.get(kind, "Backend")}
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def _one_or_several(value: Any) -> list[str]:
     """Return a text or several as a list."""
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+    if not _is_texts(items):
         raise ValueError("must be a text or a list of texts")
     return items
 
@@ -88,25 +77,20 @@ def _texts_or_pairs(value: Any) -> tuple[bool, list[list[str]]]:
     """Return whether there are several inputs, and each as one text or two."""
     if isinstance(value, str):
         return False, [[value]]
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value):
+    if _is_texts(value) and len(value) == 2:
         return False, [value]
-    if isinstance(value, list) and all(map(_is_text_or_pair, value)):
+    if isinstance(value, list) and all(_is_texts(item) and len(item) in (1, 2) for item in value):
         return True, value
     raise ValueError("must be a text, a pair of texts, or a list of lists with one text or two")
 
 
-def _is_text_or_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(item, str) for item in value)
-
-
 def _without_values(value: Any) -> Any:
     """Return an object without the fields that are null."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if item is not None:
-                raise ValueError(f"`{name[:80]}` is not supported here; leave it out")
-        return None
-    return value
+    if not isinstance(value, dict):
+        return value
+    if name := next((name for name, item in value.items() if item is not None), None):
+        raise ValueError(f"`{name[:80]}` is not supported here; leave it out")
+    return None
 
 
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -123,51 +107,48 @@ TextsOrPairs = Annotated[
 ]
 
 
-class EmbedFields(Fields):
-    """Request of `POST /embed`."""
+class CutFields(Fields):
+    """What requests say about texts that are too long."""
 
-    inputs: Texts
-    normalize: bool | None = True
-    """False is refused for a model that always normalises its vectors."""
     truncate: bool | None = False
     truncation_direction: Literal["Right", "right"] = "Right"
-    prompt_name: str | None = None
-    dimensions: Dimensions | None = None
-
-    def request(self, name: str) -> BuiltRequest:
-        """Return the request of the RPC."""
-        message = pb.EmbedRequest(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
-        message.normalize = self.normalize is not False
-        if self.prompt_name is not None:
-            message.prompt_name = self.prompt_name
-        if self.dimensions is not None:
-            message.dimensions = self.dimensions
-        return BuiltRequest(message)
 
 
-class TextFields(Fields):
+class TextFields(CutFields):
     """Request of `POST /embed_sparse` and `/embed_all`."""
 
     inputs: Texts
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
-    def request(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> BuiltRequest:
+    def request(
+        self,
+        name: str,
+        request_type: type[pb.EmbedRequest | pb.EmbedSparseRequest | pb.EmbedTokensRequest],
+        **more: Any,
+    ) -> BuiltRequest:
         """Return the request of the RPC."""
-        message = request_type(model=model_reference(name), texts=self.inputs, truncate=bool(self.truncate))
-        if self.prompt_name is not None:
-            message.prompt_name = self.prompt_name
-        return BuiltRequest(message)
+        texts = {"texts": self.inputs, "truncate": bool(self.truncate), "prompt_name": self.prompt_name}
+        return BuiltRequest(request_type(model=model_reference(name), **texts, **more))
 
 
-class PredictFields(Fields):
+class EmbedFields(TextFields):
+    """Request of `POST /embed`."""
+
+    normalize: bool | None = True
+    """False is refused for a model that always normalises its vectors."""
+    dimensions: Dimensions | None = None
+
+    def request(self, name: str, request_type: Any = pb.EmbedRequest, **more: Any) -> BuiltRequest:
+        """Return the request of the RPC."""
+        normalize = self.normalize is not False
+        return super().request(name, request_type, normalize=normalize, dimensions=self.dimensions, **more)
+
+
+class PredictFields(CutFields):
     """Request of `POST /predict`."""
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
     parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
@@ -177,22 +158,18 @@ class PredictFields(Fields):
         return BuiltRequest(request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate)))
 
 
-class RerankFields(Fields):
-    """Request of `POST /rerank`."""
+class RerankFields(CutFields):
+    """Request of `POST /rerank`. `truncate` cuts the query only: documents are read whole."""
 
     query: str
     texts: TextList
     raw_scores: bool = False
     """False for scores after the model's own activation function, which need not be from 0 to 1 as TEI's are."""
     return_text: bool = False
-    truncate: bool | None = False
-    """Cuts the query only: documents are read whole."""
-    truncation_direction: Literal["Right", "right"] = "Right"
 
     def request(self, name: str) -> BuiltRequest:
         """Return the request of the RPC."""
-        options = {"truncate": bool(self.truncate), "raw_scores": self.raw_scores}
-        return rerank_request(name, self.query, self.texts, **options)
+        return rerank_request(name, self.query, self.texts, truncate=bool(self.truncate), raw_scores=self.raw_scores)
 
 
 class TokenizeFields(Fields):
@@ -227,11 +204,10 @@ class TeiRoutes:
         """
         self._service = service
         self._max_request_bytes = max_request_bytes
-        self._embed, self._embed_sparse, self._embed_tokens = Embed(), EmbedSparse(), EmbedTokens()
-        self._classify, self._regress, self._rerank = Classify(), Regress(), Rerank()
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
+        any_fields = (EmbedFields, PredictFields, RerankFields)
         routes: list[tuple[str, Answer, tuple[type, ...], str]] = [
             ("/embed", self._answer_embed, (EmbedFields,), "Vectors of texts"),
             ("/embed_sparse", self._answer_embed_sparse, (TextFields,), "Sparse vectors of texts"),
@@ -240,26 +216,15 @@ class TeiRoutes:
             ("/rerank", self._answer_rerank, (RerankFields,), "Texts in the order in which they fit a query"),
             ("/tokenize", self._answer_tokenize, (TokenizeFields,), "Tokens of texts"),
             ("/decode", self._answer_decode, (DecodeFields,), "Texts of token ids"),
-            (
-                "",
-                self._answer_any,
-                (EmbedFields, PredictFields, RerankFields),
-                "Vectors, labels or a ranking",
-            ),
+            ("", self._answer_any, any_fields, "Vectors, labels or a ranking"),
         ]
         for path, answer, requests, summary in routes:
             for place, of_what in ((path or "/", ""), (PREFIX + path, " of a named model")):
                 about = f"{summary}{of_what}, as Text Embeddings Inference."
-                yield Operation("POST", place, self._route(answer), tei_error, summary=about, requests=requests)
+                yield Operation("POST", place, _route(answer), tei_error, summary=about, requests=requests)
         for place in ("/info", f"{PREFIX}/info"):
             about = "A model, as Text Embeddings Inference describes it."
-            yield Operation("GET", place, self._route(self._answer_info), tei_error, summary=about)
-
-    def _route(self, answer: Answer) -> Callable[[Body, Call, Exchange], Awaitable[HttpReply]]:
-        async def route(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-            return HttpReply(await answer(body, call, exchange.path_parameters.get("model", "")))
-
-        return route
+            yield Operation("GET", place, _route(self._answer_info), tei_error, summary=about)
 
     async def _answer_any(self, body: Body, call: Call, name: str) -> bytes:
         """Answer `POST /` by the task of the model."""
@@ -281,15 +246,15 @@ class TeiRoutes:
 
     async def _answer_embed(self, body: Body, call: Call, name: str) -> bytes:
         request = await body.read(lambda values: validated(values, EmbedFields).request(name))
-        return await self._infer(self._embed, request, call, embed_json)
+        return await self._infer(Embed(), request, call, embed_json)
 
     async def _answer_embed_sparse(self, body: Body, call: Call, name: str) -> bytes:
         request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedSparseRequest))
-        return await self._infer(self._embed_sparse, request, call, sparse_json)
+        return await self._infer(EmbedSparse(), request, call, sparse_json)
 
     async def _answer_embed_all(self, body: Body, call: Call, name: str) -> bytes:
         request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedTokensRequest))
-        return await self._infer(self._embed_tokens, request, call, token_vectors_json)
+        return await self._infer(EmbedTokens(), request, call, token_vectors_json)
 
     async def _answer_predict(self, body: Body, call: Call, name: str) -> bytes:
         is_regression = self._is_regression(name)
@@ -301,8 +266,8 @@ class TeiRoutes:
 
         several, request = await body.read(read)
         if is_regression:
-            return await self._infer(self._regress, request, call, partial(regress_json, several))
-        return await self._infer(self._classify, request, call, partial(classify_json, several))
+            return await self._infer(Regress(), request, call, partial(regress_json, several))
+        return await self._infer(Classify(), request, call, partial(classify_json, several))
 
     async def _answer_rerank(self, body: Body, call: Call, name: str) -> bytes:
         def read(values: dict[str, Any]) -> tuple[list[str] | None, BuiltRequest]:
@@ -312,14 +277,14 @@ class TeiRoutes:
         texts, request = await body.read(read)
         if texts:
             call.reserve_memory(call.request_bytes)
-        return await self._infer(self._rerank, request, call, partial(rerank_json, texts), _RERANK_NAMES)
+        return await self._infer(Rerank(), request, call, partial(rerank_json, texts), _RERANK_NAMES)
 
     async def _answer_tokenize(self, body: Body, call: Call, name: str) -> bytes:
-        embedder = self._embedder(name)
+        manifest = self._model(name, Embed.task).manifest
 
         def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
             fields = validated(values, TokenizeFields)
-            return fields.add_special_tokens, fields.request(embedder)
+            return fields.add_special_tokens, fields.request(f"{manifest.name}/{manifest.version}")
 
         with_special, request = await body.read(read)
         reply = await answer_tokenize(self._service, request, call)
@@ -329,11 +294,11 @@ class TeiRoutes:
     async def _answer_decode(self, body: Body, call: Call, name: str) -> bytes:
         fields = await body.read(lambda values: validated(values, DecodeFields))
         self._service.limits.check_count(len(fields.ids), field="ids")
-        decode = partial(_decoded_json, self._model(self._embedder(name)), fields.ids, fields.skip_special_tokens)
+        decode = partial(_decoded_json, self._model(name, Embed.task), fields.ids, fields.skip_special_tokens)
         return await self._service.codec_pool.run(call, len(body.data), decode)
 
     async def _answer_info(self, body: Body, call: Call, name: str) -> bytes:
-        model = self._model(self._embedder(name))
+        model = self._model(name, Embed.task)
         manifest, settings = model.manifest, model.task.settings
         values = {
             "model_id": manifest.name,
@@ -370,16 +335,10 @@ class TeiRoutes:
             reply = (await self._service.infer(endpoint, request, call)).data
         return await self._service.codec_pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str, task: str | None = None) -> Model:
+        """Return the model of a name; the only one of a task if there is none."""
         reference = model_reference(name)
-        return self._service.models.find(reference.name, reference.version)
-
-    def _embedder(self, name: str) -> str:
-        """Return the name of a model; that of the only one for vectors if none is given."""
-        if name:
-            return name
-        manifest = self._service.models.find("", "", Embed.task).manifest
-        return f"{manifest.name}/{manifest.version}"
+        return self._service.models.find(reference.name, reference.version, None if name else task)
 
     def _is_regression(self, name: str) -> bool:
         """Return whether a model gives numbers; without a name, whether only such a model is there."""
@@ -387,6 +346,13 @@ class TeiRoutes:
             return self._model(name).task.name == Regression.name
         tasks = {model.task.name for model in self._service.models.highest}
         return Regression.name in tasks and Classification.name not in tasks
+
+
+def _route(answer: Answer) -> Callable[[Body, Call, Exchange], Awaitable[HttpReply]]:
+    async def route(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+        return HttpReply(await answer(body, call, exchange.path_parameters.get("model", "")))
+
+    return route
 
 
 def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> bytes:
@@ -398,3 +364,73 @@ def _decoded_json(model: Model, rows: list[list[int]], skip_special: bool) -> by
             raise invalid_field(f"ids[{number}]", f"`{wrong[0]}` is no token id of {model}")
     decode = model.task.tokenizer.backend.decode_batch  # unlike `decode`, it releases the interpreter lock
     return join(list_parts(decode([row], skip_special_tokens=skip_special)[0] for row in rows))
+
+
+def embed_json(data: bytes) -> bytes:
+    """Return the vectors of a serialised EmbedReply."""
+    reply = pb.EmbedReply.FromString(data)
+    return join(list_parts(np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim or 1), 16))
+
+
+def sparse_json(data: bytes) -> bytes:
+    """Return the weights of a serialised EmbedSparseReply in the order of their ids."""
+    return join(
+        list_parts(
+            [
+                {"index": index, "value": value}
+                for index, value in sorted(zip(result.indices, result.values, strict=True))
+            ]
+            for result in pb.EmbedSparseReply.FromString(data).results
+        )
+    )
+
+
+def token_vectors_json(data: bytes) -> bytes:
+    """Return the vectors of a serialised EmbedTokensReply."""
+    reply = pb.EmbedTokensReply.FromString(data)
+    return join(list_parts(np.frombuffer(item.vectors, "<f4").reshape(-1, reply.dim) for item in reply.results))
+
+
+def classify_json(several: bool, data: bytes) -> bytes:
+    """Return the labels of a serialised ClassifyReply; those of the only input without a list around them."""
+    found = (
+        [{"score": item.score, "label": item.label} for item in result.labels]
+        for result in pb.ClassifyReply.FromString(data).results
+    )
+    return join(list_parts(found, 16)) if several else dumps(next(found))
+
+
+def regress_json(several: bool, data: bytes) -> bytes:
+    """Return the numbers of a serialised RegressReply as scores of one label, as `classify_json`."""
+    found = [[{"score": value, "label": "LABEL_0"}] for value in pb.RegressReply.FromString(data).values]
+    return dumps(found if several else found[0])
+
+
+def rerank_json(texts: Sequence[str] | None, data: bytes) -> bytes:
+    """Return the ranking of a serialised RerankReply for one query, with the texts if they are given."""
+    found = (
+        {"index": item.document, "score": item.score} | ({} if texts is None else {"text": texts[item.document]})
+        for item in pb.RerankReply.FromString(data).results[0].documents
+    )
+    return join(list_parts(found, 16))
+
+
+def tokenize_json(with_special: bool, data: bytes) -> bytes:
+    """Return the tokens of a serialised TokenizeReply."""
+    results = pb.TokenizeReply.FromString(data).results
+    return join(nested_parts(list_parts(_tokens(item, with_special), BLOCK_TOKENS) for item in results))
+
+
+def _tokens(item: pb.TokenizedInput, with_special: bool) -> Iterator[dict[str, Any]]:
+    rows = zip(item.ids, item.tokens, item.special, item.starts, item.ends, strict=True)
+    return (
+        {
+            "id": token_id,
+            "text": token,
+            "special": special,
+            "start": None if special else start,
+            "stop": None if special else end,
+        }
+        for token_id, token, special, start, end in rows
+        if with_special or not special
+    )

@@ -13,8 +13,7 @@ import orjson
 
 from serving.core.calls import Call
 from serving.core.errors import UnknownMethodError, shorten
-from serving.http_api.body import Body
-from serving.http_api.exchange import Exchange, HttpReply, Operation, own_error
+from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, own_error
 
 PAGE = "index.html"
 MEDIA_TYPES = {

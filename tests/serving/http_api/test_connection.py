@@ -148,12 +148,12 @@ def test_requests_wait_while_replies_are_unread(embedder):
             while num_sent < 2**28:
                 num_sent += connection.send(b"GET /playground/style.css HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100)
         num_answered = running.total("http_server_started_total") - before
-        [held] = running.server._http._connections.open
+        [held] = running.server._http.open
 
         assert len(held._data) < 2**17
         assert num_answered * 50 < num_sent
         assert running.server._budget.reserved_bytes >= held._num_counted
-        wait_until(lambda: not running.server._http._connections.open, "the connection stays open")
+        wait_until(lambda: not running.server._http.open, "the connection stays open")
         wait_until(lambda: not running.server._budget.reserved_bytes, "memory stays reserved")
 
 
@@ -176,7 +176,7 @@ def test_busy_connections_do_not_give_way(embedder):
     """If requests arrive on all connections, a further one is closed."""
     with serve(embedder, http_port=0, max_connections=1) as running, raw_connection(running) as connection:
         connection.sendall(POST + b"\r\n" + BODY[:5])
-        wait_until(lambda: not running.server._http._connections.waiting, "the request does not start")
+        wait_until(lambda: not running.server._http.waiting, "the request does not start")
         with raw_connection(running) as other, suppress(ConnectionError):
             other.sendall(LAST)
             assert other.recv(1) == b""
@@ -251,7 +251,7 @@ def test_requests_of_any_pieces(web):
 
 def test_connections_leave_nothing_behind(web):
     """Closed connections, refused ones too, and their requests are freed without the garbage collector."""
-    connections, kinds = web.server._http._connections, (Connection, Head, Exchange)
+    connections, kinds = web.server._http, (Connection, Head, Exchange)
     wait_until(lambda: not connections.open, "a connection of another test is open")
     gc.collect()
     gc.disable()

@@ -58,18 +58,11 @@ def test_replies_are_those_of_grpc(rpc, web):
     assert without_timings(found) == without_timings(expected)
 
 
-def test_names_of_routes():
-    """Words are separated by dashes."""
-    assert [rpc_path(name) for name in ("Embed", "FillMask")] == ["/v1/embed", "/v1/fill-mask"]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "reason", "message"),
     [
         ("/v1/embed", {"truncate": True, "windowStride": 1, "window_stride": 2}, 400, "INVALID_REQUEST", "window"),
         ("/v1/embed", {"texts": ["a", " "]}, 400, "INVALID_REQUEST", "texts[1]: empty text"),
-        ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "texts[0]: text too long: `23` tokens"),
-        ("/v1/embed-tokens", {"texts": ["the " * 20]}, 400, "INVALID_REQUEST", "; shorten it or set `truncate`"),
         ("/v1/embed", [], 400, "INVALID_REQUEST", "must be a JSON object"),
         (
             "/v1/embed",
@@ -92,18 +85,12 @@ def test_mistakes(path, body, status, reason, message, web):
     assert message in reply.error["message"]
 
 
-def test_wrong_fields_are_listed(web):
-    """Each wrong input is named with its path."""
-    reply = post(web, "/v1/embed", {"texts": ["a", " ", "b", ""]})
-
-    assert [item["field"] for item in reply.error["violations"]] == ["texts[1]", "texts[3]"]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
         ("/v1/embed", {"text": ["a"]}, {"text": "unknown field (fields: model, texts, truncate, "}),
         ("/v1/embed", {"texts": "a"}, {"texts": "must be a list"}),
+        ("/v1/embed", {"texts": ["a", " ", "b", ""]}, {"texts[1]": "empty text", "texts[3]": "empty text"}),
         (
             "/v1/embed",
             {"model": "embedder", "texts": ["a", 1, None], "truncate": "yes", "dimensions": -1, "prompt_name": None},
@@ -156,10 +143,10 @@ def test_every_type_of_a_field_has_a_name(rpc):
         assert found.reason.startswith("must be ")
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
-def test_other_methods(method, web):
+def test_other_methods(web):
     """The reply names the methods of the path."""
-    reply = send(web, method, "/v1/embed")
+    for method in ("GET", "PUT"):
+        reply = send(web, method, "/v1/embed")
 
-    assert (reply.status, reply.headers["allow"]) == (405, "POST")
-    assert "use POST" in reply.error["message"]
+        assert (reply.status, reply.headers["allow"]) == (405, "POST")
+        assert "use POST" in reply.error["message"]

@@ -71,18 +71,11 @@ def test_embed_all(web, references):
     expected = [item.vectors for item in references["tokens"].predict(TEXTS)]
 
     several = post(web, "/embed_all", {"inputs": TEXTS}).json()
-    one = post(web, "/tei/tokens/embed_all", {"inputs": TEXTS[0]}).json()
+    one = post(web, "/tei/tokens/embed_all", {"inputs": TEXTS[0], "truncate": True}).json()
 
     assert list(map(len, several)) == list(map(len, expected))
     for found, vectors in zip([*several, *one], [*expected, expected[0]], strict=True):
         np.testing.assert_allclose(found, vectors, rtol=1e-4, atol=1e-5)
-
-
-def test_long_texts_of_embed_all_are_cut(web):
-    """With `truncate`, a long text has the vectors of its beginning."""
-    found = post(web, "/embed_all", {"inputs": "the " * 20, "truncate": True}).json()
-
-    np.testing.assert_allclose(found, post(web, "/embed_all", {"inputs": "the " * 13}).json(), rtol=1e-5, atol=1e-6)
 
 
 def test_predict(web):
@@ -131,7 +124,7 @@ def test_tokens_are_written_in_blocks(web, monkeypatch):
     """Blocks of tokens make one list for each text, also for texts and requests without any."""
     inputs = {"inputs": [*TEXTS, ""], "add_special_tokens": False}
     whole = post(web, "/tokenize", inputs).json()
-    monkeypatch.setattr("serving.http_api.tei_replies.BLOCK_TOKENS", 2)
+    monkeypatch.setattr("serving.http_api.tei.BLOCK_TOKENS", 2)
 
     assert post(web, "/tokenize", inputs).json() == whole
     assert list(map(len, whole)) == [6, 2, 0]
@@ -192,30 +185,17 @@ def test_client_of_the_hub(web, references):
 
 
 def test_the_only_model_answers(tmp_path):
-    """`POST /` is what the only model is for."""
-    write_model(tmp_path, "alone", task="classification")
-    with serve(tmp_path, http_port=0) as alone:
-        assert post(alone, "/", {"inputs": TEXTS[0]}).json() == post(alone, "/predict", {"inputs": TEXTS[0]}).json()
-
-
-def test_texts_are_cut_only_if_a_request_says_so(tmp_path):
-    """Without `truncate`, and with null, a long text is refused, also by a model that was evaluated on cut texts."""
-    write_model(tmp_path, "cut", truncate=True)
-    with serve(tmp_path, http_port=0) as running:
-        options = [{}, {"truncate": None}, {"truncate": False}, {"truncate": True}]
-        found = [post(running, "/embed", {"inputs": "cat " * 40, **option}).status for option in options]
-
-    assert found == [400, 400, 400, 200]
-
-
-def test_older_versions_do_not_decide_what_predict_answers(tmp_path):
-    """`/predict` without a name looks at the highest version of each model, as everywhere."""
+    """`POST /` is what the only model is for; its highest version decides, and texts are cut on request only."""
     write_model(tmp_path, "judge", "1", task="classification")
-    write_model(tmp_path, "judge", "2", task="regression")
+    write_model(tmp_path, "judge", "2", task="regression", truncate=True)
     with serve(tmp_path, http_port=0) as running:
-        (result,) = post(running, "/predict", {"inputs": "the cat"}).json()
+        root, predict = (post(running, path, {"inputs": TEXTS[0]}).json() for path in ("/", "/predict"))
+        options = [{}, {"truncate": None}, {"truncate": False}, {"truncate": True}]
+        found = [post(running, "/predict", {"inputs": "cat " * 40, **option}).status for option in options]
 
-    assert result["label"] == "LABEL_0"
+    assert root == predict
+    assert [item["label"] for item in predict] == ["LABEL_0"]
+    assert found == [400, 400, 400, 200]
 
 
 @pytest.mark.parametrize(
@@ -224,14 +204,8 @@ def test_older_versions_do_not_decide_what_predict_answers(tmp_path):
         ("/embed", {}, 400, "Validation", "inputs: missing"),
         ("/embed", {"inputs": [1]}, 400, "Validation", "inputs: must be a text or a list of texts"),
         ("/embed", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
-        ("/embed", {"inputs": "a", "prompt_name": "none"}, 400, "Validation", "prompt_name"),
-        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "Validation", "dimensions"),
         ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 400, "Validation", "truncation_direction"),
-        ("/embed", {"inputs": "the " * 1000}, 400, "Validation", "inputs[0]"),
-        ("/embed_sparse", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
         ("/embed_sparse", {"inputs": "a", "normalize": True}, 400, "Validation", "normalize: unknown field"),
-        ("/tei/filler/embed_sparse", {"inputs": "a"}, 400, "Validation", "does not support the task"),
-        ("/embed_all", {"inputs": ["a", " "]}, 400, "Validation", "inputs[1]: empty text"),
         (
             "/embed_all",
             {"inputs": "the " * 20},
@@ -245,7 +219,6 @@ def test_older_versions_do_not_decide_what_predict_answers(tmp_path):
         ("/tei/none/embed", {"inputs": "a"}, 404, "Backend", "`none` does not exist"),
         ("/tei/reader", {"inputs": "a"}, 400, "Validation", "TEI knows"),
         ("/decode", {"ids": [10**9]}, 400, "Validation", "ids[0]"),
-        ("/decode", {"ids": ["a"]}, 400, "Validation", "ids"),
     ],
 )
 def test_mistakes(path, body, status, kind, message, web):

@@ -42,26 +42,15 @@ def test_renewal(embedder, authority, stranger, tmp_path):
         wait_until(lambda: health(running, authority)[1] == "second", "the old certificate stays in use")
 
 
-def test_client_certificates(embedder, authority, stranger):
-    """With mutual TLS a client needs a certificate of the authority."""
-    server, client = authority.sign("server"), authority.sign("client")
-    files = {"tls_cert": server.path, "tls_key": server.key, "tls_client_ca": authority.path}
-    with serve(embedder, http_port=0, **files) as running:
-        assert health(running, authority, client)[0] == 200
-        for certificate in (None, stranger.sign("client")):
-            with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
-                health(running, authority, certificate)
-
-
 def test_renewed_authorities(embedder, authority, stranger, tmp_path):
-    """Clients of renewed authorities are answered without a restart, those of withdrawn ones are refused."""
+    """With mutual TLS, clients of the authority are answered; those of withdrawn ones are refused without a restart."""
     server, client, other = authority.sign("server"), authority.sign("client"), stranger.sign("client")
     trusted = tmp_path / "authorities.pem"
     shutil.copy(authority.path, trusted)
     files = {"tls_cert": server.path, "tls_key": server.key, "tls_client_ca": trusted}
     refused = (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)
 
-    def is_answered(certificate):
+    def is_answered(certificate=None):
         try:
             return health(running, authority, certificate)[0] == 200
         except refused:
@@ -69,6 +58,7 @@ def test_renewed_authorities(embedder, authority, stranger, tmp_path):
 
     with serve(embedder, http_port=0, **files) as running:
         assert is_answered(client)
+        assert not is_answered()
         assert not is_answered(other)
         shutil.copy(stranger.path, trusted)
         wait_until(lambda: is_answered(other), "renewed authorities are not in use")
@@ -76,18 +66,8 @@ def test_renewed_authorities(embedder, authority, stranger, tmp_path):
         assert not is_answered(client)
 
 
-def test_plain_text(embedder, authority):
-    """A client without TLS is not answered."""
-    server = authority.sign("server")
-    with (
-        serve(embedder, http_port=0, tls_cert=server.path, tls_key=server.key) as running,
-        pytest.raises((http.client.HTTPException, ConnectionError)),
-    ):
-        send(running, "GET", "/health")
-
-
 def test_many_requests_and_large_replies(embedder, authority):
-    """A connection answers one request after another, and replies of megabytes arrive whole."""
+    """A connection answers one request after another, replies of megabytes arrive whole, and plain text is refused."""
     certificate = authority.sign("server")
     body = json.dumps({"inputs": "the cat " * 10_000}).encode()
     with serve(embedder, http_port=0, tls_cert=certificate.path, tls_key=certificate.key) as running:
@@ -99,3 +79,5 @@ def test_many_requests_and_large_replies(embedder, authority):
             connection.request("GET", "/health")
             assert connection.getresponse().read() == b'{"status":"ok"}'
         connection.close()
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            send(running, "GET", "/health")
