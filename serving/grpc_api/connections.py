@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from serving.core.calls import connection_name
@@ -39,28 +38,19 @@ def close_connections(reasons: Mapping[str, str]) -> None:
     Args:
         reasons: connection, named as by `connection_name` -> reason.
     """
-    for number in _sockets():
-        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-            if reason := reasons.get(peer := _name(connection)):
-                connection.shutdown(socket.SHUT_RDWR)
-                logger.warning("closed the connection of %s: %s", peer, reason)
-
-
-def _sockets() -> list[int]:
-    """Return the file descriptors of sockets: `socket.socket` fails for others, and their copies would stay open."""
-    found: list[int] = []
+    numbers: list[int] = []
     with suppress(OSError):  # not Linux, or too many open files
-        for item in _FILES.iterdir():
-            with suppress(OSError):  # closed in the meantime
-                if stat.S_ISSOCK(os.fstat(number := int(item.name)).st_mode):
-                    found.append(number)
-    return found
-
-
-def _name(connection: socket.socket) -> str:
-    if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return ""
-    return connection_name(*connection.getpeername()[:2])
+        numbers = [int(item.name) for item in _FILES.iterdir()]
+    for number in numbers:
+        with suppress(OSError):  # closed in the meantime
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):  # `socket.socket` would fail, and the copy stay open
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
+                    peer = connection_name(*connection.getpeername()[:2])
+                    if reason := reasons.get(peer):
+                        connection.shutdown(socket.SHUT_RDWR)
+                        logger.warning("closed the connection of %s: %s", peer, reason)
 
 
 class UnreadReplies:
@@ -95,10 +85,6 @@ class UnreadReplies:
         self.make_room()
         return False
 
-    async def fits_soon(self, connection: str, reply_bytes: int) -> bool:
-        """Return whether a reply may wait for its connection. A small one waits for memory."""
-        return await self._budget.fits_soon(partial(self.fits, connection, reply_bytes), reply_bytes)
-
     def add(self, connection: str, reply_bytes: int) -> None:
         """Count the reply of the current task's call until the task ends: then gRPC has sent it, or given it up."""
         size = CALL_BYTES + reply_bytes
@@ -106,15 +92,17 @@ class UnreadReplies:
         self._budget.add(connection, size)
         task = asyncio.current_task()
         assert task
-        self._replies.setdefault(connection, {})[task] = time.monotonic()
-        task.add_done_callback(partial(self._sent, connection, size))
+        replies = self._replies.setdefault(connection, {})
+        replies[task] = time.monotonic()
 
-    def _sent(self, connection: str, size: int, task: asyncio.Task[None]) -> None:
-        self._budget.add(connection, -size)
-        self._bytes[connection] -= size
-        del self._replies[connection][task]
-        if not self._replies[connection]:
-            del self._bytes[connection], self._replies[connection]
+        def sent(task: asyncio.Task[None]) -> None:
+            self._budget.add(connection, -size)
+            self._bytes[connection] -= size
+            del replies[task]
+            if not replies:
+                del self._bytes[connection], self._replies[connection]
+
+        task.add_done_callback(sent)
 
     def make_room(self) -> None:
         """Close the connections that have left a reply unread for too long."""

@@ -7,7 +7,7 @@ lock for status changes, and never ends a watch, so that each open watch delays 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeAlias
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -58,14 +58,14 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             raise UnknownServiceError(shorten(f"unknown service: `{request.service}`"))
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def Watch(self, request: Any, context: Any) -> None:
-        """Send the status of a service and every change of it; SERVICE_UNKNOWN while it is unknown."""
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Yield the status of a service and every change of it; SERVICE_UNKNOWN while it is unknown."""
         sent = None
         while not self._ended:
             changed = self._changed
             status = self._statuses.get(request.service, SERVICE_UNKNOWN)
             if status != sent:
-                await context.write(health_pb2.HealthCheckResponse(status=status))
+                yield health_pb2.HealthCheckResponse(status=status)
                 sent = status
             await changed.wait()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -32,14 +31,8 @@ _HEALTH = f"/{health.SERVICE_NAME}/"
 _WATCH = f"{_HEALTH}Watch"
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """Series of one method."""
-
-    started: Counter
-    handling: Histogram
-    handled: Mapping[str, Counter]
-    """Counters by name of the status."""
+_CODES = {code.name: code.name.title().replace("_", "") for code in grpc.StatusCode} | {"OK": "OK"}
+"""Names of codes as dashboards know them: `InvalidArgument`, but `OK` in capitals."""
 
 
 class RpcMetrics:
@@ -63,35 +56,27 @@ class RpcMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self._methods = {
-            f"/{service}/{method}": self._series(service, method)
+        self._labels = {
+            f"/{service}/{method}": (service, method, "unary")
             for service, methods in services.items()
             for method in methods
         }
+        for labels in self._labels.values():
+            self._started.labels(*labels)
+            self._handling.labels(*labels)
+            for code in _CODES.values():
+                self._handled.labels(*labels, code)
 
     def started(self, path: str) -> None:
         """Count a call of a method, `/service/name`, that starts."""
-        if series := self._methods.get(path):
-            series.started.inc()
+        if labels := self._labels.get(path):
+            self._started.labels(*labels).inc()
 
     def handled(self, path: str, status: str, seconds: float) -> None:
         """Count a call that has ended."""
-        if series := self._methods.get(path):
-            series.handling.observe(seconds)
-            series.handled[status].inc()
-
-    def _series(self, service: str, method: str) -> _Series:
-        labels = (service, method, "unary")
-        return _Series(
-            started=self._started.labels(*labels),
-            handling=self._handling.labels(*labels),
-            handled={code.name: self._handled.labels(*labels, _label(code)) for code in grpc.StatusCode},
-        )
-
-
-def _label(code: grpc.StatusCode) -> str:
-    """Return the name of a code as dashboards know it: `InvalidArgument`, but `OK` in capitals."""
-    return "OK" if code is grpc.StatusCode.OK else code.name.title().replace("_", "")
+        if labels := self._labels.get(path):
+            self._handling.labels(*labels).observe(seconds)
+            self._handled.labels(*labels, _CODES[status]).inc()
 
 
 class Identify:
@@ -116,23 +101,26 @@ class SendStatus:
     async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
         """Answer a call with a reply or a status."""
         try:
-            return await _abort_on_error(call, context, proceed)
+            try:
+                return await proceed(call, context)
+            except grpc.aio.BaseError:  # the call has its status already
+                raise
+            except Exception as error:
+                await abort(context, error)
         except asyncio.CancelledError as error:
             drop_tracebacks(error)
-            self._record_cancellation(call, context.time_remaining())
+            remaining_s = context.time_remaining()
+            timeout_s = None if call.deadline_s is None else call.deadline_s - call.started_s
+            code = code_of_cancellation(timeout_s, remaining_s)
+            call.status = code.name
+            was_early = remaining_s is not None and timeout_s is not None and remaining_s > timeout_s / 2
+            if code is grpc.StatusCode.CANCELLED or was_early:
+                self._resets.add(call.connection)
             raise
         except Exception as error:
             call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
             drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and with it the frames
             raise
-
-    def _record_cancellation(self, call: Call, remaining_s: float | None) -> None:
-        timeout_s = None if call.deadline_s is None else call.deadline_s - call.started_s
-        code = code_of_cancellation(timeout_s, remaining_s)
-        call.status = code.name
-        was_early = remaining_s is not None and timeout_s is not None and remaining_s > timeout_s / 2
-        if code is grpc.StatusCode.CANCELLED or was_early:
-            self._resets.add(call.connection)
 
 
 class CheckMethod:
@@ -164,15 +152,6 @@ class LimitWatches:
             raise TooManyWatchesError("too many health watches; open one per connection")
         with self._watches.count(call.connection):
             return await proceed(call, context)
-
-
-async def _abort_on_error(call: Call, context: Any, proceed: Answer) -> Any:
-    try:
-        return await proceed(call, context)
-    except grpc.aio.BaseError:  # the call has its status already
-        raise
-    except Exception as error:
-        await abort(context, error)
 
 
 def code_of_cancellation(timeout_s: float | None, remaining_s: float | None) -> grpc.StatusCode:
@@ -273,10 +252,6 @@ async def _unknown_method(requests: Any, context: Any) -> None:
 
 
 async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
-    """Write the replies of a streaming handler, which either yields them or writes them itself."""
-    replies = behaviour(request, context)
-    if not hasattr(replies, "__aiter__"):
-        await replies
-        return
-    async for reply in replies:
+    """Write the replies of a streaming handler."""
+    async for reply in behaviour(request, context):
         await context.write(reply)

@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
@@ -191,7 +191,10 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
     yield "grpc.http2.max_deallocating_streams", MAX_STREAMS
     # Further connections are closed: without free descriptors, metrics and models could not be read.
     max_open = min(settings.max_connections, max_connections(open_file_limit()))
-    yield "grpc.max_allowed_incoming_connections", max(1, max_open // _num_addresses(settings.host))
+    num_addresses = 1  # gRPC listens on each, and counts the connections of each separately
+    with suppress(OSError, UnicodeError):
+        num_addresses = len(socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM))
+    yield "grpc.max_allowed_incoming_connections", max(1, max_open // num_addresses)
     yield "grpc.keepalive_permit_without_calls", 1
     yield "grpc.http2.min_ping_interval_without_data_ms", _ms(MIN_PING_S)
     yield "grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)
@@ -206,14 +209,6 @@ def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
 def max_message_bytes(settings: Settings) -> int:
     """Return gRPC's own limit of a message in bytes."""
     return min(2 * settings.max_request_bytes, MAX_OPTION)
-
-
-def _num_addresses(host: str) -> int:
-    """Return the number of addresses of a host: gRPC listens on each, and counts the connections of each separately."""
-    try:
-        return len(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError):
-        return 1
 
 
 def check_free(host: str, port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -94,7 +95,8 @@ class Messages:
         """Raise MessageTooLargeError if the client does not accept the reply, NoRoomError if the memory is used up."""
         call.check_reply(call.reply_bytes)
         is_first_health = call.is_health and not self._unread[call.connection]
-        if not is_first_health and not await self._unread.fits_soon(call.connection, call.reply_bytes):
+        fits = partial(self._unread.fits, call.connection, call.reply_bytes)
+        if not is_first_health and not await self._memory.budget.fits_soon(fits, call.reply_bytes):
             raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
 
 

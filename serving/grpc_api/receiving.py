@@ -300,12 +300,13 @@ class Receiver:
             self._refused(error)
             reader.aborted = aborted = asyncio.ensure_future(abort(reader.context, error))
             self._aborting.add(aborted)
-            aborted.add_done_callback(self._aborted)
 
-    def _aborted(self, aborted: asyncio.Future[NoReturn]) -> None:
-        self._aborting.discard(aborted)
-        if not aborted.cancelled():
-            drop_tracebacks(aborted.exception())
+            def ended(aborted: asyncio.Future[NoReturn]) -> None:
+                self._aborting.discard(aborted)
+                if not aborted.cancelled():
+                    drop_tracebacks(aborted.exception())
+
+            aborted.add_done_callback(ended)
 
 
 async def uncancelled(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -69,8 +69,9 @@ def status_of(error: Exception) -> grpc.Status:
         status.details.add().Pack(_bad_request(violations, MAX_DETAILS_BYTES - info.ByteSize()))
     status.details.add().Pack(info)
     found = rpc_status.to_status(status)
-    if isinstance(error, RefusedError):
-        return found._replace(trailing_metadata=(*found.trailing_metadata, _pushback(error)))
+    if isinstance(error, RefusedError):  # when clients retry, by their retry policy (gRFC A6); negative for never
+        pushback = "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
+        return found._replace(trailing_metadata=(*found.trailing_metadata, (PUSHBACK, pushback)))
     return found
 
 
@@ -92,11 +93,6 @@ def trace_attributes(call: Call) -> dict[str, str | int]:
         "rpc.method": method,
         "rpc.grpc.status_code": grpc.StatusCode[call.status].value[0],
     }
-
-
-def _pushback(error: RefusedError) -> tuple[str, str]:
-    """Return the time after which clients retry, for their retry policy (gRFC A6); negative for never."""
-    return PUSHBACK, "-1" if error.retry_s is None else str(max(1, round(1e3 * error.retry_s)))
 
 
 def _bad_request(violations: Sequence[Violation], max_bytes: int) -> error_details_pb2.BadRequest:

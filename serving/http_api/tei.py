@@ -107,48 +107,53 @@ TextsOrPairs = Annotated[
 ]
 
 
-class CutFields(Fields):
-    """What requests say about texts that are too long."""
-
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
-
-
-class TextFields(CutFields):
+class TextFields(Fields):
     """Request of `POST /embed_sparse` and `/embed_all`."""
 
     inputs: Texts
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
-    def request(
-        self,
-        name: str,
-        request_type: type[pb.EmbedRequest | pb.EmbedSparseRequest | pb.EmbedTokensRequest],
-        **more: Any,
-    ) -> BuiltRequest:
+    def request(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> BuiltRequest:
         """Return the request of the RPC."""
-        texts = {"texts": self.inputs, "truncate": bool(self.truncate), "prompt_name": self.prompt_name}
-        return BuiltRequest(request_type(model=model_reference(name), **texts, **more))
+        model, truncate = model_reference(name), bool(self.truncate)
+        return BuiltRequest(
+            request_type(model=model, texts=self.inputs, truncate=truncate, prompt_name=self.prompt_name)
+        )
 
 
-class EmbedFields(TextFields):
+class EmbedFields(Fields):
     """Request of `POST /embed`."""
 
+    inputs: Texts
     normalize: bool | None = True
     """False is refused for a model that always normalises its vectors."""
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
+    prompt_name: str | None = None
     dimensions: Dimensions | None = None
 
-    def request(self, name: str, request_type: Any = pb.EmbedRequest, **more: Any) -> BuiltRequest:
+    def request(self, name: str) -> BuiltRequest:
         """Return the request of the RPC."""
-        normalize = self.normalize is not False
-        return super().request(name, request_type, normalize=normalize, dimensions=self.dimensions, **more)
+        message = pb.EmbedRequest(
+            model=model_reference(name),
+            texts=self.inputs,
+            truncate=bool(self.truncate),
+            normalize=self.normalize is not False,
+            prompt_name=self.prompt_name,
+            dimensions=self.dimensions,
+        )
+        return BuiltRequest(message)
 
 
-class PredictFields(CutFields):
+class PredictFields(Fields):
     """Request of `POST /predict`."""
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
     parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
@@ -158,7 +163,7 @@ class PredictFields(CutFields):
         return BuiltRequest(request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate)))
 
 
-class RerankFields(CutFields):
+class RerankFields(Fields):
     """Request of `POST /rerank`. `truncate` cuts the query only: documents are read whole."""
 
     query: str
@@ -166,6 +171,8 @@ class RerankFields(CutFields):
     raw_scores: bool = False
     """False for scores after the model's own activation function, which need not be from 0 to 1 as TEI's are."""
     return_text: bool = False
+    truncate: bool | None = False
+    truncation_direction: Literal["Right", "right"] = "Right"
 
     def request(self, name: str) -> BuiltRequest:
         """Return the request of the RPC."""

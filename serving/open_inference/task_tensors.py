@@ -15,8 +15,7 @@ from serving.endpoints.classify import labels_bytes
 from serving.endpoints.embed_sparse import weights_bytes
 from serving.endpoints.embed_tokens import check_num_vectors
 from serving.endpoints.fill_mask import DEFAULT_TOP_K, tokens_bytes
-from serving.open_inference.options import Options
-from serving.open_inference.tensors import BYTES, DTYPES, TensorSpec, invalid_field, quoted
+from serving.open_inference.tensors import BYTES, DTYPES, Options, TensorSpec, invalid_field, quoted
 from tasks.base import AnyTask
 from tasks.classification import Classification, ClassificationExample, ClassificationPrediction
 from tasks.embedding import Embedding
@@ -27,7 +26,7 @@ from tasks.prompts import PROMPT_NAMES
 from tasks.regression import Regression, RegressionExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.sparse_embedding import SparseEmbedding, SparseVector
-from tasks.tagging import Entity, Tagging, TaggingExample, TaggingPrediction
+from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
 from tasks.token_embedding import TokenEmbedding, TokenVectors
 
 Row = Mapping[str, Any]
@@ -59,7 +58,7 @@ class TaskTensors:
 
     def example(self, row: Row, task: Any) -> Any:
         """Return the example that a row holds."""
-        raise NotImplementedError
+        return row["text"]
 
     def task_for(self, task: Any, options: Options) -> AnyTask:
         """Return the task with the options of a request.
@@ -100,26 +99,20 @@ def _stacked(values: Sequence[Any], spec: TensorSpec) -> np.ndarray:
 
 def _with_prompt_of(task: PromptedT, options: Options) -> PromptedT:
     """Return a task with the prompt that a request asks for."""
-    if options.input_type is not None:
-        return _with_prompt_for(task, options)
-    return task if options.prompt_name is None else _with_prompt(task, options.prompt_name)
-
-
-def _with_prompt(task: PromptedT, name: str) -> PromptedT:
+    name, kind = options.prompt_name, options.input_type
+    if kind is not None:
+        if kind not in PROMPT_NAMES:
+            raise invalid_field("parameters[input_type]", f"must be {' or '.join(PROMPT_NAMES)}: {quoted(kind)}")
+        if name is not None:
+            raise invalid_field("parameters[input_type]", "set together with `prompt_name`; give one of them")
+        return replace(task, prompt_name=task.settings.prompt_name_for(kind))  # type: ignore[arg-type]
+    if name is None:
+        return task
     try:
         task.settings.prompt(name)
     except ValueError as error:
         raise invalid_field("parameters[prompt_name]", str(error)) from error
     return replace(task, prompt_name=name)
-
-
-def _with_prompt_for(task: PromptedT, options: Options) -> PromptedT:
-    kind: Any = options.input_type
-    if kind not in PROMPT_NAMES:
-        raise invalid_field("parameters[input_type]", f"must be {' or '.join(PROMPT_NAMES)}: {quoted(kind)}")
-    if options.prompt_name is not None:
-        raise invalid_field("parameters[input_type]", "set together with `prompt_name`; give one of them")
-    return replace(task, prompt_name=task.settings.prompt_name_for(kind))
 
 
 class EmbeddingTensors(TaskTensors):
@@ -131,9 +124,6 @@ class EmbeddingTensors(TaskTensors):
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         return [TensorSpec("embedding", "FP32", (-1, model.manifest.hidden_size))]
-
-    def example(self, row: Row, task: Any) -> str:
-        return str(row["text"])
 
     def task_for(self, task: Embedding, options: Options) -> AnyTask:
         task = _with_prompt_of(task, options)
@@ -306,17 +296,17 @@ class TaggingTensors(TaskTensors):
                 example.words, example.word_offsets, prediction.tags, prediction.scores, strict=True
             )
         )
-        return [_json(_entity(item, example.text) for item in prediction.entities), _json(tags)]
-
-
-def _entity(entity: Entity, text: str) -> dict[str, Any]:
-    return {
-        "type": entity.type,
-        "start": entity.start,
-        "end": entity.end,
-        "text": text[entity.start : entity.end],
-        "score": entity.score,
-    }
+        entities = (
+            {
+                "type": entity.type,
+                "start": entity.start,
+                "end": entity.end,
+                "text": example.text[entity.start : entity.end],
+                "score": entity.score,
+            }
+            for entity in prediction.entities
+        )
+        return [_json(entities), _json(tags)]
 
 
 def _json(items: Iterator[Any]) -> bytes:
@@ -337,9 +327,6 @@ class SparseEmbeddingTensors(TaskTensors):
             TensorSpec("weight", "FP32", (-1, -1)),
             TensorSpec("num_weights", "INT64", (-1,)),
         ]
-
-    def example(self, row: Row, task: Any) -> str:
-        return str(row["text"])
 
     def task_for(self, task: SparseEmbedding, options: Options) -> AnyTask:
         return replace(_with_prompt_of(task, options), top_k=options.top_k or 0)
@@ -363,9 +350,6 @@ class TokenEmbeddingTensors(TaskTensors):
             TensorSpec("embedding", "FP32", (-1, -1, model.manifest.hidden_size)),
             TensorSpec("num_vectors", "INT64", (-1,)),
         ]
-
-    def example(self, row: Row, task: Any) -> str:
-        return str(row["text"])
 
     def task_for(self, task: TokenEmbedding, options: Options) -> AnyTask:
         return replace(_with_prompt_of(task, options), is_query=options.input_type == "query")

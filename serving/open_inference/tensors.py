@@ -1,10 +1,10 @@
-"""Conversion of tensors: from requests to numpy arrays, and from numpy arrays to responses."""
+"""Conversion of tensors and options: from requests to numpy arrays, and from numpy arrays to responses."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,56 @@ def invalid_field(field: str, reason: str) -> InvalidRequestError:
 def quoted(name: str) -> str:
     """Quote a name that a caller chose, on one line and cut to 80 characters."""
     return f"`{repr(name)[1:-1][:80]}`"
+
+
+_KINDS = {
+    "truncate": (bool, "true or false"),
+    "normalize": (bool, "true or false"),
+    "prompt_name": (str, "a string"),
+    "input_type": (str, "a string"),
+    "top_k": (int, "a whole number from 1"),
+}
+"""Type of each option, and its name in errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options that a request may set besides its inputs."""
+
+    truncate: bool | None = None
+    """Cut texts that are too long instead of refusing them; None for the default of the manifest."""
+    normalize: bool | None = None
+    """Return vectors of length 1; None for the default of the model."""
+    prompt_name: str | None = None
+    """Name of the model's prompt before each text; None for the model's default prompt, empty for none."""
+    input_type: str | None = None
+    """`query` or `document`, for the model's prompt for them; not together with `prompt_name`."""
+    top_k: int | None = None
+    """Maximum number of results for a text or a mask; None for the default of the task."""
+
+
+def read_options(parameters: Mapping[str, Any], known: Collection[str]) -> Options:
+    """Read the parameters of a request.
+
+    Args:
+        parameters: parameters by name.
+        known: names of the options that the inputs allow.
+
+    Raises:
+        InvalidRequestError: naming a parameter that is unknown or of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise invalid_field("parameters", f"unknown: {quoted(name)} (parameters for these inputs: {listed})")
+        choice, (kind, wanted) = parameter.WhichOneof("parameter_choice"), _KINDS[name]
+        value: Any = getattr(parameter, choice) if choice else None
+        fits = type(value) is kind
+        if not fits or (kind is int and value < 1):
+            raise invalid_field(f"parameters[{name}]", f"must be {wanted}")
+        values[name] = value
+    return Options(**values)
 
 
 def check_shapes(request: pb.ModelInferRequest) -> None:
@@ -127,8 +177,12 @@ class _Reader:
         if self.item.datatype not in (accepted := _ACCEPTED[spec.datatype]):
             sent = quoted(self.item.datatype)
             raise invalid_field(f"{self.path}.datatype", f"`{spec.name}` must be {' or '.join(accepted)}: {sent}")
-        self._check_shape(spec)
-        count = math.prod(self.item.shape)
+        shape, rank = list(self.item.shape), len(spec.shape)
+        single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
+        if len(shape) != rank and not single_column:
+            axes = ", ".join(["n", "m"][:rank])
+            raise invalid_field(f"{self.path}.shape", f"`{spec.name}` must have the shape [{axes}]: `{shape}`")
+        count = math.prod(shape)
         if self.raw is None:
             elements = self._typed(count)
         elif self.item.contents.ListFields():
@@ -136,15 +190,10 @@ class _Reader:
         elif self.item.datatype == BYTES:
             elements = _array(self._split(self.raw, count))
         else:
-            elements = self._fixed(self.raw, count)
-        return elements.reshape(self.item.shape)
-
-    def _check_shape(self, spec: TensorSpec) -> None:
-        shape, rank = list(self.item.shape), len(spec.shape)
-        single_column = rank == 1 and len(shape) == 2 and shape[1] == 1  # as models of Triton with a batch axis have it
-        if len(shape) != rank and not single_column:
-            axes = ", ".join(["n", "m"][:rank])
-            raise invalid_field(f"{self.path}.shape", f"`{spec.name}` must have the shape [{axes}]: `{shape}`")
+            dtype = np.dtype(DTYPES[self.item.datatype])
+            self._check_count(len(self.raw), count * dtype.itemsize, "bytes")
+            elements = np.frombuffer(self.raw, dtype)
+        return elements.reshape(shape)
 
     def _typed(self, count: int) -> np.ndarray:
         name = _CONTENTS[self.item.datatype]
@@ -153,24 +202,22 @@ class _Reader:
                 raise invalid_field(f"{self.path}.contents", f"{self.item.datatype} goes into {name}, not {field.name}")
         values = getattr(self.item.contents, name)
         self._check_count(len(values), count, "elements")
-        return _array(values) if self.item.datatype == BYTES else _numbers(values, DTYPES[self.item.datatype])
-
-    def _fixed(self, raw: bytes, count: int) -> np.ndarray:
-        dtype = np.dtype(DTYPES[self.item.datatype])
-        self._check_count(len(raw), count * dtype.itemsize, "bytes")
-        return np.frombuffer(raw, dtype)
+        if self.item.datatype == BYTES:
+            return _array(values)
+        array = np.empty(len(values), DTYPES[self.item.datatype])
+        for first in range(0, len(values), CONVERTED_ELEMENTS):  # numpy holds the interpreter lock during each
+            array[first : first + CONVERTED_ELEMENTS] = values[first : first + CONVERTED_ELEMENTS]
+        return array
 
     def _split(self, raw: bytes, count: int) -> list[bytes]:
         elements: list[bytes] = []
         place = 0
-        while place < len(raw):
+        while place < len(raw) and len(elements) <= count + CONVERTED_ELEMENTS:  # more fail anyway
             size = int.from_bytes(raw[place : place + 4], "little")
             place += 4 + size
             if place > len(raw):
                 raise invalid_field(f"raw_input_contents[{self.index}]", f"element {len(elements)} is cut off")
             elements.append(raw[place - size : place])
-            if len(elements) > count + CONVERTED_ELEMENTS:
-                break  # `_check_count` fails anyway
         self._check_count(len(elements), count, "elements")
         return elements
 
@@ -178,14 +225,6 @@ class _Reader:
         if found != count:
             field = f"{self.path}.contents" if self.raw is None else f"raw_input_contents[{self.index}]"
             raise invalid_field(field, f"`{found}` {unit}, but the shape {list(self.item.shape)} needs {count}")
-
-
-def _numbers(values: Sequence[int], dtype: str) -> np.ndarray:
-    """Return an array of numbers. It is filled in parts, since numpy holds the interpreter lock during each."""
-    array = np.empty(len(values), dtype)
-    for first in range(0, len(values), CONVERTED_ELEMENTS):
-        array[first : first + CONVERTED_ELEMENTS] = values[first : first + CONVERTED_ELEMENTS]
-    return array
 
 
 def _array(values: Sequence[bytes]) -> np.ndarray:
@@ -243,21 +282,16 @@ def response(
         contents += [header(RAW_OUTPUT, sum(map(len, raw))), *raw]
     if num_truncated:
         reply.parameters["num_truncated"].int64_param = num_truncated
-    serialised = b"".join([reply.SerializeToString(), *contents])  # releases the interpreter lock, unlike protobuf
-    return Reply(serialised)
+    return Reply(b"".join([reply.SerializeToString(), *contents]))  # joining releases the interpreter lock
 
 
 def _raw(array: np.ndarray, datatype: str) -> Iterator[bytes]:
     """Yield the serialised elements in parts, since numpy holds the interpreter lock while it copies."""
     if datatype == BYTES:
-        yield from _with_lengths(array)
+        for element in array.flat:
+            yield struct.pack("<I", len(element))
+            yield element
         return
     flat = np.ascontiguousarray(array, dtype=DTYPES[datatype]).reshape(-1)
     for first in range(0, len(flat), COPIED_ELEMENTS):
         yield flat[first : first + COPIED_ELEMENTS].tobytes()
-
-
-def _with_lengths(array: np.ndarray) -> Iterator[bytes]:
-    for element in array.flat:
-        yield struct.pack("<I", len(element))
-        yield element

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,9 +15,16 @@ from serving.core.endpoint import Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
 from serving.core.scheduler import JobResult
-from serving.open_inference.options import Options, read_options
 from serving.open_inference.task_tensors import Row, TaskTensors
-from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
+from serving.open_inference.tensors import (
+    Options,
+    TensorSpec,
+    invalid_field,
+    read_inputs,
+    read_options,
+    requested_outputs,
+    response,
+)
 from serving.open_inference.v2 import service_pb2 as pb
 from tasks.base import AnyTask, InvalidExample, Outputs
 from tasks.features import Features
@@ -77,31 +84,21 @@ class TextTensorInference(Inference):
         return response(self.request, self.model, self.outputs, arrays, num_truncated)
 
 
-def _rows(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> Iterator[Row]:
-    """Yield the texts of each example.
+def _rows(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> list[Row]:
+    """Return the texts of each example; an input with two axes has tuples of strings.
 
     Raises:
-        InvalidRequestError: when the inputs differ in length.
+        InvalidRequestError: when the inputs differ in length; naming every element that is not UTF-8.
     """
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of `{name}`" for name, size in sizes.items())
         raise invalid_field("inputs", f"different numbers of elements: {listed}")
-    absent = dict.fromkeys([spec.name for spec in tensors.inputs], [None] * max(sizes.values()))
-    columns = absent | _decoded(arrays, tensors)
-    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-
-
-def _decoded(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> dict[str, list[Any]]:
-    """Decode bytes to strings; an input with two axes becomes tuples of strings.
-
-    Raises:
-        InvalidRequestError: naming every element that is not UTF-8.
-    """
     violations: list[Violation] = []
-    decoded: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for spec in tensors.inputs:
         if spec.name not in arrays:
+            columns[spec.name] = [None] * max(sizes.values())
             continue
         array = arrays[spec.name] if len(spec.shape) == 2 else arrays[spec.name].reshape(-1)
         texts = np.empty(array.shape, object)
@@ -110,10 +107,10 @@ def _decoded(arrays: Mapping[str, np.ndarray], tensors: TaskTensors) -> dict[str
                 texts[place] = data.decode()
             except UnicodeDecodeError:
                 violations.append(Violation(f"{spec.name}{''.join(f'[{index}]' for index in place)}", "not UTF-8"))
-        decoded[spec.name] = list(map(tuple, texts)) if len(spec.shape) == 2 else list(texts)
+        columns[spec.name] = list(map(tuple, texts)) if len(spec.shape) == 2 else list(texts)
     if violations:
         raise InvalidRequestError(violations=violations)
-    return decoded
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _field_path(sent: Sequence[str], invalid: InvalidExample) -> str:

@@ -13,8 +13,14 @@ from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Inference, Reply, check_usable
 from serving.core.models import Model
 from serving.core.scheduler import JobResult
-from serving.open_inference.options import read_options
-from serving.open_inference.tensors import TensorSpec, invalid_field, read_inputs, requested_outputs, response
+from serving.open_inference.tensors import (
+    TensorSpec,
+    invalid_field,
+    read_inputs,
+    read_options,
+    requested_outputs,
+    response,
+)
 from serving.open_inference.v2 import service_pb2 as pb
 from tasks.base import NOT_FINITE, Outputs
 from tasks.features import INPUT_NAMES, Features
@@ -62,7 +68,13 @@ class TokenIdInference(Inference):
                 )
         if not ids.size:
             raise invalid_field("input_ids", f"empty: shape {list(ids.shape)}; it needs at least one token in each row")
-        self.reply_bytes = _output_bytes(model, ids.shape, len(self.outputs))
+        num_rows = ids.size if model.task.token_outputs else len(ids)
+        self.reply_bytes = 4 * len(self.outputs) * num_rows * math.prod(model.last_axis)
+        if self.reply_bytes > MAX_OUTPUT_BYTES:
+            size, maximum = (f"{number / 2**20:.0f} MiB" for number in (self.reply_bytes, MAX_OUTPUT_BYTES))
+            raise invalid_field(
+                "input_ids", f"the outputs would have {size} (maximum {maximum}); send fewer or shorter rows, or text"
+            )
         lengths = _lengths(arrays.get("attention_mask", np.ones_like(ids)), model.task.settings.max_seq_length)
         types = arrays.get("token_type_ids", np.zeros_like(ids))
         _check_range("input_ids", ids, lengths, model.manifest.vocab_size)
@@ -82,26 +94,16 @@ class TokenIdInference(Inference):
 
     def reply(self, done: JobResult) -> Reply:
         """Serialise the response. Outputs of each token are zero at padding."""
-        stacked = {spec.name: self._stack([result[spec.name] for result in done.results]) for spec in self.outputs}
-        return response(self.request, self.model, self.outputs, stacked)
-
-    def _stack(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        if not self.model.task.token_outputs:
-            return np.stack(rows)
-        stacked = np.zeros((len(rows), self.length, *rows[0].shape[1:]), dtype=np.float32)
-        for number, row in enumerate(rows):
-            stacked[number, : len(row)] = row
-        return stacked
-
-
-def _output_bytes(model: Model, shape: tuple[int, ...], num_outputs: int) -> int:
-    """Return the bytes of the outputs, if they are not too many."""
-    elements = math.prod(shape) if model.task.token_outputs else shape[0]
-    size = 4 * num_outputs * elements * math.prod(model.last_axis)
-    if size > MAX_OUTPUT_BYTES:
-        reason = f"the outputs would have {size / 2**20:.0f} MiB (maximum {MAX_OUTPUT_BYTES / 2**20:.0f} MiB)"
-        raise invalid_field("input_ids", f"{reason}; send fewer or shorter rows, or text")
-    return size
+        arrays: dict[str, np.ndarray] = {}
+        for spec in self.outputs:
+            rows = [result[spec.name] for result in done.results]
+            if self.model.task.token_outputs:
+                arrays[spec.name] = padded = np.zeros((len(rows), self.length, *rows[0].shape[1:]), np.float32)
+                for place, row in zip(padded, rows, strict=True):
+                    place[: len(row)] = row
+            else:
+                arrays[spec.name] = np.stack(rows)
+        return response(self.request, self.model, self.outputs, arrays)
 
 
 def _lengths(mask: np.ndarray, max_length: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 // What can be done with a model: fields, requests, and what is shown of the replies.
 
-import { EXAMPLES } from "./examples.js";
 import { answers, entities, masks, saidAnswer, wordOf } from "./marks.js";
 import { heatMap, mostSimilar, nearest, ranking, saidBest, vectorsOf, weights } from "./vectors.js";
 import { bars, counted, element, likely, percent, score } from "./views.js";
@@ -20,6 +19,14 @@ const rankCall = ({ query, documents }) => ({
   body: { inputs: [{ query, documents }] },
   cuts: "the query",
 });
+
+const REVIEW = "The new phone is fast, light and a joy to use.";
+const SEARCH = {
+  query: "How does bread stay fresh?",
+  documents:
+    "Wrap the loaf in a linen cloth and keep it in a wooden box.\nThe bakery opens at six in the morning.\n" +
+    "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.",
+};
 
 /** True if a model ranks documents without being told which label means that one fits. */
 export function ranks({ task, settings }) {
@@ -44,7 +51,7 @@ function showNumber(value, { activation }) {
 /**
  * Operations, in the order of the page. `fits` says which models can do it, `calls` makes requests of the values of the
  * fields (`body` without model; `cuts` is the only part that may be truncated, if there is one), `texts` are the inputs
- * whose tokens are shown, `show` returns a sentence and elements.
+ * whose tokens are shown, by default the text, `show` returns a sentence and elements.
  */
 const OPERATIONS = [
   {
@@ -52,8 +59,8 @@ const OPERATIONS = [
     title: "Labels",
     fits: isTask("classification"),
     fields: [text("text", "Text"), secondText({ isFolded: true })],
+    examples: { text: REVIEW },
     calls: (values) => [{ rpc: "Classify", body: { inputs: [pairOf(values)] } }],
-    texts: (values) => [pairOf(values)],
     show: showLabels,
   },
   {
@@ -67,6 +74,7 @@ const OPERATIONS = [
       line("template", "Sentence that the label stands in"),
       { kind: "check", name: "several", label: "A text may have several labels" },
     ],
+    examples: { text: REVIEW, labels: "technology\nsport\ncooking", template: "This example is about {}." },
     calls: ({ text: input, labels, template, several }) => [
       { rpc: "ZeroShot", body: { texts: [input], labels, template, multi_label: several } },
     ],
@@ -79,8 +87,10 @@ const OPERATIONS = [
     title: "Entities",
     fits: isTask("tagging"),
     fields: [text("text", "Text")],
+    examples: {
+      text: "Angela Merkel met Emmanuel Macron in Paris. Both then flew to Munich, where Siemens has its headquarters.",
+    },
     calls: (values) => [{ rpc: "Tag", body: { inputs: [{ text: values.text }] } }],
-    texts: (values) => asInputs([values.text]),
     show: ([{ results }], values, model) => [
       counted(results[0].entities.length, "entity", "entities"),
       ...entities(results[0], values.text, model.labels),
@@ -91,6 +101,14 @@ const OPERATIONS = [
     title: "Answer",
     fits: isTask("spans"),
     fields: [line("question", "Question"), text("context", "Context, of any length", { rows: 12 })],
+    examples: {
+      question: "What does the owl eat?",
+      context:
+        "The old oak stands at the edge of the forest. In its trunk lives an owl. The owl sleeps all day in the old " +
+        "oak. At night it hunts mice and voles in the fields around the village. In winter, when snow covers the " +
+        "fields, it waits near the barns.\n\nThe children of the village have counted its feathers on the ground " +
+        "every spring since 1987.",
+    },
     calls: ({ question, context }) => [
       { rpc: "Answer", body: { inputs: [{ question, contexts: [context] }], top_k: TOP_K }, cuts: "the question" },
     ],
@@ -102,8 +120,8 @@ const OPERATIONS = [
     title: "Regression",
     fits: isTask("regression"),
     fields: [text("text", "Text"), secondText()],
+    examples: { text: "A man plays the guitar.", pair: "Someone is making music." },
     calls: (values) => [{ rpc: "Regress", body: { inputs: [pairOf(values)] } }],
-    texts: (values) => [pairOf(values)],
     show: ([{ values: [found] }], values, { settings }) => [score(found), showNumber(found, settings)],
   },
   {
@@ -111,6 +129,7 @@ const OPERATIONS = [
     title: "Rank",
     fits: ranks,
     fields: queryAndDocuments,
+    examples: SEARCH,
     calls: (values) => [rankCall(values)],
     texts: ({ query, documents }, { task }) =>
       task === "token-embedding"
@@ -130,6 +149,11 @@ const OPERATIONS = [
       line("question", "Question, or the start of a sentence", { optional: true }),
       lines("choices", "Choices, one per line"),
     ],
+    examples: {
+      context: "She dropped the glass on the stone floor.",
+      question: "What happened next?",
+      choices: "It broke.\nIt flew away.\nIt began to sing.",
+    },
     calls: (values) => [{ rpc: "Choose", body: { inputs: [values] } }],
     texts: ({ context, question, choices }) =>
       choices.map((item) => {
@@ -147,8 +171,8 @@ const OPERATIONS = [
     title: "Masked words",
     fits: isTask("masked-lm"),
     fields: [text("text", "Text")],
+    examples: { text: "The capital of France is [MASK]." },
     calls: (values) => [{ rpc: "FillMask", body: { texts: [values.text], top_k: TOP_K } }],
-    texts: (values) => asInputs([values.text]),
     show: ([{ results }], values, model) => [
       results[0].masks.map(({ tokens }) => wordOf(tokens[0].token, model)).join(", "),
       ...masks(results[0], values.text, model),
@@ -159,8 +183,8 @@ const OPERATIONS = [
     title: "Weights of tokens",
     fits: isTask("sparse-embedding"),
     fields: [text("text", "Text")],
+    examples: { text: "Wrap the loaf in a linen cloth and keep it in a wooden box." },
     calls: (values) => [{ rpc: "EmbedSparse", body: { texts: [values.text], return_tokens: true } }],
-    texts: (values) => asInputs([values.text]),
     show: ([{ results }]) => [counted(results[0].tokens.length, "token"), weights(results[0])],
   },
   {
@@ -168,6 +192,11 @@ const OPERATIONS = [
     title: "Similarity",
     fits: isTask("embedding"),
     fields: [lines("texts", "Sentences, one per line")],
+    examples: {
+      texts:
+        "A man plays the guitar.\nSomeone is making music.\nA woman slices an onion.\nShe is cooking dinner.\n" +
+        "The train to Berlin is late.",
+    },
     calls: ({ texts }) => [{ rpc: "Embed", body: { texts } }],
     texts: ({ texts }) => asInputs(texts),
     show: ([reply], { texts }) => [mostSimilar(vectorsOf(reply)), ...heatMap(texts, vectorsOf(reply))],
@@ -177,6 +206,7 @@ const OPERATIONS = [
     title: "Search",
     fits: isTask("embedding"),
     fields: [...queryAndDocuments, { kind: "ranker", name: "ranker", label: "Then rank with" }],
+    examples: SEARCH,
     calls: ({ ranker, ...values }) => [
       { rpc: "Embed", body: { texts: [values.query], input_type: "INPUT_TYPE_QUERY" }, cuts: "the query" },
       { rpc: "Embed", body: { texts: values.documents, input_type: "INPUT_TYPE_DOCUMENT" } },
@@ -194,12 +224,11 @@ const OPERATIONS = [
 /** Return what can be done with a model. */
 export const operationsOf = (model) =>
   OPERATIONS.filter((item) => item.fits(model)).map((item) => ({
+    texts: (values) => [pairOf(values)],
     ...item,
     fields: model.truncates ? item.fields : [...item.fields, TRUNCATE],
   }));
 
 /** Return the first value of a field. `[MASK]` stands for the mask token of the model. */
-export function exampleOf(operation, field, model) {
-  const example = EXAMPLES[operation.id]?.[field.name] ?? "";
-  return model.mask ? example.replaceAll("[MASK]", model.mask) : example;
-}
+export const exampleOf = ({ examples }, { name }, { mask }) =>
+  (examples[name] ?? "").replaceAll("[MASK]", mask ?? "[MASK]");

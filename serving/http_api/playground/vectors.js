@@ -21,11 +21,15 @@ export function cosine(first, second) {
 
 /** Show the similarity of each pair of texts. */
 export function heatMap(texts, vectors) {
-  const numbers = texts.map((_, index) => index + 1);
-  const corner = element("td", {});
-  const head = numbers.map((number) => element("th", { scope: "col" }, `${number}`));
-  const rows = texts.slice(0, MAX_TEXTS).map((text, row) => {
-    const cells = vectors.slice(0, MAX_TEXTS).map((vector) => cell(cosine(vectors[row], vector)));
+  const shown = texts.slice(0, MAX_TEXTS);
+  const head = shown.map((_, index) => element("th", { scope: "col" }, `${index + 1}`));
+  const rows = shown.map((text, row) => {
+    const cells = shown.map((_, column) => {
+      const value = cosine(vectors[row], vectors[column]);
+      const cell = element("td", {}, value.toFixed(2));
+      cell.style.setProperty("--heat", `${Math.round(100 * Math.max(0, value))}%`);
+      return cell;
+    });
     const name = element("th", { scope: "row" }, `${row + 1} `, element("bdi", {}, text));
     return element("tr", {}, name, ...cells);
   });
@@ -33,7 +37,7 @@ export function heatMap(texts, vectors) {
   const table = element(
     "table",
     { class: "heat", "aria-labelledby": "caption" },
-    element("thead", {}, element("tr", {}, corner, ...head.slice(0, MAX_TEXTS))),
+    element("thead", {}, element("tr", {}, element("td"), ...head)),
     element("tbody", {}, ...rows),
   );
   const more = onlyFirst(MAX_TEXTS, texts.length);
@@ -41,23 +45,15 @@ export function heatMap(texts, vectors) {
   return [caption, element("div", name, table), ...more];
 }
 
-function cell(value) {
-  const made = element("td", {}, value.toFixed(2));
-  made.style.setProperty("--heat", `${Math.round(100 * Math.max(0, value))}%`);
-  return made;
-}
-
 /** Return the most similar pair of the texts that the heat map shows, as a sentence. */
 export function mostSimilar(vectors) {
   const shown = vectors.slice(0, MAX_TEXTS);
-  let best = { value: -Infinity };
-  shown.forEach((vector, row) => {
-    for (let other = 0; other < row; other += 1) {
-      const value = cosine(vector, shown[other]);
-      if (value > best.value) best = { value, row, other };
-    }
-  });
-  return best.row ? `Most similar: ${best.other + 1} and ${best.row + 1}, ${score(best.value)}` : "One text";
+  const pairs = shown.flatMap((vector, row) =>
+    shown.slice(0, row).map((other, column) => ({ value: cosine(vector, other), row, column })),
+  );
+  if (!pairs.length) return "One text";
+  const best = pairs.reduce((one, other) => (other.value > one.value ? other : one));
+  return `Most similar: ${best.column + 1} and ${best.row + 1}, ${score(best.value)}`;
 }
 
 /** Return the documents of a search, best first: `{document, score}`. */

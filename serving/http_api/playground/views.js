@@ -59,6 +59,11 @@ export function onlyFirst(shown, number, tag = "p") {
  * Items: `text`, `value` as shown, `fraction` from 0 to 1 if there is a bar, `note`, and `isChosen` for those that won.
  */
 export function bars(items) {
+  const bar = (fraction) => {
+    const filled = element("span");
+    filled.style.inlineSize = `${100 * Math.min(1, Math.max(0, fraction))}%`;
+    return element("span", { class: "bar", "aria-hidden": "true" }, filled); // readers of the screen get the number
+  };
   const rows = items.slice(0, MAX_ROWS).map(({ text, value, fraction, note, isChosen }) =>
     element(
       "li",
@@ -69,13 +74,6 @@ export function bars(items) {
     ),
   );
   return element("ol", { class: "bars" }, ...rows, ...onlyFirst(rows.length, items.length, "li"));
-}
-
-/** Make a bar for a fraction from 0 to 1. Readers of the screen get the number beside it. */
-function bar(fraction) {
-  const filled = element("span");
-  filled.style.inlineSize = `${100 * Math.min(1, Math.max(0, fraction))}%`;
-  return element("span", { class: "bar", "aria-hidden": "true" }, filled);
 }
 
 /** Make a row with a probability as its bar. */

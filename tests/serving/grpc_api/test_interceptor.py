@@ -51,25 +51,27 @@ def tokens_file(tmp_path):
     return path
 
 
-@pytest.fixture
-def guarded(embedder, tokens_file, monkeypatch):
-    """Server with tokens, whose file it checks often."""
-    monkeypatch.setattr(credentials, "CHECK_S", 0.01)
-    with serve(embedder, tokens_file=tokens_file) as running:
+@pytest.fixture(scope="module")
+def guarded(embedder, tmp_path_factory):
+    """Server with two tokens."""
+    path = tmp_path_factory.mktemp("tokens") / "tokens"
+    path.write_text(f"{GOOD}\n{OTHER}\n")
+    with serve(embedder, tokens_file=path) as running:
         yield running
 
 
 def test_calls_need_a_valid_token(guarded):
     """Calls with a valid token are answered; others are UNAUTHENTICATED and counted."""
+    counted = {"grpc_code": "Unauthenticated", "grpc_method": "Embed"}
+    before = guarded.total("grpc_server_handled_total", **counted)
+    before_refused = guarded.total("bertline_refused_total", reason="unauthenticated")
     assert [code(guarded, metadata=bearer(token)) for token in (GOOD, OTHER)] == [grpc.StatusCode.OK] * 2
 
-    refused = [(), bearer("good-token"), bearer(""), bearer("# for the tests"), (("authorization", GOOD),)]
+    refused = [(), bearer("good-token"), bearer(""), (("authorization", GOOD),)]
     for metadata in refused:
         assert code(guarded, metadata=metadata) is grpc.StatusCode.UNAUTHENTICATED
-    counted = {"grpc_code": "Unauthenticated", "grpc_method": "Embed"}
-    guarded.wait_for("grpc_server_handled_total", len(refused), **counted)  # a client may hear of the end first
-    assert guarded.total("grpc_server_handled_total", **counted) == len(refused)
-    assert guarded.total("bertline_refused_total", reason="unauthenticated") == len(refused)
+    guarded.wait_for("grpc_server_handled_total", before + len(refused), **counted)  # a client hears of it first
+    assert guarded.total("bertline_refused_total", reason="unauthenticated") - before_refused == len(refused)
 
 
 def test_every_service_is_guarded(guarded):
@@ -91,23 +93,23 @@ def test_open_health(embedder, tokens_file):
         assert code(running) is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_reload(guarded, tokens_file, caplog):
+def test_reload(embedder, tokens_file, caplog, monkeypatch):
     """Removed tokens are refused; an unusable file keeps the earlier tokens."""
+    monkeypatch.setattr(credentials, "CHECK_S", 0.01)
 
     def errors():
         return [record for record in caplog.records if record.levelno == logging.ERROR]
 
-    tokens_file.write_text(f"{OTHER}\nnew\n")
-    wait_until(lambda: code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
+    with serve(embedder, tokens_file=tokens_file) as running:
+        tokens_file.write_text(f"{OTHER}\nnew\n")
+        wait_until(lambda: code(running, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
+        assert code(running, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
+        tokens_file.write_text("a secret with spaces\n")
+        wait_until(lambda: len(errors()) == 1, "no error", limit_s=5)
+        tokens_file.unlink()
+        wait_until(lambda: len(errors()) == 2, "no error", limit_s=5)
 
-    assert code(guarded, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
-
-    tokens_file.write_text("a secret with spaces\n")
-    wait_until(lambda: len(errors()) == 1, "no error", limit_s=5)
-    assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
-    tokens_file.unlink()
-    wait_until(lambda: len(errors()) == 2, "no error", limit_s=5)
-    assert code(guarded, metadata=bearer("new")) is grpc.StatusCode.OK
+        assert code(running, metadata=bearer("new")) is grpc.StatusCode.OK
 
 
 def test_tokens_stay_secret(guarded, caplog):
@@ -125,8 +127,7 @@ def test_tokens_stay_secret(guarded, caplog):
         (b"# none\n\n", "holds no token"),
         (b"one\ntwo words\n", "line 2: a token consists"),
         (b"\xff\n", "not UTF-8"),
-        ("one\nwords\n".encode("utf-16"), "is UTF-16, as some Windows editors write it; save it as UTF-8"),
-        ("one\nwords\n".encode("utf-16-le"), "is UTF-16"),
+        ("one\nwords\n".encode("utf-16"), "is UTF-16"),
         (b"one\n" + b"words" * 1000, "line 2: the token has 5000 characters; the maximum is 4096"),
     ],
 )
@@ -141,15 +142,7 @@ def test_bad_tokens_file(tmp_path, content, message):
     assert "words" not in str(caught.value)
 
 
-def test_a_tokens_file_with_a_bom(tmp_path):
-    """Files with a byte-order mark have the same tokens as without."""
-    path = tmp_path / "tokens"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-
-    assert len({BearerTokens(path).client([f"Bearer {token}"]) for token in ("one", "two")}) == 2
-
-
-@pytest.mark.parametrize("second", [GOOD, OTHER, "wrong"])
+@pytest.mark.parametrize("second", [GOOD, "wrong"])
 def test_two_authorizations(guarded, second):
     """Calls with two tokens are refused, since a proxy may have checked only one of them."""
     call = guarded.stub.Embed.future(CAT, metadata=(*bearer(GOOD), *bearer(second)))
@@ -158,26 +151,23 @@ def test_two_authorizations(guarded, second):
     assert call.details() == "the call has 2 `authorization` entries in its metadata; send one"
 
 
-def test_a_token_that_is_too_long(tokens_file):
-    """Tokens that are too long are refused before they are hashed."""
-    with pytest.raises(UnauthenticatedError, match="the token has 5000 characters; the maximum is 4096"):
-        BearerTokens(tokens_file).client(["Bearer " + "a" * 5000])
-
-
-def test_clients_by_token(tokens_file):
-    """Calls with the same token have the same client name, which does not contain the token."""
+def test_clients_by_token(tokens_file, tmp_path):
+    """Calls with the same token have the same client name, which does not contain it; long tokens are not hashed."""
     tokens = BearerTokens(tokens_file)
+    (tmp_path / "bom").write_bytes(b"\xef\xbb\xbf" + tokens_file.read_bytes().replace(b"\n", b"\r\n"))
 
     assert tokens.client([f"Bearer {GOOD}"]) == tokens.client([f"bearer  {GOOD}"]) != tokens.client([f"Bearer {OTHER}"])
     assert GOOD not in tokens.client([f"Bearer {GOOD}"])
-    assert len(read_tokens(tokens_file)) == 2
+    assert len(read_tokens(tokens_file)) == len(read_tokens(tmp_path / "bom")) == 2
+    with pytest.raises(UnauthenticatedError, match="the token has 5000 characters; the maximum is 4096"):
+        tokens.client(["Bearer " + "a" * 5000])
 
 
 def test_concurrency_of_a_client(slow_models, tokens_file):
     """Clients with too many concurrent calls get RESOURCE_EXHAUSTED; others, and later calls, are answered."""
-    settings = {"workers": 1, "max_batch_tokens": 32, "tokens_file": tokens_file, "max_concurrent_per_client": 2}
+    settings = {"workers": 1, "max_batch_tokens": 32, "max_queue_s": 1000, "max_concurrent_per_client": 2}
     request = pb.EmbedRequest(texts=[LONG] * 8)
-    with serve(slow_models, **settings) as running:
+    with serve(slow_models, tokens_file=tokens_file, **settings) as running:
         calls = [running.stub.Embed.future(request, metadata=bearer(GOOD)) for _ in range(2)]
         running.wait_for("grpc_server_started_total", 2)
         refused = running.stub.Embed.future(request, metadata=bearer(GOOD))
@@ -205,16 +195,11 @@ def test_concurrency_of_an_address(slow_models):
         assert running.stub.ListModels(pb.ListModelsRequest()).models
 
 
-def request_id(call):
-    return dict(call.trailing_metadata()).get("x-request-id")
-
-
 @pytest.mark.parametrize("text", ["cat", ""])
-def test_request_id(server, text):
+def test_request_id(guarded, text):
     """Replies and errors return the request id of the call, or a new one if it is missing or invalid."""
     for sent, expected in (("job-7", "job-7"), ("two words", "[0-9a-f]{16}"), (None, "[0-9a-f]{16}")):
         metadata = (("x-request-id", sent),) if sent else ()
-        call = server.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=metadata)
-        assert call.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
+        call = guarded.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=(*bearer(GOOD), *metadata))
 
-        assert re.fullmatch(expected, request_id(call))
+        assert re.fullmatch(expected, dict(call.trailing_metadata())["x-request-id"])

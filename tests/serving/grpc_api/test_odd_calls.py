@@ -123,18 +123,3 @@ def test_a_server_that_grpc_has_ended(all_tasks):
         asyncio.run_coroutine_threadsafe(running.server._grpc.stop(0), running.loop).result(10)
         with pytest.raises(RuntimeError, match="gRPC accepts no more calls"):
             watching.result(10)
-
-
-def test_each_connection_may_watch(server, monkeypatch):
-    """A connection with many watches does not block the first watch of another connection."""
-    monkeypatch.setattr("serving.grpc_api.interceptor.MAX_WATCHES", 4)
-    with open_channel(server.target) as greedy, open_channel(server.target) as channel:
-        watches = [greedy.unary_stream(WATCH)(b"", timeout=10) for _ in range(4)]
-        assert all(map(next, watches))
-        assert greedy.unary_stream(WATCH)(b"", timeout=10).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        watch = channel.unary_stream(WATCH)(b"", timeout=10)
-        assert next(watch)
-        assert channel.unary_stream(WATCH)(b"", timeout=10).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        for item in (*watches, watch):
-            item.cancel()
-    check_counts(server)

@@ -36,8 +36,8 @@ def chunked(*parts, extension=b"", end=b"0\r\n\r\n"):
     return b"".join(b"%x%b\r\n%b\r\n" % (len(part), extension, part) for part in parts) + end
 
 
-@pytest.mark.parametrize("protocol", ["h2c", "websocket", "h2c, TLS/1.0", "HTTP/3.0"])
-@pytest.mark.parametrize("path", ["/v1/embed", "/v1/models", "/", "/none"])
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+@pytest.mark.parametrize("path", ["/v1/embed", "/", "/none"])
 def test_upgrades_are_declined(protocol, path, web):
     """The body belongs to the request, and what follows is the next request (RFC 9110, section 7.8)."""
     method = b"POST" if path == "/v1/embed" else b"GET"
@@ -68,6 +68,9 @@ def test_upgrades_are_declined(protocol, path, web):
         (b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 400),
         (b"POST /v1/embed HTTP/1.1\r\nhost: a\r\ncontent-length: -3\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\nhost: localhost\n\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n", 431),
         (b"GET /health HTTP/1.1\r\na: b\x00\r\n\r\n", 400),
         (b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
         (b"GET http://[ HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", 400),

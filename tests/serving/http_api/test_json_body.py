@@ -37,7 +37,7 @@ JSON = st.recursive(
     | st.text(max_size=200)
     | st.sampled_from([',[{"}]\\\n' * 9, "\U0001f600" * 40, "a" * 300, "é\\" * 70]),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=9), inner, max_size=8),
-    max_leaves=40,
+    max_leaves=20,
 )
 
 

@@ -18,7 +18,7 @@ from tests.serving.reliability import wait_until
 MIB = 2**20
 BODY = {"model": {"name": "embedder"}, "texts": ["the cat"]}
 LARGE = BODY | {"texts": ["the cat " * 2500], "truncate": True}
-LONG = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 60_000}] * 4}
+LONG = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 30_000}] * 4}
 
 
 @pytest.fixture
@@ -43,6 +43,16 @@ def full(server):
         yield budget
     finally:
         server.loop.call_soon_threadsafe(budget.add, "other", -size)
+
+
+@contextmanager
+def slow_connection(server):
+    """Open a connection that takes little of a reply before it is read."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", port_of(server)))
+        yield connection
 
 
 def wait_for_waiting(budget, count):
@@ -152,10 +162,7 @@ def test_burst_of_small_requests_is_answered(embedder, patient):
 def test_a_client_that_does_not_read(embedder):
     """A reply that nobody reads counts as used memory, until its connection is closed."""
     body = json.dumps(LONG).encode()
-    with serve(embedder, http_port=0, keepalive_timeout_s=0.5) as running, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(60)
-        connection.connect(("127.0.0.1", port_of(running)))
+    with serve(embedder, http_port=0, keepalive_timeout_s=0.5) as running, slow_connection(running) as connection:
         budget = running.server._budget
         connection.sendall(head_of("/v1/tokenize", body) + body)
         wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
@@ -168,11 +175,8 @@ def test_a_client_that_does_not_read(embedder):
 def test_a_client_that_reads_slowly(embedder):
     """A client that reads a few bytes now and then keeps its reply, until others need the memory."""
     body = json.dumps(LONG).encode()
-    limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 64 * MIB}
-    with serve(embedder, http_port=0, **limits) as running, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(60)
-        connection.connect(("127.0.0.1", port_of(running)))
+    limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 32 * MIB}
+    with serve(embedder, http_port=0, **limits) as running, slow_connection(running) as connection:
         budget = running.server._budget
         connection.sendall(head_of("/v1/tokenize", body) + body)
         wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")

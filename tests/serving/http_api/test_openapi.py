@@ -59,15 +59,6 @@ def test_requests_of_other_tests_are_described(document):
         assert any(body.keys() <= kind["properties"].keys() for kind in kinds), path
 
 
-def test_routes_without_a_request_need_no_body(document, web):
-    """A body is described where one is read; the list of models is posted for with or without one."""
-    path = "/v2/repository/index"
-
-    assert "requestBody" not in document["paths"][path]["post"]
-    assert document["paths"]["/v1/list-models"]["post"]["requestBody"]["required"]
-    assert [post(web, path, body).status for body in (None, {}, {"ready": True})] == [200, 200, 200]
-
-
 def test_formats_of_fields(document):
     """Messages follow protobuf's JSON mapping: names of enums, base64, limits of numbers."""
     request, reply = (document["components"]["schemas"][name]["properties"] for name in ("EmbedRequest", "EmbedReply"))

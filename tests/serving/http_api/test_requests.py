@@ -7,16 +7,10 @@ import threading
 import time
 
 import pytest
-from google.protobuf import json_format
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
-from serving.core.codec_pool import SMALL_BYTES
-from serving.core.metrics import CODEC
 from serving.http_api.exchange import trace_attributes
-from serving.http_api.openai import EmbeddingsRequest
-from serving.http_api.rerank import RerankFields
-from serving.http_api.tei import EmbedFields
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post, raw_connection, read_all, send
 
@@ -130,32 +124,6 @@ def test_gzip(small):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "owner", "name"),
-    [
-        ("/v1/embed", {"model": {"name": "embedder"}, "texts": ["the"] * 500}, json_format, "ParseDict"),
-        ("/v1/embeddings", {"input": ["the"] * 500}, EmbeddingsRequest, "message"),
-        ("/v1/embeddings", {"input": [[2, 8, 3]] * 500}, EmbeddingsRequest, "message"),
-        ("/v2/rerank", {"model": "scorer", "query": "the", "documents": ["the"] * 500}, RerankFields, "request"),
-        ("/embed", {"inputs": ["the"] * 500}, EmbedFields, "request"),
-    ],
-)
-def test_small_bodies_that_unpack_to_large_ones_are_read_in_threads(web, monkeypatch, path, body, owner, name):
-    """The event loop reads no body that is small only as long as it is compressed."""
-    read, threads = getattr(owner, name), []
-
-    def record(*arguments):
-        threads.append(threading.current_thread().name)
-        return read(*arguments)
-
-    monkeypatch.setattr(owner, name, record)
-    data = gzip.compress(json.dumps(body).encode())
-    assert len(data) < SMALL_BYTES
-
-    assert post(web, path, data, content_encoding="gzip").status == 200
-    assert [thread.partition("_")[0] for thread in threads] == [CODEC]
-
-
-@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/v1/embed", BODY),
@@ -213,20 +181,6 @@ def test_bodies_that_lie_about_their_length(web):
     assert head == "HTTP/1.1 200 OK"
     assert "HTTP/1.1 400 Bad Request\r\n" in rest
     assert rest.endswith("no HTTP; does the client speak TLS or HTTP/2?\n")
-
-
-def test_pipelined_requests(web):
-    """Requests that are sent at once are answered in their order."""
-    body = b'{"texts": ["a"]}'
-    first = f"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-
-    head, rest = raw(web, first + first + last)
-
-    assert head == "HTTP/1.1 200 OK"
-    assert rest.count("HTTP/1.1 200 OK") == 2
-    assert rest.count('"vectors"') == 2
-    assert rest.endswith('{"status":"ok"}')
 
 
 def test_headers_that_never_end(web, monkeypatch):

@@ -9,18 +9,15 @@ import pytest
 from bertline.v1 import encoder_pb2 as bertline
 from serving.core.codec_pool import SMALL_BYTES
 from serving.core.models import Models, Version
-from serving.open_inference import task_tensors, tensors
-from serving.open_inference.options import Options
+from serving.open_inference import tensors
 from serving.open_inference.service import METHODS, SERVICE
 from serving.open_inference.task_tensors import TASK_TENSORS
-from tasks import TASKS, create_task, settings_from_dict
+from tasks import TASKS, settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate
-from tasks.text.tokenizer import Tokenizer
-from tasks.text.tokenizer_files import build_tokenizer
 from tests.serving.conftest import serve
-from tests.serving.models import SETTINGS, VOCAB, write_model
-from tests.serving.open_inference.messages import call, infer, infer_request, stub
+from tests.serving.models import VOCAB, write_model
+from tests.serving.open_inference.messages import arrays, call, infer, infer_request, stub
 
 TEXTS = ["the cat sees the dog .", "river", "who likes the small red bird ?", "unknowable cats"]
 CONTEXTS = ["the cat sees the old dog near the river . " * 3, "a bird", "trees"]
@@ -32,52 +29,54 @@ REQUESTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """Server of models with a default prompt, several labels a text, a padded vocabulary, and two versions."""
+    models = tmp_path_factory.mktemp("variants")
+    prompts = {"max_seq_length": 32, "prompts": {"query": "the old "}}
+    labels = {"max_seq_length": 32, "labels": ["no", "maybe", "yes"], "problem_type": "multi_label_classification"}
+    for version in ("9", "10"):
+        write_model(models, "plain", version, settings=settings_from_dict("embedding", prompts))
+    asking = settings_from_dict("embedding", prompts | {"default_prompt_name": "query"})
+    write_model(models, "asking", settings=asking)
+    sets = settings_from_dict("classification", labels | {"thresholds": [0.9, 0.1, 0.5]})
+    write_model(models, "sets", task="classification", seed=1, settings=sets)
+    write_model(models, "padded", task="masked-lm", vocab_size=10 * len(VOCAB))
+    with serve(models) as running:
+        yield running
+
+
 def ids_of(reference, examples):
     """Return padded token ids of examples with the names of the inputs, and their features."""
     features = [item for windows in reference.task.encode(examples) for item in windows]
     return collate(features, pad_id=7), features
 
 
-def test_embedding(server):
-    """Vectors equal those of Embed."""
-    reply = server.stub.Embed(bertline.EmbedRequest(texts=TEXTS, normalize=True))
+@pytest.mark.parametrize(
+    ("parameters", "fields"),
+    [
+        ({"normalize": True}, {"normalize": True}),
+        ({"prompt_name": "query"}, {"prompt_name": "query"}),
+        ({"prompt_name": ""}, {"prompt_name": ""}),
+        ({"input_type": "query"}, {"input_type": "INPUT_TYPE_QUERY"}),
+        ({"input_type": "document"}, {"input_type": "INPUT_TYPE_DOCUMENT"}),
+    ],
+)
+def test_embedding(server, parameters, fields):
+    """Vectors equal those of Embed, and parameters do what the fields of its request do."""
+    reply = server.stub.Embed(bertline.EmbedRequest(texts=TEXTS, **fields))
 
-    found = infer(server, "embedder", text=TEXTS, parameters={"normalize": True})
+    found = infer(server, "embedder", text=TEXTS, parameters=parameters)
 
     assert found["embedding"].shape == (4, 8)
     np.testing.assert_allclose(found["embedding"].ravel(), np.frombuffer(reply.vectors, "<f4"), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["query", "document", ""])
-def test_prompts(server, name):
-    """The parameter `prompt_name` gives the vectors of Embed with this prompt."""
-    reply = server.stub.Embed(bertline.EmbedRequest(texts=TEXTS, prompt_name=name))
-
-    found = infer(server, "embedder", text=TEXTS, parameters={"prompt_name": name})
-
-    np.testing.assert_allclose(found["embedding"].ravel(), np.frombuffer(reply.vectors, "<f4"), rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["query", "document"])
-def test_input_types(server, kind):
-    """The parameter `input_type` names the prompt by what the texts are."""
-    found = infer(server, "embedder", text=TEXTS, parameters={"input_type": kind})["embedding"]
-    expected = infer(server, "embedder", text=TEXTS, parameters={"prompt_name": kind})["embedding"]
-
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_a_default_prompt(tmp_path):
+def test_a_default_prompt(variants):
     """Without `prompt_name` texts get the model's default prompt, and with an empty one none."""
-    values = {"max_seq_length": 32, "prompts": {"query": "the old "}}
-    settings = {"plain": values, "asking": values | {"default_prompt_name": "query"}}
-    for model, one in settings.items():
-        write_model(tmp_path, model, settings=settings_from_dict("embedding", one))
-
-    with serve(tmp_path) as running:
-        plain, prompted = (infer(running, name, text=TEXTS)["embedding"] for name in settings)
-        bare = infer(running, "asking", text=TEXTS, parameters={"prompt_name": ""})["embedding"]
-        named = infer(running, "plain", text=TEXTS, parameters={"prompt_name": "query"})["embedding"]
+    plain, prompted = (infer(variants, name, text=TEXTS)["embedding"] for name in ("plain", "asking"))
+    bare = infer(variants, "asking", text=TEXTS, parameters={"prompt_name": ""})["embedding"]
+    named = infer(variants, "plain", text=TEXTS, parameters={"prompt_name": "query"})["embedding"]
 
     np.testing.assert_allclose(prompted, named, rtol=1e-6)
     np.testing.assert_allclose(bare, plain, rtol=1e-6)
@@ -98,28 +97,24 @@ def test_classification(server):
     assert best["label"].tolist() == found["label"][:, :1].tolist()
 
 
-def test_classification_with_any_number_of_labels(tmp_path):
-    """A multi-label model has one more output: which labels are selected."""
-    values = {"max_seq_length": 32, "labels": ["no", "maybe", "yes"], "problem_type": "multi_label_classification"}
-    settings = settings_from_dict("classification", values | {"thresholds": [0.9, 0.1, 0.5]})
-    write_model(tmp_path, "sets", task="classification", seed=1, settings=settings)
+@pytest.mark.parametrize("top_k", [None, 1])
+def test_multi_label_classification(variants, top_k):
+    """A multi-label model has one more output, which labels are selected; shorter rows are padded."""
+    parameters = {} if top_k is None else {"top_k": top_k}
+    request = bertline.ClassifyRequest(
+        model=bertline.ModelRef(name="sets"), inputs=[bertline.TextInput(text=text) for text in TEXTS], top_k=top_k
+    )
+    expected = variants.stub.Classify(request)
 
-    with serve(tmp_path) as running:
-        inputs = [bertline.TextInput(text=text) for text in TEXTS]
-        expected = running.stub.Classify(bertline.ClassifyRequest(inputs=inputs))
-        found = infer(running, "sets", text=TEXTS)
-        best = running.stub.Classify(bertline.ClassifyRequest(inputs=inputs, top_k=1))
-        found_best = infer(running, "sets", text=TEXTS, parameters={"top_k": 1})
+    found = infer(variants, "sets", text=TEXTS, parameters=parameters)
 
-    for row, result in enumerate(best.results):
-        count = len(result.labels)
-        assert found_best["label"][row, :count].tolist() == [item.label for item in result.labels]
-        assert not found_best["score"][row, count:].any()
     assert found["selected"].dtype == bool
     for row, result in enumerate(expected.results):
-        assert found["label"][row].tolist() == [item.label for item in result.labels]
-        assert found["score"][row].tolist() == [item.score for item in result.labels]
-        assert found["selected"][row].tolist() == [item.selected for item in result.labels]
+        count = len(result.labels)
+        assert found["label"][row, :count].tolist() == [item.label for item in result.labels]
+        assert found["score"][row, :count].tolist() == [item.score for item in result.labels]
+        assert found["selected"][row, :count].tolist() == [item.selected for item in result.labels]
+        assert not found["score"][row, count:].any()
 
 
 def test_spans_equal_answer(server):
@@ -191,12 +186,10 @@ def test_token_embedding(server, parameters):
         assert not row[count:].any()
 
 
-def test_padding_of_a_vocabulary_is_no_token(tmp_path):
+def test_padding_of_a_vocabulary_is_no_token(variants):
     """FillMask and ModelInfer return the same top_k tokens, and never ids that the tokenizer lacks."""
-    write_model(tmp_path, "padded", task="masked-lm", vocab_size=10 * len(VOCAB))
-    with serve(tmp_path) as running:
-        reply = running.stub.FillMask(bertline.FillMaskRequest(texts=["the [MASK] sees"], top_k=4))
-        found = infer(running, "padded", text=["the [MASK] sees"], parameters={"top_k": 4})
+    reply = variants.stub.FillMask(bertline.FillMaskRequest(texts=["the [MASK] sees"], top_k=4))
+    found = infer(variants, "padded", text=["the [MASK] sees"], parameters={"top_k": 4})
 
     tokens = reply.results[0].masks[0].tokens
 
@@ -248,15 +241,6 @@ def test_outputs_per_token(server, references, model):
             assert not array[row, length:].any()
 
 
-def test_only_input_ids(server, references):
-    """Requests without mask use every token; without token types all are 0."""
-    ids, _ = ids_of(references["embedder"], TEXTS[:1])
-
-    found = infer(server, "embedder", input_ids=ids["input_ids"])
-
-    np.testing.assert_allclose(found["sentence_embedding"], references["embedder"].predict(TEXTS[:1]), rtol=1e-5)
-
-
 def test_requested_outputs(server):
     """Responses have the requested outputs in their order, and the id of the request."""
     request = infer_request("reader", **REQUESTS["reader"], outputs=["end", "answer"])
@@ -269,20 +253,17 @@ def test_requested_outputs(server):
     assert (reply.id, reply.model_name, reply.model_version) == (request.id, "reader", "1")
 
 
-def test_truncate(server):
-    """Texts that are too long are cut with `truncate`."""
-    found = infer(server, "embedder", text=["cat " * 100], parameters={"truncate": True})
-
-    np.testing.assert_array_equal(found["embedding"], infer(server, "embedder", text=["cat " * 30])["embedding"])
-
-
 @pytest.mark.parametrize(("lengths", "cut"), [((30, 3), 0), ((100, 32), 72)])
-def test_truncated_tokens_are_counted(server, lengths, cut):
-    """Responses have a parameter with the number of removed tokens, unless it is 0."""
+def test_truncate(server, lengths, cut):
+    """Texts that are too long are cut with `truncate`; a parameter has the number of removed tokens, unless it is 0."""
     request = infer_request("embedder", text=["cat " * length for length in lengths], parameters={"truncate": True})
-    parameters = stub(server, "ModelInfer")(request).parameters
+    reply = stub(server, "ModelInfer")(request)
+    expected = infer(server, "embedder", text=["cat " * min(length, 30) for length in lengths])["embedding"]
 
-    assert {name: value.int64_param for name, value in parameters.items()} == ({"num_truncated": cut} if cut else {})
+    assert {name: value.int64_param for name, value in reply.parameters.items()} == (
+        {"num_truncated": cut} if cut else {}
+    )
+    np.testing.assert_array_equal(arrays(reply)["embedding"], expected)
 
 
 @pytest.mark.parametrize(("model", "shape"), [("embedder", (0, 8)), ("classifier", (0, 1)), ("filler", (0, 1))])
@@ -328,56 +309,42 @@ def test_server_metadata_and_repository_index(server):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "ready"),
-    [("reader", "", True), ("reader", "1", True), ("reader", "2", False), ("x", "", False)],
-)
-def test_model_ready(server, name, version, ready):
-    """Models are ready if the requested version is loaded."""
-    assert call(server, "ModelReady", name=name, version=version).ready == ready
+def test_highest_version(variants):
+    """Without a version the highest by number computes, and metadata lists all."""
+    reply = stub(variants, "ModelInfer")(infer_request("plain", text=["cat"]))
+
+    assert reply.model_version == "10"
+    assert list(call(variants, "ModelMetadata", name="plain").versions) == ["9", "10"]
 
 
-def test_readiness_equals_health(tmp_path):
-    """Versions that are loading are not ready, and nothing is ready while workers have a problem."""
-    write_model(tmp_path)
-    with serve(tmp_path) as running:
+def test_readiness(embedder):
+    """Until the models are loaded, nothing is ready and other calls are UNAVAILABLE; later, versions are one by one.
+
+    A version that is loading is not ready, and nothing is while workers have a problem.
+    """
+    with serve(embedder, load=False) as running:
         server = running.server
-        loading = Models([*server._repository.models.versions, Version("tiny", "2")])
+        assert call(running, "ServerLive").live
+        assert not call(running, "ServerReady").ready
+        assert not call(running, "ModelReady", name="embedder").ready
+        for method in set(METHODS) - {"ServerLive", "ServerReady", "ModelReady"}:
+            with pytest.raises(grpc.RpcError, match="starting") as caught:
+                call(running, method)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        asyncio.run_coroutine_threadsafe(server.load(), running.loop).result(30)
+        loading = Models([*server._repository.models.versions, Version("embedder", "2")])
 
         async def publish(problem):
             server._worker_problem = problem
             server._publish(loading)
 
         asyncio.run_coroutine_threadsafe(publish(""), running.loop).result(10)
-        found = [call(running, "ModelReady", name="tiny", version=version).ready for version in ("", "1", "2", "3")]
+        found = [call(running, "ModelReady", name="embedder", version=version).ready for version in ("", "1", "2", "3")]
         asyncio.run_coroutine_threadsafe(publish("a batch takes long"), running.loop).result(10)
 
         assert found == [True, True, False, False]
-        assert not call(running, "ModelReady", name="tiny").ready
+        assert not call(running, "ModelReady", name="embedder").ready
         assert not call(running, "ServerReady").ready
-
-
-def test_highest_version(tmp_path):
-    """Without a version the highest by number computes, and metadata lists all."""
-    for version in ("9", "10"):
-        write_model(tmp_path, version=version)
-    with serve(tmp_path) as running:
-        reply = stub(running, "ModelInfer")(infer_request("tiny", text=["cat"]))
-
-        assert reply.model_version == "10"
-        assert list(call(running, "ModelMetadata", name="tiny").versions) == ["9", "10"]
-
-
-def test_starting(all_tasks):
-    """Until the models are loaded the server is live but not ready, and other calls are UNAVAILABLE."""
-    with serve(all_tasks[0], load=False) as running:
-        assert call(running, "ServerLive").live
-        assert not call(running, "ServerReady").ready
-        assert not call(running, "ModelReady", name="reader").ready
-        for method in set(METHODS) - {"ServerLive", "ServerReady", "ModelReady"}:
-            with pytest.raises(grpc.RpcError, match="starting") as caught:
-                call(running, method)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_metrics(embedder):
@@ -440,76 +407,46 @@ def test_every_task_has_tensors():
     assert TASK_TENSORS.keys() == TASKS.keys()
 
 
-def output_tensors(name, settings, outputs, row, **options):
-    """Return the output tensors of a task for one row of texts and given outputs of the graph."""
-    task = create_task(
-        name, Tokenizer(build_tokenizer(VOCAB)), settings_from_dict(name, settings or SETTINGS.get(name, {}))
+def test_regression_and_multiple_choice(server):
+    """Numbers equal those of Regress, choices and scores those of Choose."""
+    inputs = [bertline.TextInput(text=text) for text in TEXTS]
+    choice = bertline.ChooseInput(question="who runs ?", choices=["cat", "the dog"])
+
+    numbers = infer(server, "scorer", text=TEXTS)
+    chosen = infer(server, "chooser", question=["who runs ?"], choices=[["cat", "the dog"]])
+
+    expected = server.stub.Regress(bertline.RegressRequest(inputs=inputs)).values
+    np.testing.assert_allclose(numbers["value"], expected, rtol=1e-5)
+    [result] = server.stub.Choose(bertline.ChooseRequest(inputs=[choice])).results
+    assert chosen["choice"] == [result.choice]
+    np.testing.assert_allclose(chosen["score"], [result.scores], rtol=1e-5)
+
+
+def test_tagging(server):
+    """Entities and tags of words are those of Tag, as JSON, with offsets in the original text."""
+    text = " the  big\tcat runs, and the old dog sees a bird near the river."
+    [result] = server.stub.Tag(bertline.TagRequest(inputs=[bertline.TagInput(text=text)], return_words=True)).results
+
+    found = infer(server, "tagger", text=[text])
+    entities, tags = (json.loads(found[name][0]) for name in ("entities", "tags"))
+
+    assert result.entities
+    assert [(item["type"], item["start"], item["end"], item["text"]) for item in entities] == [
+        (item.label, item.start, item.end, text[item.start : item.end]) for item in result.entities
+    ]
+    assert [item["word"] for item in tags] == [text[item["start"] : item["end"]] for item in tags]
+    assert [(item["start"], item["tag"]) for item in tags] == [(item.start, item.tag) for item in result.words]
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_tensors_in_parts(server, references, monkeypatch, size):
+    """Outputs and token ids are the same for any number of parts in which they are converted."""
+    texts, rows = ["the cat", "a dog", "who"], [[2, 9, 10, 3], [2, 11, 12, 3]]
+    raw = infer(server, "embedder", input_ids=rows)["sentence_embedding"]
+    monkeypatch.setattr(tensors, "COPIED_ELEMENTS", size)
+    monkeypatch.setattr(tensors, "CONVERTED_ELEMENTS", size)
+
+    np.testing.assert_allclose(
+        infer(server, "embedder", text=texts)["embedding"], references["embedder"].predict(texts), rtol=1e-5
     )
-    tensors = TASK_TENSORS[name]
-    example = task.complete(tensors.example(row, task))
-    windows = task.encode([example])[0]
-    prediction = task.decode(example, windows, [outputs(window) for window in windows])
-    result = tensors.result(prediction, example, Options(**options), task)
-    return {name: array.tolist() for name, array in tensors.arrays([result], tensors.outputs(None)).items()}
-
-
-def test_regression_tensors():
-    """Regression returns a number for each text."""
-    found = output_tensors("regression", {}, lambda _: {"logits": np.array([0.5])}, {"text": "cat", "text_pair": None})
-
-    assert found == {"value": [0.5]}
-
-
-def test_multiple_choice_tensors():
-    """Multiple choice returns the most probable choice and the scores of all."""
-    row = {"choices": ("cat", "the dog"), "context": None, "question": "who runs ?"}
-
-    found = output_tensors("multiple-choice", {}, lambda item: {"logits": np.array(float(len(item)))}, row)
-
-    assert found["choice"] == [1]
-    assert sum(found["score"][0]) == pytest.approx(1)
-
-
-def test_tagging_tensors():
-    """Tagging returns entities with offsets in the original text, and the tag of each word, as JSON."""
-    settings = {"labels": ["O", "B-ANIMAL", "I-ANIMAL"]}
-    logits = np.eye(3, dtype=np.float32)[[0, 0, 1, 2, 0, 0, 0]] * 9
-
-    found = output_tensors("tagging", settings, lambda _: {"logits": logits}, {"text": " the  big\tcat runs."})
-
-    (entity,) = json.loads(found["entities"][0])
-
-    assert entity.pop("score") > 0.99
-    assert entity == {"type": "ANIMAL", "start": 6, "end": 13, "text": "big\tcat"}
-    tags = json.loads(found["tags"][0])
-    assert [item["word"] for item in tags] == ["the", "big", "cat", "runs", "."]
-    assert [item["tag"] for item in tags] == ["O", "B-ANIMAL", "I-ANIMAL", "O", "O"]
-
-
-@pytest.mark.parametrize("elements", [1, 5, 2**20])
-def test_outputs_in_parts(server, references, monkeypatch, elements):
-    """Outputs are the same for any number of parts in which they are copied."""
-    monkeypatch.setattr(tensors, "COPIED_ELEMENTS", elements)
-    texts = ["the cat", "a dog", "who"]
-    found = infer(server, "embedder", text=texts)
-
-    np.testing.assert_allclose(found["embedding"], references["embedder"].predict(texts), rtol=1e-5)
-
-
-@pytest.mark.parametrize("numbers", [1, 5, 2**20])
-def test_numbers_in_parts(server, monkeypatch, numbers):
-    """Token ids are the same for any number of parts in which they are converted."""
-    monkeypatch.setattr(tensors, "CONVERTED_ELEMENTS", numbers)
-    rows = [[2, 9, 10, 3], [2, 11, 12, 3]]
-    typed, raw = (infer(server, "embedder", input_ids=rows, typed=flag) for flag in (True, False))
-
-    np.testing.assert_array_equal(typed["sentence_embedding"], raw["sentence_embedding"])
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
-def test_long_lists_are_written_in_parts(monkeypatch, count):
-    """Lists written in parts are the same JSON as whole lists."""
-    monkeypatch.setattr(task_tensors, "JSON_ITEMS", 4)
-    items = [{"word": 'é"字', "start": number} for number in range(count)]
-
-    assert task_tensors._json(iter(items)) == json.dumps(items, ensure_ascii=False).encode()
+    np.testing.assert_array_equal(infer(server, "embedder", input_ids=rows, typed=True)["sentence_embedding"], raw)

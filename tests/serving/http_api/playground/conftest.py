@@ -32,7 +32,7 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shipped():
     """Server of the models of the repository."""
     with serve(ROOT / "models", http_port=0) as running:
@@ -50,7 +50,7 @@ def small_models(tmp_path_factory):
     return models
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small(small_models):
     """Server of the tiny models."""
     with serve(small_models, http_port=0) as running:

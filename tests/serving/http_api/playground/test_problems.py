@@ -62,29 +62,22 @@ def test_replies_of_others_are_told(visit, small, route, body):
     assert page.texts("#result") == [""]
 
 
-def test_replies_of_others_below_the_result_are_told(visit, small):
-    """Tokens and code also report it when a proxy answers in place of the server."""
-    page = visit(small, "#model=classifier&do=labels")
-    page.wait()
-    for path in ("v1/tokenize", "playground/server"):
-        page.page.route(f"**/{path}", lambda route: route.fulfill(body=HTML))
-    for name, target in (("#tokens", "#token-list"), ("#code", "#copied")):
-        page.page.click(f"{name} summary")
-        page.wait_for_text(target, FOREIGN)
-
-    assert page.page.locator("#result .bars li").count() == 3
-
-
-def test_the_result_stays_if_tokens_or_code_fail(visit, small):
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ({"body": HTML}, FOREIGN),
+        ({"status": 429, "json": {"message": "Too many requests."}}, "Too many requests."),
+    ],
+)
+def test_the_result_stays_if_tokens_or_code_fail(visit, small, reply, message):
     """A failure of what is below the result is reported there, and a later run clears it."""
     page = visit(small, "#model=classifier&do=labels")
     page.wait()
     for path in ("v1/tokenize", "playground/server"):
-        page.page.route(f"**/{path}", lambda route: route.fulfill(status=429, json={"message": "Too many requests."}))
-    for name in ("#tokens", "#code"):
+        page.page.route(f"**/{path}", lambda route: route.fulfill(**reply))
+    for name, target in (("#tokens", "#token-list"), ("#code", "#copied")):
         page.page.click(f"{name} summary")
-    page.wait_for_text("#token-list", "Too many requests.")
-    page.wait_for_text("#copied", "Too many requests.")
+        page.wait_for_text(target, message)
     page.run(text="the cat")
 
     assert page.page.locator("#result .bars li").count() == 3
