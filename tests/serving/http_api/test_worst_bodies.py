@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -85,14 +86,16 @@ def watched(server):
 
 
 def bodies(fields, rng):
-    """Yield the name of a shape and a function that makes the body: each shape, those of values in one of the fields."""
+    """Yield the name of a shape and a function that makes the body: each shape, that of values in one of the fields."""
     for name, body in WHOLE.items():
-        yield name, lambda body=body: body
-    for field in rng.sample(fields, min(1, len(fields))):
-        for name, item in ITEMS.items():
-            yield f"{name} in {field}", lambda item=item: full(b'{"%b":[' % field.encode(), item, b"]}")
-        for name, text in TEXTS.items():
-            yield f"{name} in {field}", lambda text=text: b'{"%b":"%b"}' % (field.encode(), text)
+        yield name, partial(bytes, body)
+    for shapes, make in (
+        (ITEMS, lambda field, item: full(b'{"%b":[' % field, item, b"]}")),
+        (TEXTS, lambda field, text: b'{"%b":"%b"}' % (field, text)),
+    ):
+        for name, item in shapes.items():
+            for field in rng.sample(fields, min(1, len(fields))):
+                yield f"{name} in {field}", partial(make, field.encode(), item)
 
 
 def attack(server, path, body, headers):
