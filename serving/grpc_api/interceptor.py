@@ -45,38 +45,37 @@ class RpcMetrics:
             registry: registry of the server's metrics.
             services: full name of each service -> its methods.
         """
-        self._started = Counter("grpc_server_started_total", "RPCs started.", LABELS, registry=registry)
-        self._handled = Counter(
+        started = Counter("grpc_server_started_total", "RPCs started.", LABELS, registry=registry)
+        handled = Counter(
             "grpc_server_handled_total", "RPCs ended, by status.", (*LABELS, "grpc_code"), registry=registry
         )
-        self._handling = Histogram(
+        handling = Histogram(
             "grpc_server_handling_seconds",
             "From start to end of an RPC.",
             LABELS,
             buckets=SECONDS,
             registry=registry,
         )
-        self._labels = {
-            f"/{service}/{method}": (service, method, "unary")
-            for service, methods in services.items()
-            for method in methods
-        }
-        for labels in self._labels.values():
-            self._started.labels(*labels)
-            self._handling.labels(*labels)
-            for code in _CODES.values():
-                self._handled.labels(*labels, code)
+        self._started: dict[str, Counter] = {}
+        """Series by path of the method, here and below: a look-up by labels takes time."""
+        self._handling: dict[str, Histogram] = {}
+        self._handled: dict[str, dict[str, Counter]] = {}
+        for service, methods in services.items():
+            for method in methods:
+                path, labels = f"/{service}/{method}", (service, method, "unary")
+                self._started[path], self._handling[path] = started.labels(*labels), handling.labels(*labels)
+                self._handled[path] = {name: handled.labels(*labels, code) for name, code in _CODES.items()}
 
     def started(self, path: str) -> None:
         """Count a call of a method, `/service/name`, that starts."""
-        if labels := self._labels.get(path):
-            self._started.labels(*labels).inc()
+        if path in self._started:
+            self._started[path].inc()
 
     def handled(self, path: str, status: str, seconds: float) -> None:
         """Count a call that has ended."""
-        if labels := self._labels.get(path):
-            self._handling.labels(*labels).observe(seconds)
-            self._handled.labels(*labels, _CODES[status]).inc()
+        if path in self._handled:
+            self._handling[path].observe(seconds)
+            self._handled[path][status].inc()
 
 
 class Identify:
