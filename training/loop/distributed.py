@@ -17,6 +17,7 @@ from training.checkpoint.hub import hub_origin, resolve_checkpoint
 from training.command_line.parent import die_with_parent
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 LONGEST_WAIT = timedelta(days=30)
 """Longest work of the main process that the others wait for, such as an evaluation. Sums of gradients have
@@ -65,13 +66,17 @@ class World:
         Raises:
             ValueError, OSError: of the main process, in all processes.
         """
-        results: list[Any] = [_attempt(work) if self.is_main else None]
+        outcome: list[Any] = [None, None]  # result, error
+        if self.is_main:
+            try:
+                outcome[0] = work()
+            except (ValueError, OSError) as error:
+                outcome[1] = error
         if self.size > 1:
-            dist.broadcast_object_list(results, group=self.main_group)
-        result, error = results[0]
-        if error is not None:
-            raise error
-        return cast(T, result)
+            dist.broadcast_object_list(outcome, group=self.main_group)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return cast(T, outcome[0])
 
 
 class _Gather(torch.autograd.Function):
@@ -88,13 +93,6 @@ class _Gather(torch.autograd.Function):
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def _attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    try:
-        return work(), None
-    except (ValueError, OSError) as error:
-        return None, error
 
 
 @contextmanager
@@ -141,9 +139,6 @@ def _store() -> dist.Store:
         return dist.TCPStore(host, port, is_master=os.environ["RANK"] == "0")
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"restart-{restart}", dist.TCPStore(host, port, is_master=False))
-
-
-CPU = torch.device("cpu")
 
 
 def resolve_on_all(checkpoint: Path, peers: World) -> Path:

@@ -115,28 +115,23 @@ class LossMonitor:
             before = self._smoothed.get(name, value)
             self._smoothed[name] = before + weight * (value - before)
         self._lowest = min(self._lowest, self._smoothed[""])
-        return self._warn_once("rise", self._warning_of_rise()) or self._warn_once(
-            "plateau", self._warning_of_plateau(step)
-        )
-
-    def _warning_of_rise(self) -> str:
         now = self._smoothed[""]
-        if now <= self._lowest + max(self.RISE, self._lowest / 5):
-            return ""
-        return f"the loss has risen from {self._lowest:.3f} to {now:.3f}; lower --learning-rate if it stays there"
-
-    def _warning_of_plateau(self, step: float) -> str:
+        if now > self._lowest + max(self.RISE, self._lowest / 5):
+            rise = f"the loss has risen from {self._lowest:.3f} to {now:.3f}"
+            if warning := self._warn_once("rise", f"{rise}; lower --learning-rate if it stays there"):
+                return warning
         plateau = self._plateau
-        if plateau is None or step < self.PATIENCE * self._num_steps:
-            return ""
-        now = self._smoothed[plateau.loss]
-        if now < plateau.value - 0.05:
-            return ""
-        no_better = f"no better than {plateau.meaning} ({plateau.value:.3f})"
-        return f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
+        if plateau and step >= self.PATIENCE * self._num_steps:
+            now = self._smoothed[plateau.loss]
+            if now >= plateau.value - 0.05:
+                no_better = f"no better than {plateau.meaning} ({plateau.value:.3f})"
+                return self._warn_once(
+                    "plateau", f"the loss `{plateau.loss}` is {now:.3f}, {no_better}: {plateau.hint}"
+                )
+        return ""
 
     def _warn_once(self, kind: str, warning: str) -> str:
-        if not warning or kind in self._warned:
+        if kind in self._warned:
             return ""
         self._warned.add(kind)
         print(f"warning: {warning}", file=sys.stderr, flush=True)

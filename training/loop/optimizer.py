@@ -35,10 +35,11 @@ def create_optimizer(
             once.
     """
     groups = defaultdict(list)
-    trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
-    for name, value in trained:
-        depth = _depth(name, model.config) if layer_decay != 1 or unfreeze_every else 0
-        groups[_decays(name), depth].append(value)
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            decays = not (name.rpartition(".")[2].startswith("bias") or "norm." in name)
+            depth = _depth(name, model.config) if layer_decay != 1 or unfreeze_every else 0
+            groups[decays, depth].append(value)
     return torch.optim.AdamW(
         [
             {
@@ -54,10 +55,6 @@ def create_optimizer(
         eps=1e-6,
         fused=True,
     )
-
-
-def _decays(name: str) -> bool:
-    return not (name.rpartition(".")[2].startswith("bias") or "norm." in name)
 
 
 def _depth(name: str, config: EncoderConfig) -> int:

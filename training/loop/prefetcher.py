@@ -6,7 +6,7 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -35,8 +35,12 @@ class Prefetcher:
         self._world = world
         self._num_workers = num_data_workers(settings, world)
         maker = BatchMaker(phases, settings, world)
-        self._pool = _processes(maker, self._num_workers) if self._num_workers else ThreadPoolExecutor(1, "prefetcher")
-        self._make: Callable[[DataPosition], Made | bytes] = _make_in_worker if self._num_workers else maker.make
+        self._pool: Executor = ThreadPoolExecutor(1, "prefetcher")
+        self._make: Callable[[DataPosition], Made | bytes] = maker.make
+        if self._num_workers:
+            # Forked, because the data are large and cannot be pickled; none of the processes uses the device
+            arguments = (self._num_workers, get_context("fork"), _start_worker, (os.getpid(), maker))
+            self._pool, self._make = ProcessPoolExecutor(*arguments), _make_in_worker
         self._ahead: deque[tuple[DataPosition, Future[Made | bytes]]] = deque()
 
     def take(self, position: DataPosition) -> tuple[DataPosition, list[Batch], float]:
@@ -50,21 +54,18 @@ class Prefetcher:
             ChildProcessError: if a process that makes batches was killed.
         """
         try:
-            return self._take(position)
+            start = time.perf_counter()
+            self._fill(position)
+            made = self._ahead.popleft()[1].result()
+            found, batches = pickle.loads(made) if isinstance(made, bytes) else made
+            wait_s = time.perf_counter() - start
+            moved = [batch.to(self._world.device) for batch in batches]
+            self._fill(_next(found))
+            return found, moved, wait_s
         except BrokenProcessPool as error:
             raise ChildProcessError(
                 "a process that makes batches was killed; is there enough memory? lower --data-workers"
             ) from error
-
-    def _take(self, position: DataPosition) -> tuple[DataPosition, list[Batch], float]:
-        start = time.perf_counter()
-        self._fill(position)
-        made = self._ahead.popleft()[1].result()
-        found, batches = pickle.loads(made) if isinstance(made, bytes) else made
-        wait_s = time.perf_counter() - start
-        moved = [batch.to(self._world.device) for batch in batches]
-        self._fill(_next(found))
-        return found, moved, wait_s
 
     def _fill(self, position: DataPosition) -> None:
         """Make batches from this position on, and forget those of another one, as after the end of an epoch or phase.
@@ -111,23 +112,11 @@ class BatchMaker:
         data, epoch, index = self.phases[position.phase].data, position.epoch, position.index
         while index >= data.num_batches(epoch):  # some epochs have no whole batch
             epoch, index = epoch + 1, 0
-        batches = [data.batch(epoch, index, part) for part in self._micro_batches(position.phase)]
-        return DataPosition(position.phase, epoch, index), batches
-
-    def _micro_batches(self, phase: int) -> Iterator[slice]:
-        """Yield the sequences of each of this process's micro-batches in the global batch."""
         num_sequences = self.settings.global_batch_size // self.world.size
-        size = self.phases[phase].micro_batch_size or self.settings.micro_batch_size
+        size = self.phases[position.phase].micro_batch_size or self.settings.micro_batch_size
         first, last = self.world.rank * num_sequences, (self.world.rank + 1) * num_sequences
-        for start in range(first, last, size):
-            yield slice(start, min(start + size, last))
-
-
-# Processes. They are forked, because the data are large and cannot be pickled; none of them uses the device.
-
-
-def _processes(maker: BatchMaker, count: int) -> Executor:
-    return ProcessPoolExecutor(count, get_context("fork"), _start_worker, (os.getpid(), maker))
+        parts = [slice(start, min(start + size, last)) for start in range(first, last, size)]
+        return DataPosition(position.phase, epoch, index), [data.batch(epoch, index, part) for part in parts]
 
 
 def _start_worker(parent: int, maker: BatchMaker) -> None:

@@ -51,13 +51,16 @@ class RecipeRecord:
         free = FREE_FIELDS if is_finished else FREE_FIELDS + FREE_UNTIL_FINISHED
         was, now = flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
-            if key.partition(".")[0] not in free and self._differs(key, was.get(key), now.get(key)):
-                return _describe_difference(key, was.get(key), now.get(key))
+            field, old, new = key.partition(".")[0], was.get(key), now.get(key)
+            is_same = bool(old) == bool(new) if field in self._paths else old == new
+            if field in free or is_same:
+                continue
+            if not (_is_digest(old) or _is_digest(new)):
+                return f"{key} `{old}`, not `{new}`"
+            which = "other contents of" if old and new else "a" if old else "no"
+            name = key.removeprefix("data.").removesuffix("_digest").removesuffix("_sha256").replace("_", " ")
+            return f"{which} `{name}`"  # people cannot read digests
         return ""
-
-    def _differs(self, key: str, was: Any, now: Any) -> bool:
-        is_path = key.partition(".")[0] in self._paths
-        return bool(was) != bool(now) if is_path else bool(was != now)
 
     def check(self, before: Mapping[str, Any], run: Path, *, is_finished: bool = True) -> None:
         """Compare with the record that a run was started with.
@@ -65,8 +68,8 @@ class RecipeRecord:
         Raises:
             RunMismatchError: names the field that differs, or the run's stage if that is another one.
         """
-        if (other := stage_of(before)) != self.values["stage"]:
-            raise RunMismatchError(_other_stage(run, other))
+        if stage_of(before) != self.values["stage"]:
+            raise _other_stage(run, before)
         if difference := self.difference(before, is_finished=is_finished):
             raise RunMismatchError(
                 f"run `{run}` was started with {difference}; choose another run directory, or remove it to start again"
@@ -86,20 +89,11 @@ def check_no_run(directory: Path) -> None:
     """
     path = directory / RECIPE_FILE
     if path.is_file():
-        raise RunMismatchError(_other_stage(directory, stage_of(read_json(path))))
+        raise _other_stage(directory, read_json(path))
 
 
-def _other_stage(run: Path, stage: str) -> str:
-    return f"`{run}` is a run of {stage}; choose another run directory"
-
-
-def _describe_difference(key: str, was: Any, now: Any) -> str:
-    """Describe a difference; digests are not shown, as people cannot read them."""
-    if not (_is_digest(was) or _is_digest(now)):
-        return f"{key} `{was}`, not `{now}`"
-    which = "other contents of" if was and now else "a" if was else "no"
-    name = key.removeprefix("data.").removesuffix("_digest").removesuffix("_sha256").replace("_", " ")
-    return f"{which} `{name}`"
+def _other_stage(run: Path, values: Mapping[str, Any]) -> RunMismatchError:
+    return RunMismatchError(f"`{run}` is a run of {stage_of(values)}; choose another run directory")
 
 
 def _is_digest(value: Any) -> bool:

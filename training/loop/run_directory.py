@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -24,6 +23,7 @@ import torch
 from torch import nn
 
 from tasks.bundle.files import atomic_directory, atomic_write, locked, name_in_errors
+from tasks.text.json_files import read_json
 from training.checkpoint.weights import has_weights
 from training.loop.distributed import World
 from training.loop.loss_monitor import LossMonitor
@@ -61,7 +61,10 @@ class RunDirectory:
         with self._lock, self._writer, suppress(Exception) if error else nullcontext():  # the first error counts
             self.close()
             if error and self._is_new and not (self.states() or (self.path / METRICS_FILE).exists()):
-                self._remove_files_of_unstarted_run()
+                for name in (RECIPE_FILE, LOCK_FILE):  # it failed before its first step
+                    (self.path / name).unlink(missing_ok=True)
+                with suppress(OSError):  # it holds other files
+                    self.path.rmdir()
 
     def begin(self, record: RecipeRecord) -> bool:
         """Lock the directory, and write recipe.json or compare with it.
@@ -88,7 +91,7 @@ class RunDirectory:
         is_finished = self.checkpoint_path.exists()
         # A run that failed before its first state has nothing to resume, so its recipe may be corrected in place.
         if path.is_file() and (self.states() or is_finished):
-            self._record.check(_json_object(path.read_bytes(), f"`{path}`"), self.path, is_finished=is_finished)
+            self._record.check(read_json(path), self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
             then = "resumes" if self.states() else "trains again from the start"
             raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command {then}")
@@ -99,13 +102,6 @@ class RunDirectory:
             self.drop_states()
             print(f"`{self.path}` was finished before", flush=True)
         return not is_finished
-
-    def _remove_files_of_unstarted_run(self) -> None:
-        """Remove the files of a run that failed before its first step."""
-        for name in (RECIPE_FILE, LOCK_FILE):
-            (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # it holds other files
-            self.path.rmdir()
 
     def _remove_leftovers(self) -> None:
         """Remove files that a killed process left half-written."""
@@ -147,17 +143,22 @@ class RunDirectory:
             self._writing = self._writer.submit(self._write_state, snapshot, path, keep)
 
     def _write_state(self, state: Mapping[str, Any], path: Path, keep: int) -> None:
+        # The file is opened here, as errors of torch.save lack the reason
         with atomic_directory(path) as directory:
-            _save(state, directory / STATE_FILE)
-        for old in self._superseded(keep):
-            shutil.rmtree(old)
-
-    def _superseded(self, keep: int) -> list[Path]:
-        """Return the states to delete: neither this run nor a run that resumes from the last step state needs them."""
+            file = directory / STATE_FILE
+            with name_in_errors(file), open(file, "wb") as stream:
+                try:
+                    torch.save(state, stream)
+                except RuntimeError as error:
+                    if isinstance(error.__context__, OSError):
+                        raise error.__context__ from None
+                    raise
+        # Neither this run nor one that resumes from the last step state needs the others
         steps, bests = self.states(), self.states("best")
         last_step = _step_of(steps[-1]) if steps else 0
-        before = [best for best in bests if _step_of(best) <= last_step]
-        return [*steps[:-keep], *(best for best in bests if best not in (*before[-1:], bests[-1]))]
+        needed = [*[best for best in bests if _step_of(best) <= last_step][-1:], *bests[-1:]]
+        for old in [*steps[:-keep], *(best for best in bests if best not in needed)]:
+            shutil.rmtree(old)
 
     def finish_writing(self) -> None:
         """Wait until the last state is written.
@@ -177,8 +178,7 @@ class RunDirectory:
         """
         progress = Progress()
         if states := self.states():
-            state = self._read_state(states[-1])
-            with _naming_state(states[-1]):
+            with self._reading(states[-1]) as state:
                 model.load_state_dict(state["model"])
                 optimizer.load_state_dict(state["optimizer"])
                 monitor.load_state_dict(state["loss_monitor"])
@@ -189,15 +189,18 @@ class RunDirectory:
         return progress
 
     def _resume_after(self, step: int) -> None:
-        if step:
-            print(f"resuming after step {step:,}", flush=True)
-            self._warn_if_gone(step)
+        from training.loop.events import Events  # slow to import
+
         for best in self.states("best"):
             if _step_of(best) > step:  # from another attempt, perhaps with other settings
                 shutil.rmtree(best)
         lines = [line for line in read_metrics(self.path) if line["step"] <= step]
         atomic_write(self.path / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
-        self._open_events(step)
+        if step:
+            print(f"resuming after step {step:,}", flush=True)
+        else:
+            shutil.rmtree(self.path / TENSORBOARD_DIR, ignore_errors=True)
+        self._events = Events(self.path / TENSORBOARD_DIR, step)
 
     def load_best(self, model: nn.Module) -> Progress:
         """Load the weights of the best state.
@@ -211,42 +214,39 @@ class RunDirectory:
         self.finish_writing()
         if not (bests := self.states("best")):
             raise ValueError(f"all scores on dev were NaN or infinite in `{self.path}`; use --select last")
-        state = self._read_state(bests[-1])
-        with _naming_state(bests[-1]):
+        with self._reading(bests[-1]) as state:
             model.load_state_dict(state["model"])
             return Progress(**state["progress"])
 
-    def _read_state(self, directory: Path) -> dict[str, Any]:
-        with _naming_state(directory):
+    @contextmanager
+    def _reading(self, directory: Path) -> Iterator[dict[str, Any]]:
+        """Yield a state. Errors in reading and loading it, which have many types, become a ValueError that names it."""
+        try:
             state = torch.load(directory / STATE_FILE, map_location=self.world.device, weights_only=True)
-        if not isinstance(state, dict) or not all(isinstance(state.get(key), dict) for key in _STATE_KEYS):
-            raise _broken_state(directory, f"expected a dictionary of {', '.join(_STATE_KEYS)}")
-        self._record.check(state["recipe"], self.path, is_finished=False)
-        return state
+            self._record.check(state["recipe"], self.path, is_finished=False)
+            yield state
+        except RunMismatchError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(
+                f"cannot read state `{directory / STATE_FILE}`: {reason}; remove `{directory}` to resume from the "
+                "state before it, or to start again"
+            ) from error
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl and TensorBoard's events; on the main process only."""
         if self.world.is_main:
             path = self.path / METRICS_FILE
-            self._warn_if_gone(values["step"])
             with name_in_errors(path), open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
             assert self._events
-            numbers = {name: value for name, value in values.items() if _is_number(value) and name != "step"}
-            self._events.add(values["step"], {_tag(name): value for name, value in numbers.items()})
-
-    def _warn_if_gone(self, step: int) -> None:
-        """Warn if metrics.jsonl was removed, as its curves would not show that. It exists from the first step on."""
-        if not (path := self.path / METRICS_FILE).is_file():
-            print(f"warning: `{path}` is gone; the metrics start again at step {step:,}", file=sys.stderr, flush=True)
-
-    def _open_events(self, step: int) -> None:
-        from training.loop.events import Events  # slow to import
-
-        directory = self.path / TENSORBOARD_DIR
-        if step == 0:
-            shutil.rmtree(directory, ignore_errors=True)
-        self._events = Events(directory, step)
+            scalars = {}
+            for name, value in values.items():
+                if isinstance(value, int | float) and name != "step":
+                    tag = name.replace("eval_", "eval/", 1) if name.startswith("eval_") else f"train/{name}"
+                    scalars[tag] = value
+            self._events.add(values["step"], scalars)
 
     def close(self) -> None:
         """Wait for the last state, and close the events."""
@@ -273,71 +273,17 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         ValueError: names a damaged line.
     """
     path = run / METRICS_FILE
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return [_metrics_line(line, f"`{path}`, line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def _metrics_line(data: bytes, location: str) -> dict[str, Any]:
-    values = _json_object(data, location)
-    if not isinstance(values.get("step"), int):
-        raise ValueError(f"{location}: there is no `step`; {_HINT}")
-    for name, value in values.items():
-        if not _is_number(value) and name != "warning":
-            raise ValueError(f"{location}: `{name}` is not a number; {_HINT}")
-    return values
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
-def _tag(name: str) -> str:
-    """Return TensorBoard's name of a key of the metrics."""
-    return f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
-
-
-def _json_object(data: bytes, location: str) -> dict[str, Any]:
-    try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{location}: broken JSON ({error}); {_HINT}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{location}: expected a JSON object; {_HINT}")
-    return values
-
-
-_HINT = "correct it, or choose another run directory"
-
-
-_STATE_KEYS = ("model", "optimizer", "progress", "loss_monitor", "recipe")
-
-
-@contextmanager
-def _naming_state(directory: Path) -> Iterator[None]:
-    """Turn errors in reading a state, which are of many kinds, into a ValueError that names it."""
-    try:
-        yield
-    except Exception as error:
-        raise _broken_state(directory, error) from error
-
-
-def _broken_state(directory: Path, reason: object) -> ValueError:
-    words = " ".join(str(reason).split())[:200] or type(reason).__name__
-    return ValueError(
-        f"cannot read state `{directory / STATE_FILE}`: {words}; remove `{directory}` to resume from the state before "
-        "it, or to start again"
-    )
-
-
-def _save(state: Mapping[str, Any], path: Path) -> None:
-    """Write a state to a file opened here, as errors of torch.save lack the reason."""
-    with name_in_errors(path), open(path, "wb") as file:
+    if not path.is_file():
+        return []
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            torch.save(state, file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(
+                f"`{path}`, line {number}: broken JSON ({error}); correct it, or choose another run directory"
+            ) from error
+    return found
 
 
 def _copy_to_cpu(value: Any) -> Any:

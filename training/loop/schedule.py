@@ -20,8 +20,10 @@ class LearningRateSchedule:
         self.num_steps = num_steps
         self._budget_s = 60 * settings.max_minutes if settings.max_minutes else None
         self._ends = [round(end * num_steps) for end in ends]
-        self._peak = settings.learning_rate
+        self._peak_rate = settings.learning_rate
         self._warmup_steps = round(settings.warmup_ratio * num_steps)
+        self.bar_unit, self.bar_total = ("%", 100) if self._budget_s else ("step", num_steps)
+        """Unit and end of the progress bar."""
 
     def step(self, progress: Progress) -> float:
         """Return the step at which a run without a time budget would be equally far."""
@@ -33,10 +35,11 @@ class LearningRateSchedule:
         return self.step(progress) >= self.num_steps
 
     def learning_rate(self, progress: Progress) -> float:
-        """Return the learning rate of the next step."""
-        return learning_rate(
-            self.step(progress), peak=self._peak, num_steps=self.num_steps, warmup_steps=self._warmup_steps
-        )
+        """Return the learning rate of the next step: linear to its peak in the warm-up, then linear to 0 at the end."""
+        step = self.step(progress)
+        if step < self._warmup_steps:
+            return self._peak_rate * min(1.0, (step + 1) / self._warmup_steps)
+        return self._peak_rate * max(0.0, (self.num_steps - step) / max(1, self.num_steps - self._warmup_steps))
 
     def phase(self, progress: Progress) -> int:
         """Return the phase of the next step."""
@@ -45,23 +48,6 @@ class LearningRateSchedule:
             phase += 1
         return phase
 
-    @property
-    def bar_unit(self) -> str:
-        """Unit of the progress bar."""
-        return "%" if self._budget_s else "step"
-
-    @property
-    def bar_total(self) -> int:
-        """End of the progress bar."""
-        return 100 if self._budget_s else self.num_steps
-
     def bar_position(self, progress: Progress) -> int:
         """Return the position of the progress bar."""
         return min(self.bar_total, int(self.bar_total * self.step(progress) / self.num_steps))
-
-
-def learning_rate(step: float, *, peak: float, num_steps: int, warmup_steps: int) -> float:
-    """Return the learning rate of a step (from 0): linear to `peak` in the warm-up, then linear to 0 at `num_steps`."""
-    if step < warmup_steps:
-        return peak * min(1.0, (step + 1) / warmup_steps)
-    return peak * max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))

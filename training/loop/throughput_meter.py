@@ -70,7 +70,7 @@ class ThroughputMeter:
             progress: after the step.
         """
         self._num_tokens += num_tokens
-        self._flops += sum(self._flops_of(batch) for batch in batches)
+        self._flops += sum(map(self._flops_of, batches))
         self._wait_s += wait_s
         done = self._schedule.bar_position(progress)
         self._bar.update(done - self._done)
@@ -78,17 +78,13 @@ class ThroughputMeter:
 
     def _flops_of(self, batch: Batch) -> float:
         """Return the FLOPs of a micro-batch; for attention, all its sequences count with their mean length."""
-        tokens = batch.num_tokens
-        length = round(tokens / len(batch.inputs["input_ids"]))
-        predicted = batch.counts.get("mlm", batch.counts.get("generator", 0)) / tokens
+        model, tokens = self._model, batch.num_tokens
         return tokens * flops_per_token(
-            self._model.config,
-            length=length,
-            predicted=predicted,
-            frozen=self._model.bert.frozen,
-            generator_layers=len(self._model.generator.layers)
-            if isinstance(self._model, BertForReplacedTokenDetection)
-            else 0,
+            model.config,
+            length=round(tokens / len(batch.inputs["input_ids"])),
+            predicted=batch.counts.get("mlm", batch.counts.get("generator", 0)) / tokens,
+            frozen=model.bert.frozen,
+            generator_layers=len(model.generator.layers) if isinstance(model, BertForReplacedTokenDetection) else 0,
         )
 
     def report(self, loss: float) -> dict[str, float]:

@@ -8,9 +8,13 @@ uninterrupted one bit for bit.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from tasks.metrics import is_loss
 from training.loop.distributed import World
 from training.loop.gradients import accumulate_gradients
-from training.loop.interrupt import Interrupt
 from training.loop.loss_monitor import LossMonitor
 from training.loop.optimizer import create_optimizer, remove_frozen_gradients, set_learning_rate
 from training.loop.precision import autocast_dtype
@@ -79,8 +82,7 @@ def train(
     world.barrier()  # the main process may come from an evaluation, and collectives below have a short timeout
     cpu.keep_memory()
     model.to(world.device)
-    _set_packing(model, settings, world)
-    network = _wrap(model, settings, world)
+    network = _network(model, settings, world)
     optimizer = create_optimizer(
         model,
         weight_decay=settings.weight_decay,
@@ -106,13 +108,15 @@ def train(
             learning_rate = schedule.learning_rate(progress)
             set_learning_rate(optimizer, learning_rate)
 
-            # Batches
+            # Batches. The seed is set anew in each step, so that dropout in a resumed run does not depend on the past,
+            # and differs between processes, which have different sequences.
             torch.manual_seed((settings.seed * 1_000_003 + progress.step) * 4096 + world.rank)
             position, batches, wait_s = prefetcher.take(progress.data_position)
             progress.epoch, progress.index = position.epoch, position.index
 
-            # Forward and backward
-            network.train()
+            # Forward and backward. Clock and interrupts travel with the token counts: all processes must agree when the
+            # time is up, and stop after the same step.
+            network.train()  # an evaluation may have changed it
             totals = accumulate_gradients(
                 *(network, batches, losses_of, settings, world),
                 weights=weights,
@@ -120,7 +124,8 @@ def train(
                 is_interrupted=interrupt.is_requested,
             )
 
-            # Optimizer, which skips the update if loss or gradient is NaN or infinite
+            # Optimizer. It skips the update if loss or gradient is NaN or infinite, which the monitor decides on the
+            # device: reading a number in each step would make the GPU wait for the CPU.
             remove_frozen_gradients(optimizer, progress.step)
             grad_norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.found_inf = monitor.observe(progress, totals.losses, grad_norm)  # type: ignore[attr-defined]
@@ -133,7 +138,7 @@ def train(
             progress.elapsed_s = totals.elapsed_s
             meter.count(batches, totals.num_tokens, wait_s, progress)
 
-            # Log, evaluate, save
+            # Log, evaluate, save: only now numbers are read, and never from weights after a bad step
             is_last = schedule.is_over(progress)
             must_log = is_last or progress.step % settings.log_every == 0
             must_evaluate = evaluation is not None and (is_last or _is_due(progress.step, evaluation.every))
@@ -154,7 +159,8 @@ def train(
                 start = time.perf_counter()
                 scores = world.on_main(evaluation.scores)
                 run.log({"step": progress.step, **{f"eval_{name}": value for name, value in scores.items()}})
-                score = _first_score(scores)
+                name, score = next(iter(scores.items()))
+                score = -score if is_loss(name) else score
                 is_best = math.isfinite(score) and (progress.best_score is None or score > progress.best_score)
                 if settings.checkpoint_every and is_best:
                     progress.best_score = score
@@ -180,22 +186,15 @@ def train(
     return progress
 
 
-def _set_packing(model: BertModel, settings: LoopSettings, world: World) -> None:
-    """Pack batches on CPUs, or note why that is impossible. A compiled network needs few shapes."""
-    wanted = settings.packing == "auto" and world.device.type == "cpu" and not _compiles(settings, world)
-    model.bert.packs = wanted and not model.bert.unpackable
-    if wanted and model.bert.unpackable and world.is_main:
+def _network(model: BertModel, settings: LoopSettings, world: World) -> nn.Module:
+    """Return the model compiled if the settings ask for it, else with packed batches on CPUs; in DDP with its peers."""
+    compiles = settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda")
+    may_pack = settings.packing == "auto" and world.device.type == "cpu" and not compiles
+    model.bert.packs = may_pack and not model.bert.unpackable
+    if may_pack and model.bert.unpackable and world.is_main:
         print(f"note: batches are padded, not packed: {model.bert.unpackable}", flush=True)
-
-
-def _compiles(settings: LoopSettings, world: World) -> bool:
-    return settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda")
-
-
-def _wrap(model: nn.Module, settings: LoopSettings, world: World) -> nn.Module:
-    """Compile the model if the settings ask for it, and wrap it in DDP if there are several processes."""
-    network = model
-    if _compiles(settings, world):
+    network: nn.Module = model
+    if compiles:  # which needs few shapes, so never packed batches
         torch._dynamo.config.recompile_limit = MAX_SHAPES
         network = torch.compile(network, dynamic=False)  # type: ignore[assignment]
     return DistributedDataParallel(network) if world.size > 1 else network
@@ -205,7 +204,28 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _first_score(scores: Mapping[str, float]) -> float:
-    """Return the first score, negated if it is a loss, so that higher is better."""
-    name, value = next(iter(scores.items()))
-    return -value if is_loss(name) else value
+class Interrupt:
+    """Delays Ctrl-C and SIGTERM (a preempted machine) until the current step is done.
+
+    It records the first signal; a second one has its usual effect. Outside of the main thread it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                    self._before[number] = signal.signal(number, self._record)
+        return self
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.is_requested = True
+        self.__exit__()
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

@@ -31,51 +31,50 @@ class LoopSettings:
     stage: ClassVar[Stage] = "pretraining"
 
     global_batch_size: Annotated[int, COUNT] = 32
-    """Sequences in a step, over all processes and micro-batches. In multiple choice: questions, each with all its
-    choices."""
+    """Sequences in a step, over all processes and micro-batches. In multiple choice: questions with their choices."""
     micro_batch_size: Annotated[int, COUNT] = 32
-    """Sequences that one process runs through the network at a time. Gradients of a global batch are accumulated. Lower
-    it when memory is short; the result stays the same."""
+    """Sequences that a process runs through the network at a time; gradients are accumulated over the global batch.
+    Lower it if memory is short; the result stays the same."""
     learning_rate: Annotated[float, LEARNING_RATE] = 1e-4
-    """Peak of the learning rate."""
+    """Peak learning rate."""
     warmup_ratio: Annotated[float, FRACTION] = 0.1
-    """Fraction of the steps in which the learning rate rises."""
+    """Fraction of the steps in which the learning rate rises to its peak; after them it falls linearly to 0."""
     max_minutes: Annotated[float, POSITIVE] | None = None
-    """Time budget in minutes, evaluations included. The learning rate falls with the time left, and training ends when
-    the time is up."""
+    """Time budget in minutes, including evaluations. The learning rate falls with the remaining time, and training ends
+    when the time is up."""
     weight_decay: Annotated[float, Bounds(least=0, most=1000)] = 0.01
-    """AdamW's weight decay, on all weights but biases and layer norms."""
+    """AdamW's weight decay, for all weights except biases and layer norms."""
     betas: tuple[Annotated[float, BELOW_ONE], Annotated[float, BELOW_ONE]] = (0.9, 0.999)
-    """AdamW's decay rates of the moments."""
+    """AdamW's decay rates of the first and second moment."""
     layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    """Learning rate of a layer divided by that of the layer above it (ULMFiT: 1 / 2.6); 1 for the same everywhere."""
+    """Factor of the learning rate from each layer to the one below (ULMFiT: 1 / 2.6); 1 for one rate for all layers."""
     unfreeze_every: Annotated[int, NOT_NEGATIVE] = 0
-    """Steps after which the next lower layer starts to train, from the head down (ULMFiT); 0 for all from the start."""
+    """Steps after which the next lower layer starts to train (ULMFiT); 0 to train all layers from the start."""
     clip_norm: Annotated[float, POSITIVE] = 1.0
-    """Global norm to which gradients are scaled down."""
+    """Maximum norm of all gradients together; larger gradients are scaled down to it."""
     dropout: Annotated[float, BELOW_ONE] | None = None
-    """Dropout of hidden states and attention; None for the default of the shape or checkpoint."""
+    """Dropout of hidden states and attention; None for the checkpoint's value or, for new weights, the shape's."""
     dtype: Dtype = "auto"
-    """Precision of matrix products: bf16 autocast, fp32, or auto (bf16 if the hardware has it)."""
+    """Precision of matrix products: bf16 autocast, fp32, or auto (bf16 if the hardware supports it)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile. auto: on for pretraining on GPUs, where batches have few shapes and runs are long."""
+    """Use torch.compile. auto: on GPUs only."""
     packing: Literal["auto", "off"] = "auto"
-    """Join the texts of a micro-batch to one sequence, so that padding is not computed. auto: on CPUs, for batches
-    where that saves time; off: pad all texts. Losses are the same, but for rounding and for what dropout draws."""
+    """Join the texts of a micro-batch to one sequence, so that no time is spent on padding. auto: on CPUs, for batches
+    where that saves time; off: pad all texts. Losses stay the same, except for rounding and random dropout."""
     data_workers: Annotated[int, NOT_NEGATIVE] | None = None
-    """Processes that make batches; 0 for a thread of the training process. Default: up to 8 in pretraining on a GPU,
-    else 0. The batches are the same."""
+    """Processes that prepare batches; 0 for a thread of the training process. Default: up to 8 in pretraining on a GPU,
+    otherwise 0. The batches are the same."""
     seed: Annotated[int, Bounds(least=0, most=2**31 - 1)] = 0
     """Random seed of new weights, data order, masks and dropout."""
     log_every: Annotated[int, COUNT] = 10
     """Steps between lines in metrics.jsonl."""
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 500
-    """Steps between resumable states; 0 for none."""
+    """Steps between resumable states; 0 to save none."""
     keep_last: Annotated[int, COUNT] = 2
-    """Resumable states to keep, beside the best one on dev."""
+    """Resumable states to keep, in addition to the best one on dev."""
     select: Literal["last", "best"] = "last"
-    """Weights of the checkpoint: the last ones, or those with the best score on dev during training (which makes that
-    score look better than it is)."""
+    """Weights of the checkpoint: the last ones, or those with the best score on dev during training, which makes that
+    score look better than it is."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
