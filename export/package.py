@@ -35,8 +35,7 @@ from tasks.token_embedding import TokenEmbedding
 from training.checkpoint.hub import hub_origin
 from training.checkpoint.sentence_transformers import folder_digest
 from training.checkpoint.task_card import CARD_FILE
-from training.data.hub import is_hub
-from training.data.sources import source_names
+from training.data.sources import is_hub, source_names
 from training.model.config import EncoderConfig
 from training.reports.model_card import with_notes
 from training.reports.usages import MASK

@@ -50,8 +50,8 @@ from tasks.features import Features
 from tasks.small_vectors import SmallVectors
 from training.checkpoint.hub import resolve_checkpoint
 from training.command_line.bounds import check_numbers
-from training.data.hub import is_hub
 from training.data.input_warnings import length_limit
+from training.data.sources import is_hub
 from training.model.heads import BertModel
 from training.model.run import torch_run
 from training.reports.model_card import read_notes

@@ -68,7 +68,7 @@ def test_every_form_gives_the_same_labels(tmp_path, name, content, columns):
             {},
             "line 2: a single label, but .*1",
         ),
-        ("a.jsonl", '{"text": "x", "label": ["a", "a"]}\n', {}, "line 1: a label occurs twice: `a, a`"),
+        ("a.jsonl", '{"text": "x", "label": ["a", "a"]}\n', {}, "line 1: one of the labels .* occurs twice: `a, a`"),
         ("a.jsonl", '{"text": "x", "label": ["a", " "]}\n', {}, "line 1: one of the labels is empty"),
         ("a.jsonl", '{"text": "x", "label": [["a"]]}\n', {}, "line 1: `label` must be a string or a number, or a list"),
         ("a.jsonl", '{"text": "x", "label": null}\n', {}, "line 1: `label` is empty"),
@@ -103,7 +103,7 @@ def test_columns_of_labels_are_remembered(tmp_path):
     ("task", "columns", "message"),
     [
         ("regression", {"label_separator": "|"}, "are for classification, not `regression`"),
-        ("classification", {"label_separator": "|", "label_columns": ("a",)}, "exclude each other"),
+        ("classification", {"label_separator": "|", "label_columns": ("a",)}, "conflict; give one"),
     ],
 )
 def test_flags_that_do_nothing_are_refused(tokenizer_dir, tmp_path, task, columns, message):

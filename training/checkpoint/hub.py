@@ -4,7 +4,7 @@
     python -m export intfloat/e5-small-v2@main models/e5/1
 
 A repository is `org/name`, or `org/name@revision` with a branch, tag or commit. A directory of the same name wins.
-`training.checkpoint.hub_download` downloads it, once. `training.data.hub` reads data sets of the hub.
+`training.checkpoint.hub_download` downloads it, once. `training.data.sources` reads data sets of the hub.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Values of a table's cells, checked; messages name the row and the column."""
+"""Values of a table's cells, checked; messages name the row and the column.
+
+Several labels of classification are a list (JSON lines, Parquet), a text with a separator (`--columns.label-separator
+"|"`), or columns of 0 and 1 (`--columns.label-columns toxic insult threat`). An empty list, text or row of zeros is a
+text without any label.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,6 @@ from typing import Any
 
 from training.data.columns import Columns
 from training.data.tables import Row, read_rows
-
-MAX_NUMBER = 1e12
-"""Largest label of regression: gradients of its squared error, and their norm, are finite in float32."""
 
 
 def table_rows(path: Path, columns: Columns) -> Iterator[Row]:
@@ -67,13 +69,11 @@ def text_list(location: str, row: Mapping[str, Any], name: str) -> tuple[str, ..
 
 
 def number_cell(location: str, row: Mapping[str, Any], name: str) -> float:
-    """Return a finite number of at most `MAX_NUMBER`."""
+    """Return a finite number."""
     value = filled_cell(location, row, name)
     number = to_number(value)
     if not math.isfinite(number):
         raise ValueError(f"{location}: `{name}` must be a number: `{str(value)[:60]}`")
-    if abs(number) > MAX_NUMBER:
-        raise ValueError(f"{location}: `{name}` is beyond ±{MAX_NUMBER:g}: `{value}`; scale all of them down")
     return number
 
 
@@ -81,7 +81,41 @@ def to_number(value: Any) -> float:
     """Return a value as a number; NaN if it is none. Truth values and `1_000` are numbers in Python, but not here."""
     try:
         return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
-    except OverflowError:  # an integer with more digits than a float can hold
-        return math.inf
+
+
+def labels_cell(location: str, row: Mapping[str, Any], columns: Columns) -> str | tuple[str, ...]:
+    """Return the label of a row, or its labels in data with any number of them.
+
+    Raises:
+        ValueError: naming the location and the value that is no label.
+    """
+    if columns.label_columns:
+        return tuple(name for name in columns.label_columns if _is_set(location, row, name))
+    value = row.get(columns.label)
+    if columns.label_separator and isinstance(value, str):
+        value = value.split(columns.label_separator) if value.strip() else []
+    elif not isinstance(value, list):
+        label = _label(location, filled_cell(location, row, columns.label), columns)
+        return (label,) if columns.label_separator else label
+    labels = tuple(_label(location, item, columns) for item in value)
+    if not all(labels) or len({*labels}) < len(labels):
+        raise ValueError(f"{location}: one of the labels is empty or occurs twice: `{', '.join(labels)[:60]}`")
+    return labels
+
+
+def _is_set(location: str, row: Mapping[str, Any], name: str) -> bool:
+    value = filled_cell(location, row, name)
+    number = float(value) if isinstance(value, bool) else to_number(value)
+    if number not in (0, 1):
+        raise ValueError(f"{location}: `{name}` is one of the label columns, and must be 0 or 1: `{str(value)[:60]}`")
+    return number == 1
+
+
+def _label(location: str, value: Any, columns: Columns) -> str:
+    if not isinstance(value, str | int | float):
+        raise ValueError(
+            f"{location}: `{columns.label}` must be a string or a number, or a list of them: `{str(value)[:60]}`"
+        )
+    return str(value).strip()

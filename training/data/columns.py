@@ -44,12 +44,8 @@ class Columns:
     @property
     def custom(self) -> list[str]:
         """Columns without their default name. Tables must have them."""
-        named = [
-            getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in ("header", "label_separator", "label_columns")
-            and getattr(self, field.name) != field.default
-        ]
+        names = [field for field in fields(self) if field.name not in ("header", "label_separator", "label_columns")]
+        named = [getattr(self, field.name) for field in names if getattr(self, field.name) != field.default]
         return [*named, *self.label_columns]
 
     def without_labels(self) -> Columns:

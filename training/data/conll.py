@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from tasks.tagging import TaggingExample
@@ -25,8 +26,6 @@ _GLOBAL_COLUMNS = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 _NUMBER = re.compile(r"\d+(?:[-.]\d+)*")
 _TAG = re.compile(rf"O|[{''.join(PREFIXES)}](?:-.+)?")
 
-Line = tuple[int, str]
-"""Number of a line in the file, and its text."""
 Row = tuple[int, list[str]]
 """Number of a line in the file, and its cells."""
 
@@ -111,34 +110,39 @@ def _counts_up(cells: Sequence[str]) -> bool:
 def _sentences(path: Path) -> tuple[Sequence[str], list[list[Row]]]:
     """Return the names of columns, if a comment has them, and the rows of each sentence."""
     groups = list(_groups(path))
-    plain = [line for group in groups for _, line in group if not line.startswith("#")]
-    all_end_blank = all(line[-1] in " \t" for line in plain)
-    whole = [line.rstrip(" \t") for line in plain if all_end_blank or line[-1] not in " \t"]
-    style = _Style(path, {_cells(line)[-1] for line in whole}, {len(_cells(line)) for line in whole}, all_end_blank)
+    plain = [_cells(line) for group in groups for _, line in group if not line.startswith("#")]
+    tags, widths = {cells[-1] for cells in plain}, {len(cells) for cells in plain}
     names: Sequence[str] = ()
     sentences = []
     for group in groups:
         sentence: list[Row] = []
         for number, line in group:
-            if found := _GLOBAL_COLUMNS.match(line):
-                names = tuple(name.lower() for name in found[1].split())
-            if not style.is_comment(number, line, is_first=not sentence):
-                sentence.append((number, style.row(number, line)))
+            cells, location = _cells(line), f"`{path}`, line {number}"
+            if line.startswith("#") and not sentence:  # comments stand before the first word
+                if found := _GLOBAL_COLUMNS.match(line):
+                    names = tuple(name.lower() for name in found[1].split())
+                if _is_comment(line, tags, widths, location):
+                    continue
+            if len(cells) < 2 or not cells[0] or " " in cells[-1]:
+                raise ValueError(f"{location}: expected a word and a tag: `{line}`")
+            sentence.append((number, cells))
         if sentence:
             sentences.append(sentence)
     return names, sentences
 
 
-def _groups(path: Path) -> Iterator[list[Line]]:
-    """Yield runs of lines that are not empty, without document marks."""
-    group: list[Line] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip(" \t") or _cells(line)[0] == "-DOCSTART-":
+def _groups(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """Yield runs of numbered lines that are not empty, without document marks, and without blanks at their ends."""
+    group: list[tuple[int, str]] = []
+    for number, whole_line in enumerate(read_lines(path), start=1):
+        line = whole_line.rstrip(" \t")
+        cells = _cells(line)
+        if not line or cells[0] == "-DOCSTART-":
             if group:
                 yield group
             group = []
             continue
-        if number == 1 and line[0] != "#" and _cells(line.rstrip(" \t"))[-1].lower() in _HEADERS:
+        if number == 1 and line[0] != "#" and cells[-1].lower() in _HEADERS:
             raise ValueError(f"`{path}`, line 1: a header, which CoNLL does not have: `{line}`")
         if len(group) == MAX_SENTENCE_WORDS:
             raise ValueError(
@@ -154,53 +158,23 @@ def _cells(line: str) -> list[str]:
     return [cell.strip(" ") for cell in line.split("\t")] if "\t" in line else re.split(" +", line)
 
 
-class _Style:
-    """Style of a file: tells comments from the word `#`, and a space at the end of a line from an empty tag.
+def _is_comment(line: str, tags: AbstractSet[str], widths: AbstractSet[int], location: str) -> bool:
+    """Return whether a line that begins with `#` is a comment, not the word `#` or a hashtag.
 
     Args:
         tags: last cells of the lines that surely hold words.
         widths: numbers of cells of these lines.
-        all_end_blank: True if all these lines end with a space or tab.
+
+    Raises:
+        ValueError: if it may be either.
     """
-
-    def __init__(self, path: Path, tags: set[str], widths: set[int], all_end_blank: bool) -> None:
-        self._path = path
-        self._tags = tags
-        self._widths = widths
-        self._all_end_blank = all_end_blank
-
-    def is_comment(self, number: int, line: str, *, is_first: bool) -> bool:
-        """Return whether a line is a comment; comments stand before the first word of a sentence.
-
-        Raises:
-            ValueError: if it may be either.
-        """
-        if not line.startswith("#"):
-            return False
-        if _GLOBAL_COLUMNS.match(line) or (is_first and _COMMENT.match(line)):
-            return True
-        cells = _cells(line.rstrip(" \t"))
-        fits = len(cells) > 1 and len(cells) in (self._widths or {len(cells)})
-        if not is_first or (fits and (self._is_tag(cells[-1]) or cells == ["#", "#"])):
-            return False
-        if fits and not _LIKE_COMMENT.match(line):
-            raise ValueError(
-                f"`{self._path}`, line {number}: a comment, or a word with a tag that no other line has? `{line}`"
-            )
+    if _GLOBAL_COLUMNS.match(line) or _COMMENT.match(line):
         return True
-
-    def row(self, number: int, line: str) -> list[str]:
-        """Return the cells of a word's line.
-
-        Raises:
-            ValueError: if the word or the tag is missing.
-        """
-        cells = _cells(line.rstrip(" \t"))
-        if line[-1] in " \t" and not self._all_end_blank and not self._is_tag(cells[-1]):
-            cells = []  # an empty tag
-        if len(cells) < 2 or not cells[0] or not cells[-1].strip() or " " in cells[-1]:
-            raise ValueError(f"`{self._path}`, line {number}: expected a word and a tag: `{line}`")
-        return cells
-
-    def _is_tag(self, cell: str) -> bool:
-        return cell in self._tags or bool(_TAG.fullmatch(cell))
+    cells = _cells(line)
+    if len(cells) < 2 or len(cells) not in (widths or {len(cells)}):
+        return True
+    if cells[-1] in tags or _TAG.fullmatch(cells[-1]) or cells == ["#", "#"]:
+        return False
+    if _LIKE_COMMENT.match(line):
+        return True
+    raise ValueError(f"{location}: a comment, or a word with a tag that no other line has? `{line}`")

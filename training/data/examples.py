@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ class Examples(list[Any]):
     def located(self) -> Iterator[tuple[str, Any]]:
         """Yield the location of each example with the example."""
         return zip(self.locations, self, strict=True)
+
+    def map(self, function: Callable[[Any], Any]) -> Examples:
+        """Return the result of a function for each example, with its location."""
+        return Examples(zip(self.locations, map(function, self), strict=True))
 
     def sample(self, count: int) -> Examples:
         """Return a random sample of at most `count` examples, as `sample_indices` draws it."""

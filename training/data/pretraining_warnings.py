@@ -8,10 +8,9 @@ import sys
 import numpy as np
 
 from tasks.text.languages import HAN
-from tasks.text.tokenizer import Tokenizer
 from training.data.pretraining import PretrainingExamples
 from training.text.corpus import Corpus
-from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN, PairStatistics
+from training.text.pairs import MIN_CAN_BE_NEXT, MIN_SHOWN
 
 LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")
 """Flags that set the sequence length of each phase of a run."""
@@ -29,39 +28,31 @@ def report_pairs(examples: PretrainingExamples, flag: str) -> None:
     Raises:
         ValueError: if no pair can be consecutive, so that all targets are the same.
     """
-    statistics = examples.pair_statistics()
+    statistics, corpus, length = examples.pair_statistics(), examples.corpus, examples.max_seq_length
     if examples.next_sentences:
-        _check_next(examples, statistics)
+        found = f"of the sentence pairs of `{corpus.directory}` at {length} tokens can be consecutive"
+        remedy = "prepare it with more sentences a document (training.corpus says how), or pretrain with "
+        remedy += "--no-next-sentences"
+        if not statistics.can_be_next:
+            raise ValueError(
+                f"none {found} ({corpus.num_single():,} of {corpus.num_documents:,} documents have a single sentence), "
+                f"so that every next sentence is random and there is nothing to learn; {remedy}"
+            )
+        if statistics.can_be_next < MIN_CAN_BE_NEXT:
+            guessed = max(statistics.are_next, 1 - statistics.are_next)
+            chance = f'always answering "random" is right in {guessed:.1%}'
+            _warn(f"{statistics.can_be_next:.1%} {found}: {chance}; {remedy}")
         print(
-            f"an epoch at {examples.max_seq_length} tokens: {statistics.can_be_next:.1%} of the sentence pairs "
-            f"can be consecutive ({statistics.are_next:.1%} are), {statistics.shown:.1%} of the text is shown",
+            f"an epoch at {length} tokens: {statistics.can_be_next:.1%} of the sentence pairs can be consecutive "
+            f"({statistics.are_next:.1%} are), {statistics.shown:.1%} of the text is shown",
             flush=True,
         )
     if statistics.shown < MIN_SHOWN:
         print(
-            f"note: an epoch at {examples.max_seq_length} tokens shows {statistics.shown:.1%} of the text, as long "
-            f"sentences are cut; put a sentence a line, or raise {flag}",
+            f"note: an epoch at {length} tokens shows {statistics.shown:.1%} of the text, as long sentences are cut; "
+            f"put a sentence a line, or raise {flag}",
             flush=True,
         )
-
-
-def _check_next(examples: PretrainingExamples, statistics: PairStatistics) -> None:
-    if statistics.can_be_next >= MIN_CAN_BE_NEXT:
-        return
-    found = (
-        f"of the sentence pairs of `{examples.corpus.directory}` at {examples.max_seq_length} tokens can be consecutive"
-    )
-    remedy = (
-        "prepare it with more sentences a document (training.corpus says how), or pretrain with --no-next-sentences"
-    )
-    if statistics.can_be_next:
-        guessed = max(statistics.are_next, 1 - statistics.are_next)
-        _warn(f'{statistics.can_be_next:.1%} {found}: always answering "random" is right in {guessed:.1%}; {remedy}')
-        return
-    raise ValueError(
-        f"none {found} ({examples.corpus.num_single():,} of {examples.corpus.num_documents:,} documents have a single "
-        f"sentence), so that every next sentence is random and there is nothing to learn; {remedy}"
-    )
 
 
 def warn_about_dev_pairs(examples: PretrainingExamples, num_examples: int) -> None:
@@ -88,22 +79,17 @@ def _warn(text: str) -> None:
 
 def whole_words_note(corpus: Corpus) -> str | None:
     """Return why `--whole-words` changes hardly anything on a corpus, judged by its first tokens; None if it does."""
-    ids, continues = corpus.sample_tokens()
+    (ids, continues), tokenizer = corpus.sample_tokens(), corpus.tokenizer
     if continues is None:
-        chinese = float(_is_han(corpus.tokenizer)[ids].mean())
+        is_han = [bool(re.fullmatch(f"[{HAN}]", tokenizer.token(index))) for index in range(tokenizer.vocab_size)]
+        chinese = float(np.array(is_han)[ids].mean())
         if chinese >= MIN_HAN_FRACTION:
             return (
                 f"{chinese:.0%} of the first {len(ids):,} tokens are Chinese characters, each of which is masked as a "
                 "word; to mask whole words of Chinese, prepare the corpus with --words jieba"
             )
-        continues = corpus.tokenizer.continues_word()[ids]
+        continues = tokenizer.continues_word()[ids]
     fraction = float(continues.mean())
     if fraction >= MIN_PIECE_FRACTION:
         return None
     return f"--whole-words changes hardly anything: {fraction:.1%} of the first {len(ids):,} tokens continue a word"
-
-
-def _is_han(tokenizer: Tokenizer) -> np.ndarray:
-    """Return which tokens of the vocabulary are a Chinese character, bool [vocabulary]."""
-    han = re.compile(f"[{HAN}]")
-    return np.array([bool(han.fullmatch(tokenizer.token(index))) for index in range(tokenizer.vocab_size)])

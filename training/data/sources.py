@@ -1,27 +1,95 @@
-"""Digests and names of data files, for records and model cards."""
+"""Sources of data: digests and names of files, and data sets of the Hugging Face hub.
+
+Those need a network and the library `datasets` (dependency group `hub`).
+
+    python -m training.finetune classification --train hf:nyu-mll/glue,config=sst2,split=train ...
+
+The id is followed by `split=NAME` and, if needed, by `config=NAME` and `revision=NAME`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.bundle.files import sha256
-from training.data.hub import hub_digest, is_hub
+
+_PREFIX = "hf:"
+_OPTIONS = ("config", "split", "revision")
+
+
+def is_hub(path: Path) -> bool:
+    """Return whether a path names a data set of the hub."""
+    return str(path).startswith(_PREFIX)
+
+
+def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the location and the values of each row; class numbers become class names.
+
+    Raises:
+        ValueError: if the library is not installed, or the data set cannot be loaded.
+    """
+    name, options = hub_source(path)
+    try:
+        import datasets
+
+        dataset = datasets.load_dataset(
+            name, options.get("config"), split=options["split"], revision=options.get("revision")
+        )
+    except ImportError:
+        raise ValueError(
+            f"`{path}` needs the library `datasets`: python -m pip install --group hub -c constraints.txt"
+        ) from None
+    except Exception as error:  # the library raises many types: no network, no such data set, no such split
+        raise ValueError(f"cannot load `{path}`: {error or type(error).__name__}") from error
+    for number, row in enumerate(dataset, start=1):
+        yield f"`{path}`, row {number}", {key: _named(dataset.features.get(key), value) for key, value in row.items()}
 
 
 def source_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the rows of a data set of the hub."""
-    return hub_digest(path) if is_hub(path) else sha256(path)
+    """Return the SHA-256 of a file, or of the rows of a data set of the hub as JSON."""
+    if not is_hub(path):
+        return sha256(path)
+    digest = hashlib.sha256()
+    for _, row in read_hub(path):
+        digest.update(json.dumps(row, default=str).encode())
+    return digest.hexdigest()
 
 
 def source_names(paths: Sequence[Path]) -> list[str]:
     """Return a short name for each file or data set: the file name, with parent folders if two files share it."""
-    return [_short_name(path, paths) for path in paths]
+    names = []
+    for path in paths:
+        others = [other for other in paths if other != path]
+        tails = [() if is_hub(path) else path.parts[-size:] for size in range(1, len(path.parts))]
+        unique = (tail for tail in tails if tail and all(other.parts[-len(tail) :] != tail for other in others))
+        names.append(str(Path(*next(unique, (path,)))))
+    return names
 
 
-def _short_name(path: Path, paths: Sequence[Path]) -> str:
-    others = [other for other in paths if other != path]
-    sizes = () if is_hub(path) else range(1, len(path.parts))
-    tails = (path.parts[-size:] for size in sizes)
-    unique = (tail for tail in tails if all(other.parts[-len(tail) :] != tail for other in others))
-    return str(Path(*next(unique, (path,))))
+def hub_source(path: Path) -> tuple[str, dict[str, str]]:
+    """Return the id of a data set, and its options by name: split, config and revision.
+
+    Raises:
+        ValueError: if the path is malformed.
+    """
+    name, *pairs = str(path).removeprefix(_PREFIX).lstrip("/").split(",")
+    options = dict(pair.partition("=")[::2] for pair in pairs)
+    if not name or "split" not in options or not options.keys() <= set(_OPTIONS) or not all(options.values()):
+        raise ValueError(
+            f"cannot read `{path}`; expected hf:ID,split=NAME and, if needed, config=NAME and revision=NAME"
+        )
+    return name, options
+
+
+def _named(feature: Any, value: Any) -> Any:
+    """Replace class numbers, also in lists, by class names; -1 means unknown, None."""
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    inner = getattr(feature, "feature", None)
+    if hasattr(inner, "int2str") and isinstance(value, list):
+        return [_named(inner, item) for item in value]
+    return value

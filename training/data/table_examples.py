@@ -10,6 +10,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from training.data.cells import (
     filled_cell,
+    labels_cell,
     number_cell,
     optional_text,
     table_rows,
@@ -19,13 +20,12 @@ from training.data.cells import (
 )
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.label_cells import labels_cell
 from training.data.tables import TABLES, Row, kind_of
 from training.text.documents import read_lines
 
 
 def read_classification(path: Path, columns: Columns) -> Examples:
-    """Read texts or pairs with a label each, or multi-label data (see `training.data.label_cells`)."""
+    """Read texts or pairs with a label each, or multi-label data (see `labels_cell`)."""
     examples = Examples()
     for location, row in table_rows(path, columns):
         text, pair = text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)
@@ -67,34 +67,26 @@ def read_regression(path: Path, columns: Columns, *, need_pairs: bool = False) -
 
 def read_multiple_choice(path: Path, columns: Columns, *, labelled: bool = True) -> Examples:
     """Read choices from a list in column `choices`, or from SWAG's columns (sent1, sent2, ending0, ending1 ...)."""
-    rows = table_rows(path, columns)
-    return Examples((location, _choice_example(location, row, columns, labelled)) for location, row in rows)
-
-
-def _choice_example(location: str, row: dict[str, object], columns: Columns, labelled: bool) -> MultipleChoiceExample:
-    if "ending0" in row:
-        endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
-        row = row | {columns.choices: [row[name] for name in endings]}
-        row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
-    context, question = (optional_text(location, row, name) for name in (columns.context, columns.question))
-    choices = text_list(location, row, columns.choices)
-    label = _choice_label(location, row, columns, len(choices)) if labelled else None
-    return MultipleChoiceExample(
-        choices=choices,
-        context=context or "",
-        question=question or "",
-        label=label,
-        id=str(row.get("id", "")),
-    )
-
-
-def _choice_label(location: str, row: dict[str, object], columns: Columns, num_choices: int) -> int:
-    label = to_number(filled_cell(location, row, columns.label))
-    if label not in range(num_choices):  # pandas writes 1 as 1.0 if other rows have no value
-        raise ValueError(
-            f"{location}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
+    examples = Examples()
+    for location, row in table_rows(path, columns):
+        if "ending0" in row:
+            endings = itertools.takewhile(row.__contains__, (f"ending{number}" for number in itertools.count()))
+            row |= {columns.choices: [row[name] for name in endings]}
+            row |= {columns.context: row.get("sent1"), columns.question: row.get("sent2")}
+        context, question = (optional_text(location, row, name) for name in (columns.context, columns.question))
+        choices, label = text_list(location, row, columns.choices), None
+        if labelled:
+            number = to_number(filled_cell(location, row, columns.label))
+            if number not in range(len(choices)):  # pandas writes 1 as 1.0 if other rows have no value
+                raise ValueError(
+                    f"{location}: `{columns.label}` must be the number of a choice, from 0: `{row[columns.label]}`"
+                )
+            label = int(number)
+        example = MultipleChoiceExample(
+            choices, context=context or "", question=question or "", label=label, id=str(row.get("id", ""))
         )
-    return int(label)
+        examples.add(location, example)
+    return examples
 
 
 def _has_columns(path: Path) -> bool:
@@ -113,7 +105,7 @@ def read_texts(path: Path, columns: Columns) -> Examples:
 def read_text_pairs(path: Path, columns: Columns) -> Examples:
     """Read tuples of a text and its pair, None without one, from a table; else, the lines that are not blank."""
     if not _has_columns(path):
-        return Examples((location, (text, None)) for location, text in read_texts(path, columns).located())
+        return read_texts(path, columns).map(lambda text: (text, None))
     rows = table_rows(path, columns)
     return Examples(
         (location, (text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)))

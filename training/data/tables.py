@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from training.data.hub import is_hub, read_hub
+from training.data.sources import is_hub, read_hub
 from training.text.documents import MAX_DOCUMENT_BYTES, check_file, parse_json, read_lines, suffix_of
 
 Row = tuple[str, dict[str, Any]]
@@ -19,8 +19,6 @@ WITH_LISTS = (".jsonl", ".parquet", HUB)
 """Kinds of tables whose cells can be lists."""
 TABLES = (".tsv", ".csv", *WITH_LISTS)
 """Kinds of tables."""
-
-
 MAX_ROW_CHARS = 2**20
 """Longest first line of a .json file that is parsed to find out if it holds JSON lines."""
 
@@ -61,7 +59,10 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
                 location = f"`{path}`, line {number}"
-                yield location, _json_object(line, location)
+                value = parse_json(line, location)
+                if not isinstance(value, dict):
+                    raise ValueError(f"{location}: expected a JSON object")
+                yield location, value
     elif kind in (".tsv", ".csv"):
         lines = read_lines(path)
         rows = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
@@ -79,28 +80,21 @@ def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: b
     first = next(cells, None)
     if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
-    if header:
-        _check_separator(path, first[1])
     names = first[1] if header else [str(number) for number in range(len(first[1]))]
-    num_blank = sum(not name.strip() for name in names)
-    named = [bool(name.strip()) or num_blank == 1 for name in names]  # spreadsheets add unnamed columns at the end
-    _check_names(list(itertools.compress(names, named)), f"`{path}`, line 1")
+    if header and len(names) == 1 and suffix_of(path) == ".csv":
+        for mark, word, hint in (
+            (";", "semicolons", "save the file with commas"),
+            ("\t", "tabs", "name the file .tsv"),
+        ):
+            if mark in names[0]:
+                raise ValueError(f"`{path}`, line 1: the columns are separated by {word}, not by commas; {hint}")
+    named = [name for name in names if name.strip()]  # spreadsheets add columns without a name
+    _check_names(named, f"`{path}`, line 1")
     for number, row in cells if header else itertools.chain([first], cells):
         if len(row) != len(names):
             expected = f"the {'header' if header else 'first line'} has {len(names)}"
             raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
-        yield f"`{path}`, line {number}", dict(itertools.compress(zip(names, row, strict=True), named))
-
-
-def _check_separator(path: Path, names: list[str]) -> None:
-    """Raise if the header of a CSV is one cell with semicolons or tabs."""
-    found = next((mark for mark in (";", "\t") if len(names) == 1 and mark in names[0]), None)
-    if suffix_of(path) == ".csv" and found:
-        word, hint = {
-            ";": ("semicolons", "save the file with commas"),
-            "\t": ("tabs", "name the file .tsv"),
-        }[found]
-        raise ValueError(f"`{path}`, line 1: the columns are separated by {word}, not by commas; {hint}")
+        yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
 
 
 def _check_names(names: list[str], location: str) -> None:
@@ -119,13 +113,6 @@ def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str
             first_line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"`{path}`, line {first_line}: broken CSV ({error})") from error
-
-
-def _json_object(line: str, location: str) -> dict[str, Any]:
-    value = parse_json(line, location)
-    if not isinstance(value, dict):
-        raise ValueError(f"{location}: expected a JSON object")
-    return value
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

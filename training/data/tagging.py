@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tasks.tagging import TaggingExample
 from tasks.tags import find_malformed_tag
@@ -32,20 +31,17 @@ def read_tagging(path: Path, columns: Columns) -> Examples:
 
 def read_untagged(path: Path, columns: Columns) -> Examples:
     """Read sentences without their tags: lists of words or texts from a table, lines of a .txt file, or CoNLL."""
-    if kind_of(path) in (*TABLES, ".json"):
-        return Examples((location, _untagged(location, row, columns)) for location, row in table_rows(path, columns))
     if suffix_of(path) == ".txt":
-        located = read_texts(path, columns).located()
-        return Examples((location, TaggingExample((), source=text)) for location, text in located)
-    return Examples(
-        (location, replace(example, tags=())) for location, example in read_tagging(path, columns).located()
-    )
-
-
-def _untagged(location: str, row: dict[str, Any], columns: Columns) -> TaggingExample:
-    if columns.tokens in row:
-        return TaggingExample(words=text_list(location, row, columns.tokens))
-    return TaggingExample((), source=text_cell(location, row, columns.text))
+        return read_texts(path, columns).map(lambda text: TaggingExample((), source=text))
+    if kind_of(path) not in (*TABLES, ".json"):
+        return read_tagging(path, columns).map(lambda example: replace(example, tags=()))
+    examples = Examples()
+    for location, row in table_rows(path, columns):
+        if columns.tokens in row:
+            examples.add(location, TaggingExample(words=text_list(location, row, columns.tokens)))
+        else:
+            examples.add(location, TaggingExample((), source=text_cell(location, row, columns.text)))
+    return examples
 
 
 def _read_table(path: Path, columns: Columns) -> Examples:

@@ -64,7 +64,7 @@ def _check_columns(task: str, paths: Sequence[Path], columns: Columns) -> None:
         if task != Classification.name:
             raise ValueError(f"label_separator and label_columns are for classification, not `{task}`; leave them out")
         if columns.label_separator and columns.label_columns:
-            raise ValueError("label_separator and label_columns exclude each other; give one of them")
+            raise ValueError("label_separator and label_columns conflict; give one of them")
     kinds = WITH_LISTS if task in ("spans", "tagging") else TABLES
     names = [name for name in columns.custom if task != "tagging" or not is_conll_column(name)]
     if names and not any(kind_of(path) in kinds for path in paths):
@@ -75,16 +75,13 @@ def _read(task: str, path: Path, columns: Columns) -> Examples:
     try:
         return OBJECTIVES[task].read(path, columns)
     except ValueError as error:
-        raise ValueError(f"{error}{_other_task(path, task)}") from error
-
-
-def _other_task(path: Path, task: str) -> str:
-    """Return the end of a message, the format of a file and the task that reads it; "" if that is not another one."""
-    try:
-        name, tasks = _recognize(path)
-    except ValueError:  # missing, or not even lines of text
-        return ""
-    return f"; this looks like {name}, which the task `{tasks[0]}` reads" if tasks and task not in tasks else ""
+        try:
+            name, tasks = _recognize(path)
+        except ValueError:  # missing, or not even lines of text
+            raise error from None
+        if not tasks or task in tasks:
+            raise
+        raise ValueError(f"{error}; this looks like {name}, which the task `{tasks[0]}` reads") from error
 
 
 def _recognize(path: Path) -> tuple[str, list[str]]:

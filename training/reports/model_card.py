@@ -18,8 +18,7 @@ from tasks.bundle.machine import summarize_machine
 from tasks.metrics import CHARACTERS_SUFFIX
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.task_card import CARD_FILE, TaskCard
-from training.data.hub import hub_source, is_hub
-from training.data.sources import source_names
+from training.data.sources import hub_source, is_hub, source_names
 from training.reports.usages import MASK, USAGES, usage_of
 
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"

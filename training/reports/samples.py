@@ -18,8 +18,7 @@ from training.checkpoint.weights import has_weights
 from training.data.cloze import cloze_examples
 from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
-from training.data.hub import is_hub
-from training.data.sources import source_digest, source_names
+from training.data.sources import is_hub, source_digest, source_names
 from training.model.run import predict_with_progress
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.similarity import cosines

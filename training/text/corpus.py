@@ -46,7 +46,11 @@ class Corpus:
             raise ValueError(_damaged(self.directory / TOKENIZER_FILE))
         self.has_words = bool(self.info.get("words"))
         """True if the corpus has word boundaries, in addition to the tokenizer's `##`."""
-        self._shards = [_checked_shard(self.directory, record, has_words=self.has_words) for record in records]
+        self._shards = [Shard(self.directory / record["file"]) for record in records]
+        for shard, record in zip(self._shards, records, strict=True):
+            counts = {key: record.get(key) for key in COUNTS}
+            if shard.has_words != self.has_words or shard.counts() != counts:
+                raise ValueError(_damaged(self.directory / record["file"]))
         self._first_document = [0, *itertools.accumulate(shard.counts()["num_documents"] for shard in self._shards)]
         self.num_documents = self._first_document[-1]
         self.digest = sha256(self.directory / CORPUS_FILE)
@@ -116,13 +120,6 @@ class Corpus:
     def _locate(self, document: int) -> tuple[Shard, int]:
         number = bisect_right(self._first_document, document) - 1
         return self._shards[number], document - self._first_document[number]
-
-
-def _checked_shard(directory: Path, record: dict[str, Any], *, has_words: bool) -> Shard:
-    shard = Shard(directory / record["file"])
-    if shard.has_words != has_words or any(shard.counts()[key] != record.get(key) for key in COUNTS):
-        raise ValueError(_damaged(directory / record["file"]))
-    return shard
 
 
 def _damaged(path: Path) -> str:

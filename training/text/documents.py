@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import io
+import itertools
 import json
 import lzma
 import re
@@ -28,14 +28,8 @@ MAX_DOCUMENT_BYTES = 2**24
 """Largest document, in bytes of text: each is held in memory as a whole. The Bible has 4 MiB."""
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-_WIDE = re.compile(
-    rb"(?P<UTF_32>\xff\xfe\0\0|\0\0\xfe\xff)|(?P<UTF_16>\xff\xfe|\xfe\xff)|"
-    rb"(?P<UTF_16LE>(?:[^\0]\0){2})|(?P<UTF_16BE>(?:\0[^\0]){2})",
-    re.DOTALL,
-)
-"""Beginning of a text in another encoding, by a byte order mark or two ASCII characters."""
 _START_BYTES = 8192
-"""Bytes at the beginning of a file that decide how it is read."""
+"""Bytes at the beginning of a file that show whether it can be read."""
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -72,14 +66,25 @@ class Block:
 
     def _texts(self) -> Iterator[str]:
         if isinstance(self.content, list):
-            return iter(self.content)
-        return _jsonl_texts(self) if _kind(self.path) == "jsonl" else _plain_texts(self)
+            yield from self.content
+            return
+        lines = (
+            (number, _decode(line, self.path, number))
+            for number, line in enumerate(self.content.split(b"\n"), start=self.first_line)
+        )
+        if _kind(self.path) == "jsonl":
+            yield from (_text_field(line, f"`{self.path}`, line {number}") for number, line in lines if line.strip())
+            return
+        for is_text, paragraph in itertools.groupby((line for _, line in lines), key=lambda line: bool(line.strip())):
+            if is_text:
+                yield "\n".join(paragraph)
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each line."""
-        assert isinstance(self.content, bytes)
-        for number, line in enumerate(self.content.split(b"\n"), start=self.first_line):
-            yield number, _decode(line, self.path, number)
+
+def _text_field(line: str, location: str) -> str:
+    row = parse_json(line, location)
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise ValueError(f"{location}: expected a JSON object with a string `text`")
+    return str(row["text"])
 
 
 def read_documents(path: str | Path) -> Iterator[list[str]]:
@@ -159,7 +164,10 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
             raise ValueError(f"no such file or directory: `{path}`")
         if not (path.is_file() or path.is_dir()):
             raise ValueError(f"`{path}` is a pipe or device, but text is read more than once; write it to a file")
-        found = _files_below(path) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            below = [item.relative_to(path) for item in sorted(path.rglob("*")) if item.is_file()]
+            found = [path / item for item in below if not any(part.startswith(".") for part in item.parts)]
         if not found:
             raise ValueError(f"no files in `{path}`")
         files += found
@@ -169,11 +177,6 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
             "documents, or to JSONL or Parquet with a column `text`"
         )
     return files
-
-
-def _files_below(directory: Path) -> list[Path]:
-    hidden = lambda item: any(part.startswith(".") for part in item.relative_to(directory).parts)  # noqa: E731
-    return sorted(item for item in directory.rglob("*") if item.is_file() and not hidden(item))
 
 
 def suffix_of(path: Path) -> str:
@@ -207,47 +210,25 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def decompressed(raw: BinaryIO) -> BinaryIO:
-    """Return the decompressed text of a file; without any line feed, carriage returns are the line ends.
+    """Return the decompressed text of a file.
 
     Raises:
-        ValueError: if it is UTF-16 or UTF-32.
+        ValueError: if it is UTF-16 or UTF-32, or if carriage returns alone end its lines.
     """
     opener = _OPENERS.get(Path(raw.name).suffix.lower())
     stream: Any = opener(raw) if opener else raw
     start = stream.peek(_START_BYTES)[:_START_BYTES]
-    if found := _WIDE.match(start):
-        encoding = str(found.lastgroup).replace("_", "-")
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start[:4]:
+        raise ValueError(f"`{raw.name}` is UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 old.txt > new.txt")
+    if b"\r" in start.rstrip(b"\r") and b"\n" not in start:
         raise ValueError(
-            f"`{raw.name}` is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8 old.txt > new.txt"
+            f"carriage returns end the lines of `{raw.name}`; convert it: tr '\\r' '\\n' < old.txt > new.txt"
         )
-    if b"\r" not in start.rstrip(b"\r") or b"\n" in start:
-        return cast(BinaryIO, stream)
-    return cast(BinaryIO, io.BufferedReader(_OldMacText(stream)))
-
-
-class _OldMacText(io.RawIOBase):
-    """Stream with line feeds in place of carriage returns."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._stream.seek(offset, whence)
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
-        buffer[: len(data)] = data
-        return len(data)
+    return cast(BinaryIO, stream)
 
 
 def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
-    blank_ends_document = _kind(path) == "plain"
+    is_plain = _kind(path) == "plain"
     lines: list[bytes] = []
     first_line, start, size, document_size, position = 1, 0, 0, 0, 0
     with open(path, "rb") as raw, decompressed(raw) as file:
@@ -256,42 +237,17 @@ def _line_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
             size += len(line)
             document_size += len(line)
             if document_size > MAX_DOCUMENT_BYTES:
-                raise ValueError(_too_large(path, first_line + len(lines) - 1))
-            if not blank_ends_document or not line.decode(errors="replace").strip():
+                hint = "put a blank line between documents" if is_plain else "give each document a separate line"
+                raise ValueError(
+                    f"`{path}`, line {first_line + len(lines) - 1}: a document of more than "
+                    f"{MAX_DOCUMENT_BYTES / 2**20:.0f} MiB; {hint}"
+                )
+            if not is_plain or not line.decode(errors="replace").strip():
                 document_size = 0
                 if size >= block_bytes:
                     yield Block(path, first_line, b"".join(lines), raw.tell() - position, start, size)
                     first_line, start, size, position, lines = first_line + len(lines), start + size, 0, raw.tell(), []
         yield Block(path, first_line, b"".join(lines), raw.tell() - position, start, size)
-
-
-def _too_large(path: Path, line: int) -> str:
-    hint = {"plain": "put a blank line between documents", "jsonl": "give each document a line of its own"}[_kind(path)]
-    return f"`{path}`, line {line}: a document of more than {MAX_DOCUMENT_BYTES / 2**20:.0f} MiB; {hint}"
-
-
-def _plain_texts(block: Block) -> Iterator[str]:
-    lines: list[str] = []
-    for _, line in block.lines():
-        if line.strip():
-            lines.append(line)
-        elif lines:
-            yield "\n".join(lines)
-            lines = []
-    if lines:
-        yield "\n".join(lines)
-
-
-def _jsonl_texts(block: Block) -> Iterator[str]:
-    for number, line in block.lines():
-        if not line.strip():
-            continue
-        row = parse_json(line, f"`{block.path}`, line {number}")
-        if not isinstance(row, dict) or "text" not in row:
-            raise ValueError(f"`{block.path}`, line {number}: expected a JSON object with key `text`")
-        if not isinstance(row["text"], str):
-            raise ValueError(f"`{block.path}`, line {number}: `text` must be a string")
-        yield row["text"]
 
 
 def _parquet_blocks(path: Path) -> Iterator[Block]:

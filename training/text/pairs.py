@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
+
+from training.text.corpus import Corpus
 
 PLAN = np.dtype(
     [
@@ -40,39 +42,29 @@ def random_generator(seed: int, epoch: int, stream: int, index: int = 0) -> np.r
     return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, index, stream]))
 
 
-class Documents(Protocol):
-    """Documents of sentences, described by the lengths of the sentences."""
-
-    @property
-    def num_documents(self) -> int:
-        """Number of documents."""
-
-    def sentence_ends(self, document: int) -> np.ndarray:
-        """Return the begin of the first sentence of a document and the end of each, [sentences + 1]."""
-
-    def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-        """Return the begins of some sentences [n], in tokens of the whole text."""
-
-
 @dataclass(frozen=True, slots=True)
 class EveryNth:
     """A sample of documents: every n-th one."""
 
-    documents: Documents
+    corpus: Corpus
     step: int
 
     @property
     def num_documents(self) -> int:
         """Number of documents."""
-        return -(-self.documents.num_documents // self.step)
+        return -(-self.corpus.num_documents // self.step)
 
     def sentence_ends(self, document: int) -> np.ndarray:
         """Return the sentence ends of a document of the sample."""
-        return self.documents.sentence_ends(document * self.step)
+        return self.corpus.sentence_ends(document * self.step)
 
     def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
         """Return the begins of sentences of the sample, in tokens of the whole text."""
-        return self.documents.token_offsets(documents * self.step, sentences)
+        return self.corpus.token_offsets(documents * self.step, sentences)
+
+
+Documents: TypeAlias = Corpus | EveryNth
+"""Documents of sentences, described by the lengths of the sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +113,7 @@ def _draw_document(documents: Documents, document: int, rules: PairRules, epoch:
 def _draw_random_next(
     documents: Documents, document: int, wanted: int, rng: np.random.Generator
 ) -> tuple[int, int, int]:
+    """Return another document and sentences of it; after ten draws, as in the reference, also the same document."""
     for _ in range(10):
         other = int(rng.integers(documents.num_documents))
         if other != document:
@@ -163,10 +156,14 @@ def pair_statistics(documents: Documents, pairs: np.ndarray, rules: PairRules) -
     kept = np.concatenate(truncated_lengths(lengths[0], lengths[1], rules.max_tokens))
     rng = random_generator(rules.seed, 0, STATISTICS_STREAM)
     shown_from = np.concatenate(starts) + rng.binomial(np.concatenate(lengths) - kept, 0.5)
+    order = np.argsort(shown_from)
+    shown_from, shown_to = shown_from[order], (shown_from + kept)[order]
+    shown_before = np.concatenate([[0], np.maximum.accumulate(shown_to)[:-1]])
+    num_shown = np.maximum(shown_to - np.maximum(shown_from, shown_before), 0).sum()  # each token once
     return PairStatistics(
         can_be_next=float(np.mean(pairs["last"] - pairs["first"] >= 2)),
         are_next=float(np.mean(~is_random)),
-        shown=float(_length_of_union(shown_from, shown_from + kept) / num_tokens),
+        shown=float(num_shown / num_tokens),
     )
 
 
@@ -182,14 +179,7 @@ def truncated_lengths(first: np.ndarray, second: np.ndarray, max_tokens: int) ->
     )
 
 
-def _length_of_union(starts: np.ndarray, ends: np.ndarray) -> int:
-    order = np.argsort(starts)
-    starts, ends = starts[order], ends[order]
-    reached = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]])
-    return int(np.maximum(ends - np.maximum(starts, reached), 0).sum())
-
-
-def estimate_pair_statistics(documents: Documents, rules: PairRules, *, step: int) -> PairStatistics:
+def estimate_pair_statistics(corpus: Corpus, rules: PairRules, *, step: int) -> PairStatistics:
     """Estimate the statistics of an epoch from every n-th document."""
-    sample = EveryNth(documents, step)
+    sample = EveryNth(corpus, step)
     return pair_statistics(sample, draw_pairs(sample, rules), rules)

@@ -54,14 +54,20 @@ def map_on_ray(
     with _connected(address) as ray:
         if not rows:
             return
-        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=_on_this_node(ray)).remote()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        attempts = ray.remote(num_cpus=0)(_Attempts).options(scheduling_strategy=here).remote()
         data = ray.data.from_items(rows, override_num_blocks=len(rows))
         call = {"function": function, "attempts": attempts}
         data = data.map(_call, fn_kwargs=call, num_cpus=1, concurrency=num_workers or None)
         data.context.execution_options.preserve_order = True
         data.context.enable_progress_bars = False
         for row in data.iter_rows():
-            yield _result(pickle.loads(row["outcome"]))
+            is_done, value = pickle.loads(row["outcome"])
+            if not is_done:
+                raise value
+            yield value
 
 
 class _Attempts:
@@ -73,12 +79,6 @@ class _Attempts:
     def begin(self, number: int) -> int:
         self._counts[number] += 1
         return self._counts[number]
-
-
-def _on_this_node(ray: Any) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _call(row: dict[str, Any], function: Callable[..., Any], attempts: Any) -> dict[str, Any]:
@@ -97,33 +97,19 @@ def _call(row: dict[str, Any], function: Callable[..., Any], attempts: Any) -> d
     return {"outcome": pickle.dumps(outcome)}
 
 
-def _result(outcome: tuple[bool, Any]) -> Any:
-    if not outcome[0]:
-        raise outcome[1]
-    return outcome[1]
+class _StdoutWithoutRayLogs(io.TextIOBase):
+    """Drops what Ray's threads print: the end of a node's log for each node that dies."""
 
-
-class _FilteredStdout(io.TextIOBase):
-    """Drops the output of threads whose name begins with a prefix."""
-
-    def __init__(self, file: TextIO, prefix: str) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._prefix = prefix
 
     def write(self, text: str) -> int:
-        if threading.current_thread().name.startswith(self._prefix):
+        if threading.current_thread().name.startswith("ray_"):
             return len(text)
         return self._file.write(text)
 
     def flush(self) -> None:
         self._file.flush()
-
-
-@contextmanager
-def _silent_threads(prefix: str) -> Iterator[None]:
-    """Drop what Ray's threads print: the end of a node's log for each node that dies."""
-    with redirect_stdout(_FilteredStdout(sys.stdout, prefix)):  # type: ignore[type-var]
-        yield
 
 
 @contextmanager
@@ -137,7 +123,7 @@ def _connected(address: str) -> Iterator[Any]:
         raise ChildProcessError(
             f"--ray needs Ray ({error}): python -m pip install --group ray -c constraints.txt"
         ) from error
-    with _silent_threads("ray_"):
+    with redirect_stdout(_StdoutWithoutRayLogs(sys.stdout)):  # type: ignore[type-var]
         _connect(ray, address)
         try:
             yield ray

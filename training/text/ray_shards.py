@@ -32,20 +32,16 @@ def make_shards_on_ray(
     """
     probe = directory.absolute() / f".{uuid.uuid4().hex}"
     probe.touch()
-    node_jobs = list(_node_jobs(jobs, probe, num_file_bytes))
+    node_jobs = []
+    # One pass over the text finds where shards begin
+    with ProgressBar("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
+        for path, chunk, num_bytes, _, words in jobs:
+            job = (probe.with_name(path.name), file_ranges(chunk), num_bytes, str(probe.parent), words)
+            node_jobs.append((probe, *job))
+            bar.update(num_bytes)
     yield from map_on_ray(make_shard_on_node, node_jobs, num_workers=num_workers, address=address)
     for item in directory.glob(".*"):  # the probe, and partial files of nodes that died
         item.unlink(missing_ok=True)
-
-
-def _node_jobs(
-    jobs: Iterable[Job], probe: Path, num_file_bytes: int
-) -> Iterator[tuple[Path, Path, list[FileRange], int, str, str | None]]:
-    """Read all text once, to find where shards begin."""
-    with ProgressBar("cut", unit="byte", total=num_file_bytes, lasting=False) as bar:
-        for path, chunk, num_bytes, _, words in jobs:
-            yield probe, probe.with_name(path.name), file_ranges(chunk), num_bytes, str(probe.parent), words
-            bar.update(num_bytes)
 
 
 def make_shard_on_node(

@@ -44,7 +44,7 @@ class SentenceEncoder:
         return np.array(self._backend.encode(piece, add_special_tokens=False).ids, self.id_type).tobytes()
 
 
-class WordEncoder:
+class WordEncoder(SentenceEncoder):
     """Encodes sentences and finds where their words begin.
 
     Args:
@@ -52,10 +52,9 @@ class WordEncoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, words: str) -> None:
-        self.sentences = SentenceEncoder(tokenizer)
+        super().__init__(tokenizer)
         self.is_piece = tokenizer.continues_word()
         """[vocabulary] bool: tokens that continue a word by their `##`, outside of segmented text."""
-        self._backend = tokenizer.backend
         self._split, letters = load_segmenter(words)
         self._letter = re.compile(f"[{letters}]")
         vocab = [tokenizer.token(token_id).removeprefix("##") for token_id in range(tokenizer.vocab_size)]
@@ -63,12 +62,12 @@ class WordEncoder:
         """[vocabulary] bool: tokens of the scripts that the segmenter splits into words."""
         self._seam = re.compile(rf"[{letters}]\s*[{letters}]")
 
-    def encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_words(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
         """Return ids [length] and bool [length]: True for tokens that continue the word of the token before."""
         if self._seam.search(sentence):
             ids, continues = self._encode_segmented(self._split(sentence))
         else:
-            ids = self.sentences.encode([sentence])[0]
+            ids = self.encode([sentence])[0]
             continues = self.is_piece[ids]
         continues[:1] = False
         return ids, continues
@@ -76,7 +75,7 @@ class WordEncoder:
     def _encode_segmented(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         text = "".join(words)
         encoding = self._backend.encode(text, add_special_tokens=False)
-        ids = np.array(encoding.ids, self.sentences.id_type)
+        ids = np.array(encoding.ids, self.id_type)
         starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
         begins_word = np.zeros(len(text) + 1, bool)
         begins_word[np.cumsum([0, *map(len, words)])] = True

@@ -154,7 +154,10 @@ def _is_abbreviated(paragraph: str, start: int, mark: int, following: int) -> bo
         return False
     if found.lastgroup == "ordinal" and not _GERMAN_DATE.match(paragraph, following):
         return False
-    return found.lastgroup == "before_number" or _is_foreign(paragraph[max(0, mark - 300) : mark + 300])
+    if found.lastgroup == "before_number":
+        return True
+    around = paragraph[max(0, mark - 300) : mark + 300]  # is it more of another Latin language than English?
+    return len(_FOREIGN_WORDS.findall(around)) > len(_ENGLISH_WORDS.findall(around))
 
 
 def _is_in_title(paragraph: str, start: int, mark: int) -> bool:
@@ -162,8 +165,3 @@ def _is_in_title(paragraph: str, start: int, mark: int) -> bool:
     first = max(start, mark - _LONGEST_TITLE)
     opening = paragraph.rfind("《", first, mark)
     return opening > paragraph.rfind("》", first, mark) and "》" in paragraph[mark : mark + _LONGEST_TITLE]
-
-
-def _is_foreign(text: str) -> bool:
-    """Return whether more words belong to other Latin languages than to English."""
-    return len(_FOREIGN_WORDS.findall(text)) > len(_ENGLISH_WORDS.findall(text))

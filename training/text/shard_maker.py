@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tasks.bundle.files import sha256
 from tasks.text.tokenizer import Tokenizer
+from training.text.documents import Block
 from training.text.duplicates import hash_segments
+from training.text.file_ranges import FileRange
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 from training.text.shards import Shard, write_shard
-
-
-class Text(Protocol):
-    """Consecutive documents: a `Block` or a `FileRange`."""
-
-    def documents(self) -> Iterator[list[str]]:
-        """Yield documents as lists of sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +33,13 @@ class ShardStatistics:
     """Number of [UNK] tokens."""
     num_file_bytes: int
     """Bytes read from text files."""
-    word_counts: dict[str, int] = field(default_factory=dict)
+    word_counts: dict[str, int]
     """Counts with a segmenter: `num_words`, `num_seams` (pairs of adjacent tokens in its scripts), and `num_boundaries`
     (seams at which a word begins)."""
 
 
 def make_shard(
-    path: Path, chunk: Sequence[Text], num_file_bytes: int, tokenizer_dir: str, words: str | None = None
+    path: Path, chunk: Sequence[Block | FileRange], num_file_bytes: int, tokenizer_dir: str, words: str | None = None
 ) -> ShardStatistics:
     """Write one shard and summarize it.
 
@@ -61,33 +56,30 @@ def make_shard(
     encoder = _encoder(tokenizer_dir, words)
     if chunk:
         write_shard(path, (document for text in chunk for document in text.documents()), encoder)
-    if isinstance(encoder, WordEncoder):
-        summary = _summarize(path, num_file_bytes, encoder.sentences.unk_id)
-        return replace(summary, word_counts=_count_words(path, encoder))
-    return _summarize(path, num_file_bytes, encoder.unk_id)
-
-
-@cache
-def _encoder(tokenizer_dir: str, words: str | None) -> SentenceEncoder | WordEncoder:
-    """Create one encoder for each process, for its cache."""
-    tokenizer = Tokenizer.load(tokenizer_dir)
-    return WordEncoder(tokenizer, words) if words else SentenceEncoder(tokenizer)
-
-
-def _count_words(path: Path, encoder: WordEncoder) -> dict[str, int]:
-    shard = Shard(path)
-    begins, is_letter = ~shard.continues_word(), encoder.is_letter[shard.ids]
-    is_seam = np.append(False, is_letter[:-1] & is_letter[1:])[: len(begins)]
-    is_seam[shard.sentence_ends[:-1]] = False
-    counts = {"num_words": begins, "num_seams": is_seam, "num_boundaries": begins & is_seam}
-    return {name: int(found.sum()) for name, found in counts.items()}
-
-
-def _summarize(path: Path, num_file_bytes: int, unk_id: int) -> ShardStatistics:
     shard = Shard(path)
     sentences, documents = (
         (hash_segments(shard.ids, ends), np.diff(ends))
         for ends in (shard.sentence_ends, shard.sentence_ends[shard.document_ends])
     )
-    record = {"file": path.name} | shard.counts() | {"sha256": sha256(path)}
-    return ShardStatistics(record, sentences, documents, int((shard.ids == unk_id).sum()), num_file_bytes)
+    return ShardStatistics(
+        record={"file": path.name} | shard.counts() | {"sha256": sha256(path)},
+        sentences=sentences,
+        documents=documents,
+        num_unknown=int((shard.ids == encoder.unk_id).sum()),
+        num_file_bytes=num_file_bytes,
+        word_counts=_count_words(shard, encoder) if isinstance(encoder, WordEncoder) else {},
+    )
+
+
+@cache  # once a process, as it has a cache of words
+def _encoder(tokenizer_dir: str, words: str | None) -> SentenceEncoder:
+    tokenizer = Tokenizer.load(tokenizer_dir)
+    return WordEncoder(tokenizer, words) if words else SentenceEncoder(tokenizer)
+
+
+def _count_words(shard: Shard, encoder: WordEncoder) -> dict[str, int]:
+    begins, is_letter = ~shard.continues_word(), encoder.is_letter[shard.ids]
+    is_seam = np.append(False, is_letter[:-1] & is_letter[1:])[: len(begins)]
+    is_seam[shard.sentence_ends[:-1]] = False
+    counts = {"num_words": begins, "num_seams": is_seam, "num_boundaries": begins & is_seam}
+    return {name: int(found.sum()) for name, found in counts.items()}

@@ -18,38 +18,36 @@ from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 COUNTS = ("num_documents", "num_sentences", "num_tokens")
 
 
-def write_shard(path: Path, documents: Iterable[list[str]], encoder: SentenceEncoder | WordEncoder) -> None:
+def write_shard(path: Path, documents: Iterable[list[str]], encoder: SentenceEncoder) -> None:
     """Tokenize documents of sentences and write one shard, without empty documents and sentences.
 
     The shard depends on the arguments alone, and the file is whole or absent.
     """
-    sentences = encoder.sentences if isinstance(encoder, WordEncoder) else encoder
     ids: list[np.ndarray] = []
     continues: list[np.ndarray] = []
     document_ends = [0]
     for document in documents:
         if isinstance(encoder, WordEncoder):
-            encoded = [pair for pair in map(encoder.encode, document) if len(pair[0])]
+            encoded = [pair for pair in map(encoder.encode_words, document) if len(pair[0])]
             ids += [pair[0] for pair in encoded]
             continues += [pair[1] for pair in encoded]
         else:
             ids += [sentence for sentence in encoder.encode(document) if len(sentence)]
         if len(ids) > document_ends[-1]:
             document_ends.append(len(ids))
-    columns = {"document": np.concatenate([np.zeros(0, sentences.id_type), *ids])}
+    columns = {"document": np.concatenate([np.zeros(0, encoder.id_type), *ids])}
     if isinstance(encoder, WordEncoder):
         columns["continues_word"] = np.concatenate([np.zeros(0, bool), *continues])
     sentence_ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
-    batch = pa.record_batch({name: _nested(values, sentence_ends, document_ends) for name, values in columns.items()})
+    nested = {}
+    for name, values in columns.items():
+        sentences = pa.ListArray.from_arrays(pa.array(sentence_ends), pa.array(values))
+        nested[name] = pa.ListArray.from_arrays(pa.array(document_ends, pa.int32()), sentences)
+    batch = pa.record_batch(nested)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     atomic_write(path, sink.getvalue())
-
-
-def _nested(values: np.ndarray, sentence_ends: np.ndarray, document_ends: list[int]) -> pa.ListArray:
-    sentences = pa.ListArray.from_arrays(pa.array(sentence_ends), pa.array(values))
-    return pa.ListArray.from_arrays(pa.array(document_ends, pa.int32()), sentences)
 
 
 class Shard:

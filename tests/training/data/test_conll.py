@@ -146,7 +146,12 @@ def test_conll_u_plus_names_its_columns(tmp_path):
         ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: a comment, or a word with a tag"),
         ("a O|# a comment in a sentence||b O", "line 2: 6 columns, but line 1 has 2"),
         ("a O|#|b O", "line 2: expected a word and a tag: `#`"),
-        ("word\tner|a\tO", "line 1: a header"),
+        ("word\tner|a\tO", "line 1: a header, which CoNLL does not have"),
+        ("the O|cat\t", "line 2: expected a word and a tag: `cat`"),
+        ("the O|\tNN\tO", "line 2: expected a word and a tag: `\tNN\tO`"),
+        ("the O|ham\tgood film", "line 2: expected a word and a tag: `ham\tgood film`"),
+        ("the DT O|cat\tNN\t ", "line 2: 2 columns, but line 1 has 3: `cat NN`"),
+        ("a text\tyes|" * 2500, "line 2001: 2,000 lines without an empty one; CoNLL has a word"),
     ],
 )
 def test_other_layouts_are_refused(lines, message, tmp_path):

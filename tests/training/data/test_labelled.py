@@ -4,11 +4,11 @@ import codecs
 import json
 import lzma
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-import torch
 
 from tasks import create_task
 from tasks.classification import ClassificationExample
@@ -59,42 +59,29 @@ def test_wide_text_is_refused(name, encoding, tmp_path):
 
     for read in (*(item.read for item in OBJECTIVES.values()), read_texts, read_positives):
         if name not in ("a.conll", "a.txt", "a.json") or read in (read_tagging, read_spans, read_texts):
-            with pytest.raises(ValueError, match=rf"{name}` is {encoding[:6].upper()}.*iconv -f") as caught:
+            with pytest.raises(ValueError, match=rf"{name}` is UTF-16 or UTF-32; convert it: iconv -f"):
                 read(tmp_path / name, Columns())
-            assert "\n" not in str(caught.value)
 
 
-def test_columns_without_a_name_block_nothing(tmp_path):
-    """The reader ignores several columns without a name, which spreadsheets append."""
-    for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
-        (tmp_path / name).write_text("text,label,, ,\nx,1,,y,z\n".replace(",", mark))
-
-        assert read_classification(tmp_path / name, Columns()) == [ClassificationExample("x", None, "1")]
-
-
-def test_carriage_returns_alone_end_lines(tmp_path):
-    """A single carriage return ends a line in tables and CoNLL."""
-    (tmp_path / "a.csv").write_bytes(b'text,label\rx,1\r"y, z",0\r')
-    (tmp_path / "a.conll").write_bytes(b"Ann B-PER\rruns O\r\rBob B-PER\r")
-
-    assert [example.text for example in read_classification(tmp_path / "a.csv", Columns())] == ["x", "y, z"]
-    assert [example.words for example in read_tagging(tmp_path / "a.conll", Columns())] == [("Ann", "runs"), ("Bob",)]
-
-
-def test_a_json_list_is_refused_where_json_lines_are_taken(tmp_path):
-    """A .json file is read as JSON lines or SQuAD, and a JSON list is refused."""
-    (tmp_path / "a.json").write_text('\n{"text": "x", "label": 1}\n{"text": "y", "label": 0}\n')
-    (tmp_path / "one.json").write_text('{"text": "x", "label": 1}')
-    (tmp_path / "list.json").write_text('[{"text": "x", "label": 1}]')
-    (tmp_path / "tags.json").write_text('{"tokens": ["a"], "tags": ["O"]}\n')
-    (tmp_path / "squad.json").write_text('{"data": []}\n')
-
-    assert [example.text for example in read_classification(tmp_path / "a.json", Columns())] == ["x", "y"]
-    assert read_texts(tmp_path / "one.json", Columns()) == ["x"]
-    assert read_tagging(tmp_path / "tags.json", Columns()) == [TaggingExample(words=("a",), tags=("O",))]
-    assert read_spans(tmp_path / "squad.json") == []
-    with pytest.raises(ValueError, match=r"list.json` does not hold JSON lines, .* jq -c '.\[\]'"):
-        read_classification(tmp_path / "list.json", Columns())
+def test_json_files_can_hold_json_lines(tmp_path):
+    """Every task reads JSON lines from a .json file, and SQuAD's JSON on one line or several; lists are refused."""
+    path, answers = tmp_path / "a.json", {"text": ["here"], "answer_start": [0]}
+    rows = {
+        "classification": {"text": "x", "label": "1"},
+        "tagging": {"tokens": ["x"], "tags": ["O"]},
+        "spans": {"id": "q7", "question": "Where?", "context": "here it is", "answers": answers},
+    }
+    for task, row in rows.items():
+        path.write_text(f"\n{json.dumps(row)}\n{json.dumps(row)}\n")
+        assert len(read_examples(task, [path], columns=Columns(), tokenizer=None)) == 2
+    with pytest.raises(ValueError, match=r"a\.json` is a table, but a masked-lm"):
+        read_examples("masked-lm", [path], columns=Columns(), tokenizer=None)
+    for indent in (None, 1):
+        path.write_text(json.dumps(squad(), indent=indent))
+        assert len(read_spans(path)) == 1
+    path.write_text('[{"text": "x", "label": 1}]')
+    with pytest.raises(ValueError, match=r"a.json` does not hold JSON lines, .* jq -c '.\[\]'"):
+        read_classification(path, Columns())
 
 
 def test_tables_of_every_kind_give_the_same_examples(tmp_path):
@@ -120,11 +107,8 @@ def test_tables_of_every_kind_give_the_same_examples(tmp_path):
         ("a.tsv", "txt\tlabel\nx\t1\n", r"line 2: no column `text` \(columns: `txt`, `label`\)"),
         ("a.tsv", "", "is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n[1]\n', "line 2: expected a JSON object"),
-        ("a.jsonl", "{\n", "line 1: broken JSON"),
-        ("a.jsonl", "[" * 100_000, "line 1: broken JSON"),
         ("a.jsonl", '{"text": ["x"], "label": 1}\n', r"line 1: `text` must be a string: `\['x'\]`"),
         ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n', "line 1: `label` must be a string or a number"),
-        ("a.jsonl", '{"text": "x", "label": "\\ud800"}\n', "line 1: half of a surrogate pair"),
         ("a.tsv", "text\tlabel\n \t1\n", "line 2: `text` is empty"),
         ("a.csv", 'text,label\na,1\n"x\ny,1\nz,0\n', r"line 3: broken CSV \(unexpected end of data\)"),
         ("a.tsv", "text\tlabel\nthe\0cat\t1\n", "line 2: a NUL byte; the file is damaged, or UTF-16"),
@@ -192,24 +176,6 @@ def test_answers_are_in_no_plain_table(name, tmp_path):
     assert [example.question for example in read_questions(tmp_path / name, Columns())] == ["Where?"]
 
 
-def test_json_files_can_hold_json_lines(tmp_path):
-    """Every task reads JSON lines from a .json file, and SQuAD's JSON on one line or several."""
-    answers = {"text": ["here"], "answer_start": [0]}
-    rows = {
-        "classification": {"text": "x", "label": "1"},
-        "tagging": {"tokens": ["x"], "tags": ["O"]},
-        "spans": {"id": "q7", "question": "Where?", "context": "here it is", "answers": answers},
-    }
-    for task, row in rows.items():
-        (tmp_path / "a.json").write_text(f"\n{json.dumps(row)}\n{json.dumps(row)}\n")
-        assert len(read_examples(task, [tmp_path / "a.json"], columns=Columns(), tokenizer=None)) == 2
-    for indent in (None, 1):
-        (tmp_path / "a.json").write_text(json.dumps(squad(), indent=indent))
-        assert len(read_spans(tmp_path / "a.json")) == 1
-    with pytest.raises(ValueError, match=r"a\.json` is a table, but a masked-lm"):
-        read_examples("masked-lm", [tmp_path / "a.json"], columns=Columns(), tokenizer=None)
-
-
 def test_columns_of_one_name_are_refused(tmp_path):
     """Two columns with the same name are refused."""
     columns = [pyarrow.array([value]) for value in ("a", "b", "c")]
@@ -222,16 +188,15 @@ def test_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_marks_and_line_ends_of_windows_change_nothing(tmp_path):
-    """A byte order mark, CRLF, blank lines and long lines do not change the examples."""
+    """A byte order mark, CRLF, blank lines, long lines and columns without a name do not change the examples."""
     long = "word " * 40_000
-    text = f"text\tlabel\r\na\t0\r\n\r\n{long}\t1\r\n\r\n"
+    text = f"text\tlabel\t\t \r\na\t0\t\t\r\n\r\n{long}\t1\ty\tz\r\n\r\n"
     (tmp_path / "a.tsv").write_bytes(codecs.BOM_UTF8 + text.encode())
     (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF8 + text.replace("\t", ",").encode())
     (tmp_path / "a.jsonl").write_bytes(codecs.BOM_UTF8 + b'{"text": "a", "label": 0}\r\n')
 
-    assert [example.text for example in read_classification(tmp_path / "a.csv", Columns())] == ["a", long]
-    assert [example.text for example in read_classification(tmp_path / "a.tsv", Columns())] == ["a", long]
-    assert [example.text for example in read_classification(tmp_path / "a.jsonl", Columns())] == ["a"]
+    for name, texts in (("a.csv", ["a", long]), ("a.tsv", ["a", long]), ("a.jsonl", ["a"])):
+        assert [example.text for example in read_classification(tmp_path / name, Columns())] == texts
 
 
 def test_columns_of_a_table_without_a_header_have_numbers(tmp_path):
@@ -268,13 +233,11 @@ PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0
 
 def test_numbers_are_read_out_of_tables(tmp_path):
     """The reader takes numbers in JSONL and numeric text in TSV."""
-    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tscore\na cat\ta dog\t2.500\nx\ty\t0\n")
-    rows = [{"sentence1": e.text, "sentence2": e.text_pair, "score": e.label} for e in PAIRS]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na cat\ta dog\t2.500\nx\ty\t0\n")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(asdict(pair)) + "\n" for pair in PAIRS))
 
     for name in ("a.tsv", "a.jsonl"):
-        columns = Columns(text="sentence1", text_pair="sentence2", label="score")
-        assert read_regression(tmp_path / name, columns) == PAIRS
+        assert read_regression(tmp_path / name, Columns()) == PAIRS
 
 
 NONE = {"text": [], "answer_start": []}
@@ -373,24 +336,6 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize("separator", ["\t", " ", " -X- _ "])
-def test_sentences_are_read_out_of_conll(separator, tmp_path):
-    """The reader takes the first column as word and the last as tag, skips document marks, and keeps `#` as a word."""
-    lines = ["-DOCSTART- O", ""]
-    for example in SENTENCES:
-        lines += [f"{word}{separator}{tag}" for word, tag in zip(example.words, example.tags, strict=True)]
-        lines += ["", " "]
-    if separator != "\t":
-        lines = [line.replace("\xa0", "\u200b") for line in lines]
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(lines[:-2]))
-
-    found = read_tagging(path, Columns())
-
-    assert [example.tags for example in found] == [example.tags for example in SENTENCES]
-    assert found[0] == SENTENCES[0]
-
-
 def test_sentences_are_read_out_of_lists(tmp_path):
     """The reader takes a column of words and a column of tags."""
     rows = [{"tokens": list(example.words), "ner": list(example.tags)} for example in SENTENCES]
@@ -403,9 +348,7 @@ def test_sentences_are_read_out_of_lists(tmp_path):
     ("read", "row", "message"),
     [
         (read_regression, {"text": "x", "label": "much"}, "line 1: `label` must be a number: `much`"),
-        (read_regression, {"text": "x", "label": "1_000"}, "must be a number: `1_000`"),
         (read_regression, {"text": "x", "label": 10**400}, "line 1: `label` must be a number: `10{59}`$"),
-        (read_regression, {"text": "x", "label": "-1e39"}, "line 1: `label` is beyond ±1e[+]12: `-1e39`; scale all"),
         (read_regression, {"text": "x", "label": True}, "must be a number: `True`"),
         (read_multiple_choice, {"choices": ["a", "b"], "label": 0.5}, "must be the number of a choice, from 0: `0.5`"),
         (read_multiple_choice, {"ending0": "a", "ending1": None, "label": 0}, "`choices` must be a list of strings"),
@@ -431,15 +374,6 @@ def test_a_tag_of_no_scheme_is_named(tmp_path):
     for name, line in (("a.jsonl", 2), ("a.conll", 3)):
         with pytest.raises(ValueError, match=rf"{name}`, line {line}: tag `X-PER`: unknown prefix `X-` \(known are"):
             read_tagging(tmp_path / name, Columns())
-
-
-@pytest.mark.parametrize("line", ["cat", "cat\t", "cat\tNN\t ", "cat NN ", "\tNN\tO", "ham\tgood film"])
-def test_a_word_without_a_tag_is_named(line, tmp_path):
-    """The error names the line of a word without a tag, and no other column replaces an empty one."""
-    (tmp_path / "a.conll").write_text(f"the O\n{line}\n")
-
-    with pytest.raises(ValueError, match=rf"a\.conll`, line 2: expected a word and a tag: `{line}`"):
-        read_tagging(tmp_path / "a.conll", Columns())
 
 
 def test_questions_are_read_out_of_tables(tmp_path):
@@ -519,23 +453,21 @@ def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "expected an object with `data`: "),
-        ({"data": [5]}, "expected an object with `paragraphs`: `5`"),
-        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, "it lacks `answers`, in question"),
-        (squad(question=None), "`question` must be a string: `None`, in question `{'id': 'q7'"),
-        (squad(answers=[{"text": "here", "answer_start": "0"}]), "`answer_start` must be a whole number"),
+        ([], "expected lists `data`, `paragraphs` and `qas`, and a `context`"),
+        ({"data": [5]}, "expected lists `data`, `paragraphs` and `qas`, and a `context`"),
+        ({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}, "it lacks 'answers', in question"),
+        (squad(question=None), "`question` must have type str: `None`, in question `{'id': 'q7'"),
+        (squad(answers=[{"text": "here", "answer_start": "0"}]), "`answer_start` must have type int: `0`"),
         (squad(is_impossible="no"), "`is_impossible` must be true or false: `no`, in question"),
         (squad(is_impossible=False, answers=[]), "`is_impossible` is false, but there is no answer, in question"),
     ],
 )
 def test_malformed_squad_is_named(content, message, tmp_path):
     """The error names the file, the key and the question."""
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(content))
+    (tmp_path / "a.json").write_text(json.dumps(content))
 
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        read_spans(path)
-    assert str(path) in str(caught.value)
+    with pytest.raises(ValueError, match=rf"`{tmp_path}/a.json` is not in SQuAD's format: {re.escape(message)}"):
+        read_spans(tmp_path / "a.json")
 
 
 def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
@@ -641,23 +573,6 @@ def test_unigram_baseline(text_file, tokenizer_dir):
 
     assert scores["loss"] < np.log(tokenizer.vocab_size)
     assert 0.1 < scores["accuracy"] < 0.4  # about every fifth token is a full stop
-    assert torch.isfinite(torch.tensor(scores["loss"]))
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ("", "line 2001: 2,000 lines without an empty one; CoNLL has a word"),
-        ("sentence\tlabel\n", "line 1: a header, which CoNLL does not have: `sentence\tlabel`"),
-    ],
-)
-def test_a_table_is_not_taken_for_conll(header, message, tmp_path):
-    """A table with a header or without empty lines is not read as CoNLL."""
-    path = tmp_path / "pairs.tsv"
-    path.write_text(header + "a text\tyes\n" * 2500)
-
-    with pytest.raises(ValueError, match=message):
-        read_tagging(path, Columns())
 
 
 FILES = {

@@ -60,20 +60,6 @@ def test_characters_of_a_word_are_masked_together(chinese):
     assert split[False] > 10
 
 
-def test_masked_words_are_whole_and_fill_the_budget(chinese):
-    """Masked words are whole and fill the budget of round(length x rate) tokens."""
-    corpus, rate = chinese[0], 0.15
-    examples = PretrainingExamples(corpus, max_seq_length=32, masking=Masking(rate=rate, whole_words=True))
-    lengths = []
-    for number in range(examples.num_examples(0)):
-        example = examples.example(0, number)
-        budget = max(1, round(len(example.input_ids) * rate))
-        assert len(example.masked_positions) <= budget
-        lengths.append(len(example.masked_positions) / budget)
-
-    assert np.mean(lengths) > 0.9
-
-
 def test_the_parts_of_a_pair_are_not_one_word(chinese):
     """A new word begins at each part and after a truncated word, and [CLS] and [SEP] belong to no word."""
     corpus = chinese[0]
@@ -93,22 +79,16 @@ def test_the_parts_of_a_pair_are_not_one_word(chinese):
         assert continues[start + 1 : start + len(tokens)].tolist() == expected.tolist()
 
 
-def test_chinese_without_words_is_noted(chinese):
-    """The note on Chinese text without words names the flag that keeps them."""
-    with_words, without = chinese
-
-    assert whole_words_note(with_words) is None
-    note = whole_words_note(without)
-    assert note.startswith("83% of the first 1,800 tokens are Chinese characters")
-    assert note.endswith("prepare the corpus with --words jieba")
-
-
-def test_whole_words_in_the_vocabulary_are_noted(corpus, text_file, tmp_path):
-    """A note states that whole-word masking has little effect if nearly all words are one token."""
+def test_whole_words_that_change_little_are_noted(corpus, text_file, chinese, tmp_path):
+    """A note names Chinese text without words and the flag that keeps them, or a vocabulary of whole words."""
     train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "tokenizer", vocab_size=200, min_frequency=1))
     whole = prepare(tmp_path, "whole", text_file.read_text(), tmp_path / "tokenizer", None)
+    with_words, without = chinese
+    note = whole_words_note(without)
 
-    assert whole_words_note(corpus) is None
+    assert whole_words_note(with_words) is whole_words_note(corpus) is None
+    assert note.startswith("83% of the first 1,800 tokens are Chinese characters")
+    assert note.endswith("prepare the corpus with --words jieba")
     assert "changes hardly anything: 0.0% of the first" in whole_words_note(whole)
 
 

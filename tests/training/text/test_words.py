@@ -49,7 +49,7 @@ def encoder(words, **options):
 
 def words_of(words, sentence):
     """Return the tokens of a sentence, with a space before each word."""
-    ids, continues = (with_words := encoder(words)).encode(sentence)
+    ids, continues = (with_words := encoder(words)).encode_words(sentence)
     tokens = [with_words._backend.id_to_token(int(token_id)) for token_id in ids]
     return "".join(token if more else f" {token}" for token, more in zip(tokens, continues, strict=True)).strip()
 
@@ -66,7 +66,7 @@ def test_words_begin_at_tokens_and_all_tokens_are_in_one(sentence, words, lowerc
     """Chinese words begin where the segmenter cuts, others at tokens without `##`; ids are the tokenizer's."""
     with_words = encoder(words, lowercase=lowercase)
     split, letters = load_segmenter(name_with_version(words))
-    ids, continues = with_words.encode(sentence)
+    ids, continues = with_words.encode_words(sentence)
     found = split(sentence)
     text, starts = "".join(found), np.cumsum([0, *map(len, found)])
     (expected,) = Tokenizer(with_words._backend).tokenize([text])
@@ -74,7 +74,7 @@ def test_words_begin_at_tokens_and_all_tokens_are_in_one(sentence, words, lowerc
 
     assert text == (sentence if words != "spaces" else re.sub(rf"(?<=[{letters}])\s+(?=[{letters}])", "", sentence))
     assert ids.tolist() == expected.ids.tolist()
-    assert ids.dtype == with_words.sentences.id_type
+    assert ids.dtype == with_words.id_type
     assert continues.dtype == bool
     assert len(continues) == len(ids)
     for place, token_id in enumerate(ids):
@@ -92,7 +92,7 @@ def test_text_with_spaces_is_as_before(sentence):
     """Text with spaces gives the tokenizer's ids and words with any segmenter."""
     for words in ("pairs", "spaces"):
         with_words = encoder(words)
-        ids, continues = with_words.encode(sentence)
+        ids, continues = with_words.encode_words(sentence)
         (expected,) = SentenceEncoder(Tokenizer(build_tokenizer(VOCAB))).encode([sentence])
         assert ids.tolist() == expected.tolist()
         assert continues.tolist() == [VOCAB[token_id].startswith("##") for token_id in ids]
