@@ -21,18 +21,16 @@ from tasks.text.languages import split_characters
 from tasks.text.tokenizer import Tokenizer
 from training.data.pretraining import Masking
 
+EPSILON = 1e-9
+"""Smaller fractions of tokens count as 0."""
+
 
 def majority_label(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
-    """Predict the most frequent label of train; in multi-label data, the set with the best micro F1 on train."""
-    if train[0].labels is not None:
-        return _commonest_labels(train, dev)
-    counts = Counter(example.label or "" for example in train)
-    predictions = [counts.most_common(1)[0][0]] * len(dev)
-    return classification_scores([example.label or "" for example in dev], predictions, sorted(counts))
-
-
-def _commonest_labels(train: Sequence[ClassificationExample], dev: Sequence[ClassificationExample]) -> dict[str, float]:
-    """Predict the most frequent labels of train for every text, as many as have the best micro F1 on train."""
+    """Predict the most frequent label of train; in multi-label data, as many as have the best micro F1 on train."""
+    if train[0].labels is None:
+        counts = Counter(example.label or "" for example in train)
+        predictions = [counts.most_common(1)[0][0]] * len(dev)
+        return classification_scores([example.label or "" for example in dev], predictions, sorted(counts))
     ranked = Counter(name for example in train for name in example.labels or ()).most_common()
     sums = np.cumsum([count for _, count in ranked])
     f1 = 2 * sums / (len(train) * np.arange(1, len(ranked) + 1) + sums[-1])
@@ -95,20 +93,17 @@ def no_answer(train: Sequence[SpanExample], dev: Sequence[SpanExample]) -> dict[
 
 
 def unigram(train: Sequence[ClozeExample], dev: Sequence[ClozeExample], tokenizer: Tokenizer) -> dict[str, float]:
-    """Predict masked tokens by their frequency among the masked tokens of train."""
-    return unigram_of_counts(_hidden_counts(train, tokenizer), _hidden_counts(dev, tokenizer))
-
-
-def unigram_of_counts(train: np.ndarray, dev: np.ndarray) -> dict[str, float]:
-    """Predict tokens by their frequency in train, with add-one smoothing.
-
-    Args:
-        train: count of each token, [vocabulary].
-        dev: the same for the tokens to predict.
-    """
-    smoothed = train + 1.0
-    loss = -(dev * np.log(smoothed / smoothed.sum())).sum() / dev.sum()
-    return {"loss": float(loss), "accuracy": float(dev[smoothed.argmax()] / dev.sum())}
+    """Predict masked tokens by their frequency among the masked tokens of train, with add-one smoothing."""
+    train_counts, dev_counts = (
+        np.bincount(
+            [tokenizer.token_id(token) or 0 for example in examples for token in example.tokens],
+            minlength=tokenizer.vocab_size,
+        )
+        for examples in (train, dev)
+    )
+    smoothed = train_counts + 1.0
+    loss = -(dev_counts * np.log(smoothed / smoothed.sum())).sum() / dev_counts.sum()
+    return {"loss": float(loss), "accuracy": float(dev_counts[smoothed.argmax()] / dev_counts.sum())}
 
 
 def masked_unigram(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict[str, float]:
@@ -137,12 +132,3 @@ def masked_unigram(train: np.ndarray, dev: np.ndarray, masking: Masking) -> dict
             loss += random * (other_V - p_V * np.log(same_V)).mean()
             accuracy += random * np.where(trusts_V, p_V, best).mean()
     return {"mlm_loss": float(loss), "mlm_accuracy": float(accuracy)}
-
-
-EPSILON = 1e-9
-"""Smaller fractions of tokens count as 0."""
-
-
-def _hidden_counts(examples: Sequence[ClozeExample], tokenizer: Tokenizer) -> np.ndarray:
-    hidden = [tokenizer.token_id(token) or 0 for example in examples for token in example.tokens]
-    return np.bincount(hidden, minlength=tokenizer.vocab_size)

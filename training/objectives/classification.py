@@ -59,8 +59,7 @@ class ClassificationObjective(TaskObjective):
         return read_classification(path, columns)
 
     def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        located = read_text_pairs(path, columns).located()
-        return Examples((location, ClassificationExample(*texts)) for location, texts in located)
+        return read_text_pairs(path, columns).map(lambda texts: ClassificationExample(*texts))
 
     def settings(self, options: TaskOptions, examples: Sequence[ClassificationExample]) -> TaskSettings:
         labels = all_label_names(self, examples)

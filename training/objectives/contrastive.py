@@ -36,15 +36,14 @@ class ContrastiveObjective(LabelledObjective):
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the loss, summed over the texts of this process."""
         numbers = batch.targets["labels"]
-        vectors = self._vectors(network(**batch.inputs), batch)
+        outputs, mask = network(**batch.inputs), batch.inputs["attention_mask"]
+        if self.with_head:
+            vectors = outputs["pooler_output"]
+        else:
+            vectors = embed(outputs["last_hidden_state"], mask, self.settings, self.dense)
         with torch.autocast(vectors.device.type, enabled=False):  # in bf16, cosines over temperature are off by 0.1
             views = vectors.float().view(*numbers.shape, -1)
             return {"loss": info_nce(views, numbers, temperature=self.temperature, world=self.world)}
-
-    def _vectors(self, outputs: dict[str, Tensor], batch: Batch) -> Tensor:
-        if self.with_head:
-            return outputs["pooler_output"]
-        return embed(outputs["last_hidden_state"], batch.inputs["attention_mask"], self.settings, self.dense)
 
 
 def info_nce(vectors: Tensor, numbers: Tensor, *, temperature: float, world: World) -> Tensor:

@@ -249,10 +249,8 @@ class TaskDistillation(LabelledObjective):
         targets, counts = self.objective.targets(examples)
         found = [torch.from_numpy(self.matching.target(self.outputs_of(item.example), item)) for item in examples]
         teacher = nn.utils.rnn.pad_sequence(found, batch_first=True)
-        return {**targets, "teacher": teacher}, {
-            LABEL_LOSS: counts["loss"],
-            TEACHER_LOSS: self.matching.count(examples),
-        }
+        counts = {LABEL_LOSS: counts["loss"], TEACHER_LOSS: self.matching.count(examples)}
+        return targets | {"teacher": teacher}, counts
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         outputs = network(**batch.inputs)

@@ -64,13 +64,6 @@ class EncoderDistillation(MaskedLM):
             self.teacher_path, "masked-lm", new_head="teacher_mlm" not in self.weights, dropout=0.0
         )
         self.teacher.requires_grad_(False).eval()
-        self._check(model)
-        self._own, self._theirs = _WatchedLayer(model, -1), _WatchedLayer(self.teacher, self.teacher_layer)
-        if "relations" in self.weights:
-            model.bert.unpackable = "relations between tokens are compared with those of a teacher"
-        return model
-
-    def _check(self, model: BertForPreTraining) -> None:
         count = self.teacher.config.num_hidden_layers
         if not -count <= self.teacher_layer < count:
             raise ValueError(f"--teacher-layer `{self.teacher_layer}`: `{self.teacher_path}` has {count} layers")
@@ -80,6 +73,10 @@ class EncoderDistillation(MaskedLM):
                     f"--relation-heads `{self.relation_heads}` does not divide the hidden size {config.hidden_size} of "
                     f"the {name}"
                 )
+        self._own, self._theirs = _WatchedLayer(model, -1), _WatchedLayer(self.teacher, self.teacher_layer)
+        if "relations" in self.weights:
+            model.bert.unpackable = "relations between tokens are compared with those of a teacher"
+        return model
 
     def result(self, network: BertForPreTraining) -> BertForPreTraining:
         self._own.hook.remove()
@@ -141,16 +138,17 @@ def relation_loss(student: Tensor, teacher: Tensor, is_token: Tensor, num_heads:
 
     Source: MiniLMv2, section 3.1.
     """
+    is_key = is_token[:, None, None, :]
+
+    def relations_of(states: Tensor) -> Tensor:
+        """Return the logarithms of the relations of all tokens, [B, H, L, L]."""
+        x = states.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        products = x @ x.transpose(-1, -2) / math.sqrt(x.shape[-1])
+        return products.masked_fill(~is_key, torch.finfo(products.dtype).min).log_softmax(-1)
+
     total = student.new_zeros((), dtype=torch.float32)
     for own, theirs in zip(student.float().chunk(3, -1), teacher.float().chunk(3, -1), strict=True):
-        relations, targets = (_relations(states, is_token, num_heads) for states in (own, theirs))
+        relations, targets = relations_of(own), relations_of(theirs)
         products = targets.exp() * (targets - relations)  # 0 at padding
-        total = total + (products.masked_fill(~is_token[:, None, None, :], 0.0).sum(-1) * is_token[:, None]).sum()
+        total = total + (products.masked_fill(~is_key, 0.0).sum(-1) * is_token[:, None]).sum()
     return total / num_heads
-
-
-def _relations(states: Tensor, is_token: Tensor, num_heads: int) -> Tensor:
-    """Return the logarithms of the relations of all tokens, [B, H, L, L]."""
-    x = states.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-    products = x @ x.transpose(-1, -2) / math.sqrt(x.shape[-1])
-    return products.masked_fill(~is_token[:, None, None, :], torch.finfo(products.dtype).min).log_softmax(-1)

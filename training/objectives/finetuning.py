@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 import torch
@@ -38,24 +38,19 @@ def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeat
     return items, left_out
 
 
+@dataclass
 class FinetuningData:
     """Global batches of labelled features, shuffled anew each epoch; features of similar length share a batch."""
 
-    def __init__(
-        self,
-        items: Sequence[LabelledFeatures],
-        objective: LabelledObjective,
-        *,
-        global_batch_size: int,
-        seed: int,
-        pad_id: int,
-    ) -> None:
-        self.items = items
-        self.objective = objective
-        self.global_batch_size = global_batch_size
-        self.seed = seed
-        self.pad_id = pad_id
-        self._lengths = np.array([item.length for item in items])
+    items: Sequence[LabelledFeatures]
+    objective: LabelledObjective
+    _: KW_ONLY
+    global_batch_size: int
+    seed: int
+    pad_id: int
+
+    def __post_init__(self) -> None:
+        self._lengths = np.array([item.length for item in self.items])
         self._cached: tuple[int, np.ndarray] = (-1, np.zeros(0))
 
     def num_batches(self, epoch: int) -> int:

@@ -37,24 +37,20 @@ class RegressionObjective(TaskObjective):
         return read_regression(path, columns)
 
     def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        located = read_text_pairs(path, columns).located()
-        return Examples((location, RegressionExample(*texts)) for location, texts in located)
+        return read_text_pairs(path, columns).map(lambda texts: RegressionExample(*texts))
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels = np.array([example.label or 0 for example in examples], dtype=np.float64)
-        if not np.ptp(labels):
-            return RegressionSettings(max_seq_length=options.max_seq_length, label_mean=float(labels[0]))
+        is_constant = not np.ptp(labels)
         return RegressionSettings(
-            max_seq_length=options.max_seq_length, label_mean=float(labels.mean()), label_deviation=float(labels.std())
+            max_seq_length=options.max_seq_length,
+            label_mean=float(labels[0] if is_constant else labels.mean()),
+            label_deviation=1.0 if is_constant else float(labels.std()),
         )
 
     def label(self, task: AnyTask, example: RegressionExample, features: Sequence[Features]) -> list[LabelledFeatures]:
-        settings = task.settings
-        return [
-            LabelledFeatures(
-                tuple(features), ((float(example.label or 0) - settings.label_mean) / settings.label_deviation,)
-            )
-        ]
+        label = (float(example.label or 0) - task.settings.label_mean) / task.settings.label_deviation
+        return [LabelledFeatures(tuple(features), (label,))]
 
     @contextmanager
     def evaluation_head(self, model: BertModel, task: AnyTask) -> Iterator[None]:

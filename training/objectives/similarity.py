@@ -18,7 +18,7 @@ from tasks.embedding import Embedding
 from tasks.metrics import correlations
 from tasks.ranking import RankingExample, create_ranking
 from tasks.regression import RegressionExample
-from tasks.sparse_embedding import SparseEmbedding, SparseVector
+from tasks.sparse_embedding import SparseEmbedding
 from tasks.text.tokenizer import Tokenizer
 from tasks.token_embedding import TokenEmbedding
 from training.data.examples import Examples
@@ -58,39 +58,24 @@ def evaluate_pairs(task: AnyTask, pairs: Examples) -> PairEvaluation:
         ValueError: if vectors of tokens cannot be compared.
     """
     if isinstance(task, TokenEmbedding):
-        return _evaluate_by_ranking(task, pairs)
+        try:
+            ranking = create_ranking(task)
+        except ValueError as error:
+            raise ValueError(f"the model cannot compare pairs of texts by MaxSim: {error}") from error
+        examples = pairs.map(lambda pair: RankingExample(pair.text, (pair.text_pair,)))
+        return PairEvaluation(
+            ranking, examples, lambda scores: _spearman_first(pairs, [float(found[0]) for found in scores])
+        )
     located = {text: place for place, pair in pairs.located() for text in (pair.text_pair, pair.text)}
     texts = Examples((place, text) for text, place in located.items())
 
     def score(predictions: Sequence[Any]) -> dict[str, float]:
         found = dict(zip(texts, predictions, strict=True))
         if isinstance(task, SparseEmbedding):
-            return sparse_scores(pairs, [(found[pair.text], found[pair.text_pair]) for pair in pairs])
+            return _spearman_first(pairs, [found[pair.text].dot(found[pair.text_pair]) for pair in pairs])
         return vector_scores(pairs, lambda wanted: [found[text] for text in wanted])
 
     return PairEvaluation(task, texts, score)
-
-
-def _evaluate_by_ranking(task: TokenEmbedding, pairs: Examples) -> PairEvaluation:
-    try:
-        ranking = create_ranking(task)
-    except ValueError as error:
-        raise ValueError(f"the model cannot compare pairs of texts by MaxSim: {error}") from error
-    examples = Examples((place, RankingExample(pair.text, (pair.text_pair,))) for place, pair in pairs.located())
-    return PairEvaluation(
-        ranking, examples, lambda scores: _spearman_first(pairs, [float(found[0]) for found in scores])
-    )
-
-
-def sparse_scores(
-    pairs: Sequence[RegressionExample], vectors: Sequence[tuple[SparseVector, SparseVector]]
-) -> dict[str, float]:
-    """Return Spearman's and Pearson's correlation of dot product and label.
-
-    Args:
-        vectors: those of both texts of each pair.
-    """
-    return _spearman_first(pairs, [first.dot(second) for first, second in vectors])
 
 
 def _spearman_first(pairs: Sequence[RegressionExample], similarities: Sequence[float]) -> dict[str, float]:
@@ -121,10 +106,7 @@ def vector_scores(pairs: Sequence[RegressionExample], embed: Embed) -> dict[str,
     vectors, first, second = _pair_vectors(pairs, embed)
     labels = np.array([pair.label for pair in pairs], dtype=np.float64)
     alike = labels >= labels.max() - np.ptp(labels) / 5
-    found = correlations(labels.tolist(), (first * second).sum(-1).tolist())
-    return {
-        "spearman": found["spearman"],
-        "pearson": found["pearson"],
+    return _spearman_first(pairs, (first * second).sum(-1).tolist()) | {
         "alignment_loss": alignment(first[alike], second[alike]),
         "uniformity_loss": uniformity(vectors),
     }
@@ -138,8 +120,9 @@ def cosines(pairs: Sequence[RegressionExample], embed: Embed) -> list[float]:
 
 def _pair_vectors(pairs: Sequence[RegressionExample], embed: Embed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return unit vectors of all different texts [texts, hidden], and of first and second texts [pairs, hidden]."""
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.text, pair.text_pair or "")))
-    vectors = _unit(np.stack(embed(texts)))
+    texts = list(dict.fromkeys(texts_of(pairs)))
+    vectors = np.stack(embed(texts))
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     rows = {text: row for row, text in enumerate(texts)}
     return (
         vectors,
@@ -182,7 +165,3 @@ def word_overlap(pairs: Sequence[RegressionExample], tokenizer: Tokenizer) -> di
 def mean_of_words(word_embeddings: np.ndarray, tokenizer: Tokenizer) -> Embed:
     """Return an embedder: the mean of a text's word embeddings [vocabulary, hidden], without special tokens."""
     return lambda texts: [word_embeddings[tokens.ids].mean(axis=0) for tokens in tokenizer.tokenize(list(texts))]
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -59,24 +59,30 @@ class SpanObjective(TaskObjective):
         return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
 
     def warnings(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
-        return [*_long_answers(task, examples), *self._answers_inside_words(task, examples)]
-
-    def _answers_inside_words(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
-        """Warn of answers that begin or end inside a word; most are errors, and inside a token none is predictable."""
-        answered = [example for example in examples if example.answers and self.is_usable(example)]
-        inside = [item for example in answered if (item := _inside_words(example))]
-        if not inside:
-            return []
-        words = [(text, offset) for example in inside for text, offset in example]
-        tokens = dict(zip(words, task.tokenizer.tokenize([text for text, _ in words]), strict=True))
-        in_tokens = sum(any(offset not in tokens[text, offset].offsets for text, offset in item) for item in inside)
-        (text, offset), *_ = inside[0]
-        more = f"; {in_tokens:,} of them inside a token, and are trained with the whole token" if in_tokens else ""
-        where = f"as between `{text[:offset][-20:]}` and `{text[offset:][:20]}`"
-        return [
-            f"{len(inside):,} of {len(answered):,} answers begin or end inside a word, {where}{more}: check "
-            "answer and answer_start"
-        ]
+        """Warn of answers that are too long, or begin or end inside a word: most of those are errors."""
+        answered = [example for example in examples if example.answers]
+        lines = []
+        answers = [example.answers for example in answered]
+        lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answers)), ids_only=True)))
+        shortest = [min(next(lengths) for _ in item) for item in answers]
+        limit = task.settings.max_answer_length
+        if count := sum(length > limit for length in shortest):
+            lines.append(
+                f"{count:,} of {len(answered):,} answers are longer than {limit} tokens (up to {max(shortest):,}), and "
+                "can never be predicted: raise --max-answer-length"
+            )
+        usable = list(filter(self.is_usable, answered))
+        if inside := [item for example in usable if (item := _inside_words(example))]:
+            words = list(chain.from_iterable(inside))
+            tokens = dict(zip(words, task.tokenizer.tokenize([text for text, _ in words]), strict=True))
+            in_tokens = sum(any(offset not in tokens[text, offset].offsets for text, offset in item) for item in inside)
+            text, offset = words[0]
+            more = f"; {in_tokens:,} of them inside a token, and are trained with the whole token" if in_tokens else ""
+            lines.append(
+                f"{len(inside):,} of {len(usable):,} answers begin or end inside a word, as between "
+                f"`{text[:offset][-20:]}` and `{text[offset:][:20]}`{more}: check answer and answer_start"
+            )
+        return lines
 
     def label(self, task: AnyTask, example: SpanExample, features: Sequence[Window]) -> list[LabelledFeatures]:
         return [LabelledFeatures((window,), answer_positions(example, window)) for window in features]
@@ -99,44 +105,31 @@ def boundary_logits(outputs: Mapping[str, Tensor], batch: Batch) -> list[Tensor]
     return [outputs[name].float().masked_fill(padding, -torch.inf) for name in ("start_logits", "end_logits")]
 
 
-def _long_answers(task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
-    """Warn of answers that are longer than `max_answer_length`."""
-    answered = [example.answers for example in examples if example.answers]
-    lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answered)), ids_only=True)))
-    shortest = [min(next(lengths) for _ in answers) for answers in answered]
-    limit = task.settings.max_answer_length
-    if not (count := sum(length > limit for length in shortest)):
-        return []
-    return [
-        f"{count:,} of {len(answered):,} answers are longer than {limit} tokens (up to {max(shortest):,}), and can "
-        "never be predicted: raise --max-answer-length"
-    ]
-
-
 def _inside_words(example: SpanExample) -> list[tuple[str, int]]:
     """Return the words inside which an answer begins or ends, and the offset in each."""
-    text, answer = example.context, example.answers[0]
-    start = example.answer_start + len(answer) - len(answer.lstrip())
     found = []
-    for offset in (start, start + len(answer.strip())):
-        first, end = word_around(text, offset)
+    for offset in _answer_offsets(example):
+        first, end = word_around(example.context, offset)
         if end > first:
-            found.append((text[first:end], offset - first))
+            found.append((example.context[first:end], offset - first))
     return found
 
 
-def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:
-    """Return the first and last token of the answer, without white space around it.
+def _answer_offsets(example: SpanExample) -> tuple[int, int]:
+    """Return the begin and the end of the answer in the context, without white space around it."""
+    answer = example.answers[0]
+    start = example.answer_start + len(answer) - len(answer.lstrip())
+    return start, start + len(answer.strip())
 
-    It is (0, 0), that is [CLS], if the window does not contain the whole answer.
+
+def answer_positions(example: SpanExample, window: Window) -> tuple[int, int]:
+    """Return the first and last token of the answer; (0, 0), that is [CLS], if the window lacks a part of it.
 
     Source: convert_examples_to_features of google-research/bert run_squad.py.
     """
     if not example.answers:
         return 0, 0
-    answer = example.answers[0]
-    start = example.answer_start + len(answer) - len(answer.lstrip())
-    end = start + len(answer.strip())
+    start, end = _answer_offsets(example)
     inside = window.in_context & (window.offsets[:, 1] > start) & (window.offsets[:, 0] < end)
     tokens = np.flatnonzero(inside)
     if not len(tokens) or window.offsets[tokens[0], 0] > start or window.offsets[tokens[-1], 1] < end:

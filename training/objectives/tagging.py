@@ -69,7 +69,11 @@ class TaggingObjective(TaskObjective):
 
     def warnings(self, task: AnyTask, examples: Sequence[TaggingExample]) -> list[str]:
         counts = Counter(chain.from_iterable(example.words for example in examples))
-        split = {word: count for word, count in counts.items() if _is_split(task, word)}
+        split = {}  # words that become several in running text
+        for word, count in counts.items():
+            may_split = not (word.isascii() and word.isalnum()) and not all(map(is_mark, word))
+            if may_split and len(task.complete(TaggingExample((), source=word)).words) > 1:
+                split[word] = count
         num_split, num_words = sum(split.values()), counts.total()
         if num_split <= MAX_SPLIT_WORDS * num_words:
             return []
@@ -103,10 +107,3 @@ class TaggingObjective(TaskObjective):
         labels = batch.targets["labels"]
         logits = outputs["logits"].float()[:, : labels.shape[1]]
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)
-
-
-def _is_split(task: AnyTask, word: str) -> bool:
-    """Return whether a word becomes several words in running text."""
-    if (word.isascii() and word.isalnum()) or all(map(is_mark, word)):
-        return False
-    return len(task.complete(TaggingExample((), source=word)).words) > 1
