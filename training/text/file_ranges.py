@@ -32,15 +32,16 @@ class FileRange:
             ChildProcessError: naming a file that has other text on this machine.
         """
         with readable(self.path):
-            content = self._rows() if suffix_of(self.path) == ".parquet" else self._lines()
+            content: bytes | list[str]
+            if suffix_of(self.path) == ".parquet":
+                content = self._rows()
+            else:
+                with open(self.path, "rb") as raw, decompressed(raw) as file:
+                    file.seek(self.start)
+                    content = file.read(self.length)
         if _checksum(content) != self.checksum:
             raise ChildProcessError(f"`{self.path}` differs from the file on the machine where the command was started")
         return Block(self.path, self.first_line, content, 0, self.start, self.length).documents()
-
-    def _lines(self) -> bytes:
-        with open(self.path, "rb") as raw, decompressed(raw) as file:
-            file.seek(self.start)
-            return file.read(self.length)
 
     def _rows(self) -> list[str]:
         import pyarrow.parquet
@@ -71,7 +72,6 @@ def file_ranges(blocks: Sequence[Block]) -> list[FileRange]:
 
 
 def _checksum(content: bytes | list[str], so_far: int = 0) -> int:
-    parts = (text.encode("utf-8", "surrogatepass") for text in content) if isinstance(content, list) else [content]
-    for part in parts:
+    for part in map(str.encode, content) if isinstance(content, list) else [content]:
         so_far = zlib.crc32(part, so_far)
     return so_far

@@ -231,7 +231,7 @@ def test_existing_columns_keep_their_known_names(content, known, expected, tmp_p
 PAIRS = [RegressionExample("a cat", "a dog", 2.5), RegressionExample("x", "y", 0.0)]
 
 
-def test_numbers_are_read_out_of_tables(tmp_path):
+def test_numbers_are_read_from_tables(tmp_path):
     """The reader takes numbers in JSONL and numeric text in TSV."""
     (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na cat\ta dog\t2.500\nx\ty\t0\n")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(asdict(pair)) + "\n" for pair in PAIRS))
@@ -280,7 +280,7 @@ def test_examples_know_where_they_stand(tmp_path):
     assert read_spans(tmp_path / "a.json").locations == [f"`{tmp_path}/a.json`, question `q7`"]
 
 
-def test_the_first_example_without_a_token_is_named_and_the_others_counted(tmp_path, tokenizer_dir):
+def test_the_first_example_without_a_token_is_named(tmp_path, tokenizer_dir):
     """The error names the location of the first example without tokens and counts the others."""
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe\t1\n\n\u200b\t1\nthe\t0\n\u200b\t0\n")
     task = create_task("regression", Tokenizer.load(tokenizer_dir), RegressionSettings())
@@ -316,7 +316,7 @@ def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
         list(read_positives(tmp_path / "b.tsv", Columns(), 4))
 
 
-def test_choices_are_read_out_of_lists_and_out_of_the_columns_of_swag(tmp_path):
+def test_choices_are_read_from_lists_and_from_columns_of_swag(tmp_path):
     """The reader takes lists of choices and SWAG's CSV."""
     row = {"id": 7, "context": "Here it is.", "question": "It is", "choices": ["a dog", "a cat"], "label": 1}
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
@@ -336,7 +336,7 @@ SENTENCES = [
 ]
 
 
-def test_sentences_are_read_out_of_lists(tmp_path):
+def test_sentences_are_read_from_lists(tmp_path):
     """The reader takes a column of words and a column of tags."""
     rows = [{"tokens": list(example.words), "ner": list(example.tags)} for example in SENTENCES]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -376,7 +376,7 @@ def test_a_tag_of_no_scheme_is_named(tmp_path):
             read_tagging(tmp_path / name, Columns())
 
 
-def test_questions_are_read_out_of_tables(tmp_path):
+def test_questions_are_read_from_tables(tmp_path):
     """The reader takes SQuAD's columns from tables, and a row without answers is unanswerable."""
     rows = [
         {"id": "1", "question": "Where?", "context": "here", "answers": {"text": ["here"], "answer_start": [0]}},
@@ -488,7 +488,7 @@ def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
         assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
 
 
-def test_texts_with_masks_of_their_own_are_no_cloze(tokenizer_dir):
+def test_texts_that_contain_masks_are_no_cloze(tokenizer_dir):
     """A text that already contains [MASK] gives no cloze example."""
     texts = ["the cat sees a dog", "the [MASK] sees a dog"]
 
@@ -552,7 +552,7 @@ def test_baselines():
     assert best_baseline("spans", spans, spans, None)[0] == "first words"
 
 
-def test_first_characters_are_the_baseline_of_text_without_spaces():
+def test_first_characters_are_the_baseline_without_spaces():
     """The first-words baseline counts characters in text without spaces, and a foreign word as one."""
     train = [SpanExample("q", "x", (answer,), 0) for answer in ("北京", "在1949年", "三国演义")]
     dev = [SpanExample("q", "《红楼梦》是小说。", ("红楼",), 1), SpanExample("q", "BERT是模型。", ("BERT",), 0)]

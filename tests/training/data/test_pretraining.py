@@ -86,7 +86,7 @@ def test_examples_have_the_form_of_their_tokenizer(kind, whole_words, text_file,
     np.testing.assert_array_equal(batch.inputs["input_ids"].numpy().reshape(-1)[flat], masked)
 
 
-def test_next_sentences_follow_and_random_ones_come_from_elsewhere(corpus, examples):
+def test_next_sentences_follow_and_random_ones_do_not(corpus, examples):
     """A next part follows the first part in the same document, and more than half of the pairs are random."""
     documents = [corpus.tokens(n, 0, corpus.num_sentences(n)).tolist() for n in range(corpus.num_documents)]
     texts = [" ".join(map(str, ids)) for ids in documents]
@@ -196,7 +196,7 @@ def test_whole_words_are_masked_whole(word_lengths, seed, rate):
     np.testing.assert_array_equal(ids[positions], labels)
 
 
-def test_pieces_of_one_word_have_fates_of_their_own():
+def test_pieces_of_one_word_have_separate_fates():
     """Each piece of a masked word draws its own replacement, as in the reference code."""
     ids = np.array([2, *[5, *[30] * 999], 3])
     masked, positions, _ = mask_tokens(
@@ -291,7 +291,7 @@ def test_pair_statistics_equal_counts_of_examples(max_seq_length, next_sentences
     assert sample.shown == pytest.approx(summary.shown, abs=0.1)
 
 
-def test_places_are_counted_through_all_shards(corpus):
+def test_token_offsets_are_counted_over_all_shards(corpus):
     """Token offsets are counted over all shards, for documents in any order."""
     rng = np.random.default_rng(0)
     documents = rng.integers(corpus.num_documents, size=100)
@@ -305,7 +305,7 @@ def test_places_are_counted_through_all_shards(corpus):
     assert corpus.token_offsets(documents, sentences).tolist() == expected
 
 
-def test_places_in_corpora_of_billions_of_tokens():
+def test_token_offsets_exceed_32_bits():
     """Token offsets exceed 32 bits, though each shard counts in 32 bits."""
     ends = np.array([0, 5, 9], np.int32)
     shards = [SimpleNamespace(ids=range(3 * 10**9), document_ends=ends[:1], sentence_ends=ends) for _ in range(2)]

@@ -25,7 +25,7 @@ def write(path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.jsonl", "a.jsonl.gz", "a.parquet"])
-def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
+def test_ranges_hold_the_documents_of_their_blocks(name, tmp_path):
     """A range over consecutive blocks gives their documents, for every format."""
     write(tmp_path / name)
     blocks = list(read_blocks(tmp_path / name, 2000))
@@ -38,7 +38,7 @@ def test_places_hold_the_documents_of_their_blocks(name, tmp_path):
     assert list(second_place.documents()) == expected[1]
 
 
-def test_places_of_several_files_stay_apart(tmp_path):
+def test_ranges_of_several_files_stay_apart(tmp_path):
     """Blocks of several files become one range a file, in their order."""
     for name in ("a.txt", "b.txt"):
         write(tmp_path / name)

@@ -59,7 +59,7 @@ def test_sentences_of_a_text_stay_whole(name):
 
 
 @pytest.mark.parametrize("mark", "。！？｡।॥؟۔։።፧။។៕།")
-def test_marks_of_their_own_need_no_space(mark):
+def test_marks_with_no_other_use_need_no_space(mark):
     """Sentence marks of other scripts end a sentence without a following space, and closing brackets stay with it."""
     for letter in "天कبԲሀကកཀ":
         assert split_sentences(f"{letter}{letter}{mark}{letter}{letter}") == [f"{letter * 2}{mark}", letter * 2]
