@@ -38,9 +38,7 @@ def read_spans(path: Path, columns: Columns | None = None, *, labelled: bool = T
         paragraphs = [paragraph for article in data["data"] for paragraph in article["paragraphs"]]
         questions = [(paragraph["context"], {**item}) for paragraph in paragraphs for item in paragraph["qas"]]
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` is not in SQuAD's format: expected lists `data`, `paragraphs` and `qas`, and a `context`"
-        ) from error
+        raise ValueError(f"`{path}` is not in SQuAD's format: {_reason(error)}") from error
     changes: dict[str, Any] = {} if labelled else {"answers": [], "is_impossible": None}
     found = [_example(f"`{path}`", context, question | changes) for context, question in questions]
     return Examples((f"`{path}`, question `{example.id}`", example) for example in found)
@@ -86,7 +84,10 @@ def _example(location: str, context: Any, question: Mapping[str, Any]) -> SpanEx
                 raise ValueError(f"`{name}` must have type {kind.__name__}: `{values[name]}`")
         return SpanExample(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"{location} is not in SQuAD's format: {reason}, in question `{str(question)[:60]}...`"
+            f"{location} is not in SQuAD's format: {_reason(error)}, in question `{str(question)[:60]}...`"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"it lacks `{error.args[0]}`" if isinstance(error, KeyError) else str(error)

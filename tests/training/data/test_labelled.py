@@ -453,9 +453,8 @@ def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "expected lists `data`, `paragraphs` and `qas`, and a `context`"),
-        ({"data": [5]}, "expected lists `data`, `paragraphs` and `qas`, and a `context`"),
-        ({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}, "it lacks 'answers', in question"),
+        ({"data": [{}]}, "it lacks `paragraphs`"),
+        ({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}, "it lacks `answers`, in question"),
         (squad(question=None), "`question` must have type str: `None`, in question `{'id': 'q7'"),
         (squad(answers=[{"text": "here", "answer_start": "0"}]), "`answer_start` must have type int: `0`"),
         (squad(is_impossible="no"), "`is_impossible` must be true or false: `no`, in question"),
