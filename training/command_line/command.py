@@ -15,8 +15,6 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import tyro
 
-from training.command_line.column_flags import expand_column_flags
-
 RecipeT = TypeVar("RecipeT")
 
 PEER_DELAY_S = 2.0
@@ -47,27 +45,41 @@ def parse(
     Raises:
         ValueError: for a value that the recipe rejects, and a flag without its values.
     """
-    arguments = expand_column_flags(sys.argv[1:] if args is None else args)
+    arguments = list(_expand_column_flags(iter(sys.argv[1:] if args is None else args)))
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # help of the whole command; words before it would be left out
+
+    def make(recipe: Any) -> Any:  # for the class itself, tyro would draw a box with its name around a ValueError
+        return recipe
+
+    preset = tyro.MISSING_NONPROP if default is None else default
+    make.__annotations__ = {"recipe": Annotated[recipe_type, tyro.conf.arg(name="", default=preset)]}
     recipe: RecipeT = tyro.cli(
-        _parser_of(recipe_type, default),
+        make,
         prog=f"python -m {module}",
         description=description,
         args=arguments,
         console_outputs=not _is_peer(),
     )
-    _check_not_empty(recipe, arguments)
-    return recipe
-
-
-def _check_not_empty(recipe: Any, arguments: Sequence[str]) -> None:
-    """Reject a flag for one or more values that has none."""
     given = {argument.replace("_", "-") for argument in arguments}
     for field, value in _field_values(recipe):
         flag = f"--{field.name.replace('_', '-')}"
         if value == () and (field.default is MISSING or flag in given):
             raise ValueError(f"{flag} stands without a value; it needs at least one")
+    return recipe
+
+
+def _expand_column_flags(arguments: Iterator[str]) -> Iterator[str]:
+    """Yield arguments, with `--columns.text NAME` for each `--column text=NAME`, the spelling of the client."""
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        if flag != "--column":
+            yield argument
+            continue
+        field, _, name = (value or next(arguments, "")).partition("=")
+        if not (field and name):
+            raise ValueError(f"--column needs a field and the name of a column, such as text=sentence: `{field}`")
+        yield from (f"--columns.{field.replace('_', '-')}", name)
 
 
 def _field_values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
@@ -76,20 +88,6 @@ def _field_values(recipe: Any) -> Iterator[tuple[Field[Any], Any]]:
         yield field, (value := getattr(recipe, field.name))
         if is_dataclass(value):
             yield from _field_values(value)
-
-
-def _parser_of(recipe_type: Callable[..., RecipeT], default: RecipeT | None) -> Callable[..., RecipeT]:
-    """Return a function with the flags of a recipe, for tyro.
-
-    If it got the class itself, tyro would draw a box with the class's name around a ValueError.
-    """
-
-    def make(recipe: Any) -> Any:
-        return recipe
-
-    preset = tyro.MISSING_NONPROP if default is None else default
-    make.__annotations__ = {"recipe": Annotated[recipe_type, tyro.conf.arg(name="", default=preset)]}
-    return make
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
@@ -144,20 +142,20 @@ class _SignalInterrupt(KeyboardInterrupt):
         self.number = number
 
 
-def _raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise _SignalInterrupt(number)
-
-
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C.
 
     One of several processes ends immediately instead: it may wait for others in a call that no exception interrupts.
     """
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise _SignalInterrupt(number)
+
     numbers = () if "WORLD_SIZE" in os.environ else (signal.SIGTERM, signal.SIGHUP)
     handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores SIGHUP
     for number in handled:
-        signal.signal(number, _raise_interrupt)
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
@@ -197,9 +195,6 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if _is_out_of_memory(error):
         return f"not enough memory; smaller batches, shorter sequences and smaller networks need less ({error})"
-    if isinstance(error, UnicodeEncodeError):  # usually a path
-        context = error.object[max(0, error.start - 60) : error.end + 60]
-        return f"cannot be written as {error.encoding}: {context!a}"
     if isinstance(error, OSError) and error.filename:
         return f"cannot use `{error.filename2 or error.filename}`: {error.strerror}"
     return str(error)

@@ -36,18 +36,14 @@ def test_recipes_refuse_nan_and_infinity(recipe, value):
     ("changes", "message"),
     [
         ({"num_epochs": 0.0}, "--num-epochs must be above 0: `0.0`"),
-        ({"num_epochs": 1e300}, "--num-epochs must be at most 1000000: `1e+300`"),
         ({"learning_rate": 5.0}, "--learning-rate must be at most 1: `5.0`"),
         ({"max_seq_length": 0}, "--max-seq-length must be at least 8: `0`"),
-        ({"max_query_length": 0}, "--max-query-length must be at least 1: `0`"),
-        ({"doc_stride": -1}, "--doc-stride must be at least 1: `-1`"),
-        ({"eval_examples": 0}, "--eval-examples must be at least 1: `0`"),
         ({"betas": (0.9, 1.0)}, "--betas must be below 1: `1.0`"),
     ],
 )
 def test_errors_name_the_flag_and_its_range(changes, message):
     """The error names the flag, the allowed range and the value."""
-    with pytest.raises(ValueError, match=message.replace("+", r"\+")):
+    with pytest.raises(ValueError, match=message):
         replace(RECIPES[0], **changes)
 
 

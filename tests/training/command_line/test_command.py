@@ -87,29 +87,19 @@ def test_every_flag_has_a_help_text(path, monkeypatch, capsys):
     assert [flag for flag, text in helps.items() if text.startswith("(") or not text] == []
 
 
-def test_an_unknown_flag_names_the_nearest_one(capsys):
-    """The error suggests the nearest flag."""
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [("spans --learnin_rate=1", ("--learnin_rate", "--learning-rate")), ("clasification", TASKS)],
+)
+def test_a_misspelt_word_names_the_right_ones(arguments, named, capsys):
+    """The error of a flag suggests the nearest one, that of a task lists the tasks."""
+    words = [*arguments.split(), "--checkpoint", "a", "--train", "b", "--run-dir", "c"]
     with pytest.raises(SystemExit) as caught:
-        parse(
-            FinetuneRecipe,
-            "command",
-            None,
-            ["spans", "--checkpoint", "a", "--train", "b", "--run-dir", "c", "--learnin_rate=1"],
-        )
+        parse(FinetuneRecipe, "command", None, words)
 
     error = capsys.readouterr().err
     assert caught.value.code == 2
-    assert "--learnin_rate" in error
-    assert "--learning-rate" in error
-
-
-def test_a_misspelt_task_names_the_tasks(capsys):
-    """The error lists the tasks."""
-    with pytest.raises(SystemExit):
-        parse(FinetuneRecipe, "command", None, ["clasification", "--checkpoint", "a", "--train", "b", "--run-dir", "c"])
-
-    error = capsys.readouterr().err
-    assert [task for task in TASKS if task not in error] == []
+    assert [name for name in named if name not in error] == []
 
 
 def test_a_misspelt_task_of_distillation_names_vectors_too(monkeypatch):
@@ -123,56 +113,45 @@ def test_a_misspelt_task_of_distillation_names_vectors_too(monkeypatch):
     assert caught.value.code == f"error: unknown task: `embeding` (one of: {tasks})"
 
 
-@pytest.mark.parametrize("module", ["training.finetune", "training.evaluate"])
-@pytest.mark.parametrize("kind", ["missing", "file"])
-def test_a_missing_checkpoint_is_one_line(module, kind, tmp_path, monkeypatch):
-    """The error names the path, the problem and the expected checkpoint in one line."""
-    path = tmp_path / "checkpoint"
-    if kind == "file":
-        path.write_text("")
-    words = {
-        "training.finetune": ["spans", "--checkpoint", str(path), "--train", "a", "--run-dir", str(tmp_path / "run")],
-        "training.evaluate": [str(path), "--data", "a"],
-    }[module]
-    monkeypatch.setattr(sys, "argv", ["command", *words])
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        ("finetune", "spans --checkpoint absent --train b --run-dir c", "no checkpoint at `absent`: there is no such"),
+        ("evaluate", "file --data b", "not a checkpoint: `file` is a file; give the directory with config.json and"),
+        ("pretrain", "tiny --corpus a --run-dir b --learning-rate -1", "--learning-rate must be above 0: `-1.0`"),
+        ("pretrain", "--corpus a --run-dir b tiny", "a recipe comes before all flags: `tiny`"),
+        ("evaluate", "somewhere --data", "--data stands without a value; it needs at least one"),
+        ("evaluate", "file --data b --column text", "--column needs a field and the name of a column"),
+    ],
+)
+def test_mistakes_are_one_line(module, arguments, message, tmp_path, monkeypatch):
+    """The error names the flag or the path, and what is expected, in one line."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    monkeypatch.setattr(sys, "argv", ["command", *arguments.split()])
 
     with pytest.raises(SystemExit) as caught:
-        import_module(module).main()
+        import_module(f"training.{module}").main()
 
-    message = {
-        "missing": f"error: no checkpoint at `{path}`: there is no such directory; give one with config.json",
-        "file": f"error: not a checkpoint: `{path}` is a file; give the directory with config.json and weights",
-    }[kind]
-
-    assert str(caught.value.code).startswith(message)
+    assert str(caught.value.code).startswith(f"error: {message}")
+    assert "\n" not in str(caught.value.code)
 
 
-@pytest.mark.parametrize("module", ["training.finetune", "training.pretrain"])
-def test_a_value_that_cannot_be_is_one_line(module, monkeypatch, capsys):
-    """A value outside its range is an error of one line that names the flag."""
-    words = {"training.finetune": "spans --checkpoint a --train b", "training.pretrain": "tiny --corpus a"}[module]
-    monkeypatch.setattr(sys, "argv", ["command", *words.split(), "--run-dir", "c", "--learning-rate", "-1"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--columns.text", "a=b", "--columns.text-pair", "other"],
+        ["--column", "text=a=b", "--column", "text_pair=other"],
+        ["--column=text=a=b", "--column", "text-pair=other"],
+    ],
+)
+def test_both_spellings_name_columns(flags):
+    """One flag for each field, and the client's repeated flag, set the same columns."""
+    words = ["classification", "--checkpoint", "c", "--train", "a.tsv", "--run-dir", "r"]
 
-    with pytest.raises(SystemExit) as caught:
-        import_module(module).main()
+    columns = parse(FinetuneRecipe, "training.x", "", [*words, *flags]).columns
 
-    assert caught.value.code == "error: --learning-rate must be above 0: `-1.0`"
-
-
-def test_a_flag_without_values_is_named(monkeypatch):
-    """A flag without its values is an error that names it."""
-    monkeypatch.setattr(sys, "argv", ["command", "somewhere", "--data"])
-
-    with pytest.raises(SystemExit, match="--data stands without a value; it needs at least one"):
-        import_module("training.evaluate").main()
-
-
-def test_a_recipe_behind_a_flag_is_refused(monkeypatch):
-    """A recipe's name after a flag is refused."""
-    monkeypatch.setattr(sys, "argv", ["command", "--corpus", "a", "--run-dir", "b", "tiny"])
-
-    with pytest.raises(SystemExit, match="a recipe comes before all flags: `tiny`"):
-        import_module("training.pretrain").main()
+    assert (columns.text, columns.text_pair, columns.label) == ("a=b", "other", "label")
 
 
 @pytest.mark.parametrize(("error", "lines"), [("KeyboardInterrupt", 0), ("RuntimeError", 3)])
