@@ -19,8 +19,8 @@ from export.network import Range, reads_only_cls
 from tasks import AnyTask
 from tasks.batching import run_features
 from tasks.features import Features
+from training.checkpoint.evaluation import torch_run
 from training.model.heads import BertModel
-from training.model.run import torch_run
 
 NUM_BINS = 8192
 FRACTIONS = tuple(1 - step / 100 for step in range(0, 60, 2))

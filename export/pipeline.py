@@ -48,12 +48,12 @@ from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, 
 from tasks.embedding import Embedding
 from tasks.features import Features
 from tasks.small_vectors import SmallVectors
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.hub import resolve_checkpoint
 from training.command_line.bounds import check_numbers
 from training.data.input_warnings import length_limit
 from training.data.sources import is_hub
 from training.model.heads import BertModel
-from training.model.run import torch_run
 from training.reports.model_card import read_notes
 
 EARLY_TOKENS = 1024

@@ -31,7 +31,7 @@ def on_all_cores(execution: Execution) -> Execution:
 
 
 def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) -> RunModel:
-    """Return a function that runs a graph on padded arrays, like `training.model.run.torch_run` for a network.
+    """Return a function that runs a graph on padded arrays, as `training.checkpoint.evaluation.torch_run` a network.
 
     Args:
         model: the graph's file, or a graph in memory, whose weights are not copied.

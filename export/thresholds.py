@@ -10,8 +10,8 @@ from export.reporter import Reporter
 from export.source import Source
 from tasks.batching import predict
 from tasks.classification import Classification, ClassificationSettings, best_thresholds
+from training.checkpoint.evaluation import torch_run
 from training.data.examples import sample_indices
-from training.model.run import torch_run
 
 _NUM_SHOWN = 8
 """Number of thresholds that the line for the user lists."""

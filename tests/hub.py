@@ -17,6 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
+from training.checkpoint.hub import resolve_checkpoint
+
+NAME = "org/tiny-encoder"
 TOKEN = "hf_of_a_reader"
 LARGE = (".safetensors", ".bin", ".h5")
 _API = re.compile(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?")
@@ -213,3 +218,16 @@ def _sibling(file: str, data: bytes) -> dict[str, object]:
 
 def _git_digest(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def refusal(name: str = NAME, revision: str | None = None) -> str:
+    """Return the message of a refused checkpoint."""
+    with pytest.raises((ValueError, OSError)) as error:
+        resolve_checkpoint(name, revision)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def leftovers(tmp_path: Path) -> list[str]:
+    """Return the files that a checkpoint in the cache would be read from."""
+    return sorted(path.name for path in tmp_path.glob("cache/models--*/snapshots/*/**/*") if not path.is_dir())

@@ -36,14 +36,13 @@ from tasks.batching import predict
 from tasks.metrics import regression_scores
 from tests.serving.conftest import serve
 from tests.serving.open_inference.messages import infer
-from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.evaluation import load_for_evaluation, torch_run
 from training.checkpoint.task_card import read_task_card
 from training.data.examples import Examples
 from training.data.table_examples import read_regression
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 from training.model.heads import BertModel
-from training.model.run import torch_run
 from training.model.vectors import EMBEDDERS
 from training.objectives.base import LabelledFeatures, TaskObjective
 

@@ -16,14 +16,13 @@ from tasks.batching import predict
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.text.tokenizer import Tokenizer
 from tests.toy import make_text, write_classification, write_multi_label, write_spans
-from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.evaluation import load_for_evaluation, torch_run
 from training.checkpoint.reader import load_model
 from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
-from training.model.run import torch_run
 
 SHORT = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 

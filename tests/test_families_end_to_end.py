@@ -18,7 +18,7 @@ from tasks.tagging import TaggingExample
 from tests.families import CONFIGS, SETTINGS, create
 from tests.serving.processes import listening
 from tests.toy_tokenizers import TEXT
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 
 TASKS = ("embedding", "classification", "tagging", "spans", "masked-lm")
 

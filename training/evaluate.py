@@ -22,7 +22,7 @@ import tyro
 from tasks import AnyTask
 from tasks.batching import RunModel
 from tasks.bundle.files import atomic_write
-from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.evaluation import load_for_evaluation, predict_with_progress
 from training.checkpoint.hub import recorded_name, resolve_checkpoint
 from training.checkpoint.task_card import read_task_card
 from training.command_line.command import command, parse
@@ -30,7 +30,6 @@ from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.model.run import predict_with_progress
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline, check_kind, check_labels
 from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap

@@ -24,10 +24,9 @@ from torch import nn
 from tasks.masked_lm import MaskedLMSettings
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.hub import checkpoint_record
-from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import create_model, load_model, load_tokenizer, read_config, read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory
-from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.task_card import TaskCard, read_licence, read_task_card
 from training.checkpoint.weights import checkpoint_digest, network_digest
 from training.command_line.bounds import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, TOKENS, refuse_unused
 from training.command_line.command import command, parse

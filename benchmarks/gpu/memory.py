@@ -22,7 +22,7 @@ from export.session import graph_run
 from export.targets import TARGETS, default_configuration
 from export.variant import GraphPrecision
 from tasks.batching import RunModel
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 
 LONGEST = 512
 ENGINES = ("ours", "PyTorch")

@@ -20,7 +20,7 @@ from tasks.base import first_line
 from tasks.batching import RunModel
 from tasks.embedding import Embedding
 from tasks.features import INPUT_NAMES, Features, collate
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 from training.model.vectors import with_task_outputs
 
 _MAX_CHANGE = 1e-4

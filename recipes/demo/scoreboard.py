@@ -17,13 +17,13 @@ from bertline import Client
 from export import graph_run
 from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
 from tasks.bundle.model_directory import read_model_directory
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import load_model
 from training.command_line.progress_bar import ProgressBar
 from training.data.cloze import read_cloze
 from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
-from training.model.run import torch_run
 from training.objectives.registry import best_baseline
 from training.reports.markdown import markdown_table
 

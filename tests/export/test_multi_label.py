@@ -18,13 +18,13 @@ from export.source import read_source
 from tasks.batching import predict
 from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings, best_thresholds
 from tests.export.conftest import TEXTS, UNTUNED
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import load_model
 from training.checkpoint.task_card import TaskCard, read_task_card
 from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
 from training.data.columns import Columns
 from training.data.examples import sample_indices
 from training.data.table_examples import read_classification
-from training.model.run import torch_run
 
 LABELS = ("toxic", "insult", "threat")
 SIGMOID = "torch.nn.modules.activation.Sigmoid"

@@ -9,7 +9,7 @@ from export import ExportConfig, export_checkpoint, graph_run
 from export.parity import ParityError, check_parity
 from export.reporter import Reporter
 from export.source import read_source
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 
 CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans", "masked-lm": "masked-lm"}
 

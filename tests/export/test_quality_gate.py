@@ -20,7 +20,7 @@ from export.targets import TARGETS
 from export.variant import GraphPrecision
 from tasks import create_task, settings_from_dict
 from tasks.text.tokenizer import Tokenizer
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 
 
 def quality(cosine=1.0, agreement=None, **scores):

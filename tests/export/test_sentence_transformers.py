@@ -21,8 +21,8 @@ from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
 from tasks.bundle.manifest import Manifest
 from tests.export.conftest import UNTUNED
+from training.checkpoint.evaluation import torch_run
 from training.command_line.command import parse
-from training.model.run import torch_run
 
 FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -350,8 +350,8 @@ BROKEN = {
     "cut": ("2_Dense/model.safetensors", b"\0" * 20, "cannot read weights `.*2_Dense/model.safetensors`"),
     "other size": (
         "2_Dense/config.json",
-        b'{"in_features": 30, "out_features": 8}',
-        r"have shape `\[8, 32\]`; `config.json` says `\[8, 30\]`",
+        b'{"in_features": 32, "out_features": 9}',
+        r"weights in `.*2_Dense` do not fit its `config\.json`: .* size mismatch for weight",
     ),
     "activation": (
         "2_Dense/config.json",

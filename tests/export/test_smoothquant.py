@@ -24,7 +24,7 @@ from export.smoothquant import channel_divisors, smooth
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tests.export.test_variants import VARIANTS
-from training.model.run import torch_run
+from training.checkpoint.evaluation import torch_run
 
 SMOOTHQUANT = GraphPrecision(matmul="SmoothQuant int8")
 CHANNEL = 3

@@ -426,7 +426,7 @@ def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
     card["settings"]["max_seq_length"] = 65
     (edited / "task.json").write_text(json.dumps(card))
 
-    with pytest.raises(ValueError, match="has 64 positions, too few for the max_seq_length `65`"):
+    with pytest.raises(ValueError, match="max_seq_length `65` exceeds the 64 positions"):
         load_for_evaluation(edited)
 
 

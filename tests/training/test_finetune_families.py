@@ -10,11 +10,11 @@ from tasks.batching import predict
 from tasks.classification import ClassificationExample
 from tests.families import CONFIGS, create, load_classifier
 from tests.toy import write_classification
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import load_model, load_tokenizer
 from training.checkpoint.task_card import read_task_card
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
-from training.model.run import torch_run
 
 TEXTS = ["the big cat", "old red dog the", "a cat near the river"]
 

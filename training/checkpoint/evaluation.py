@@ -1,19 +1,24 @@
-"""Load the task of a checkpoint and its network, ready to run."""
+"""Run a checkpoint as the server runs its graph: its task, its network from padded arrays to outputs, predictions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
-from tasks import AnyTask, create_task
-from tasks.batching import RunModel
+from tasks import AnyTask
+from tasks.batching import RunModel, predict
 from tasks.embedding import Embedding
-from training.checkpoint.reader import load_model, load_tokenizer, read_config
+from training.checkpoint.reader import load_model, read_config
 from training.checkpoint.sentence_transformers import MODULES_FILE, checkpoint_directory, load_embedder
-from training.checkpoint.task_card import read_task_card
+from training.checkpoint.task_card import TASK_FILE
 from training.checkpoint.task_inference import read_checkpoint_task
-from training.model.run import torch_run
+from training.command_line.progress_bar import ProgressBar
+from training.model.vectors import with_task_outputs
 
 
 def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
@@ -22,24 +27,31 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
     Raises:
         ValueError: if the checkpoint states no task, or its network does not fit the task.
     """
-    task = _read_task(checkpoint)
+    if not any((checkpoint / file).is_file() for file in (TASK_FILE, MODULES_FILE)):
+        read_config(checkpoint)  # raises if it is no checkpoint
+        raise ValueError(f"checkpoint `{checkpoint}` has no {TASK_FILE}; fine-tune it first")
+    task = read_checkpoint_task(checkpoint).task
     if task.network_task == Embedding.name:
         model = load_embedder(checkpoint, task.settings)
     else:
         model = load_model(checkpoint_directory(checkpoint), task.network_task)
-    if task.settings.max_seq_length > (num_positions := model.config.num_positions):
-        raise ValueError(
-            f"`{checkpoint}` has {num_positions} positions, too few for the max_seq_length "
-            f"`{task.settings.max_seq_length}` of its task.json"
-        )
     return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _read_task(checkpoint: Path) -> AnyTask:
-    """Return the task of a checkpoint: that of its task card, or of its modules."""
-    if card := read_task_card(checkpoint):
-        return create_task(card.task, load_tokenizer(checkpoint), card.settings)
-    if not (checkpoint / MODULES_FILE).is_file():
-        read_config(checkpoint)  # raises if it is no checkpoint
-        raise ValueError(f"checkpoint `{checkpoint}` has no task.json; fine-tune it first")
-    return read_checkpoint_task(checkpoint).task
+def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:
+    """Return a function from padded arrays to the outputs of a network, with the names of its ONNX graph."""
+    network = with_task_outputs(model, task.settings)
+    network.eval().to(device)
+
+    @torch.inference_mode()
+    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        inputs: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        return {name: output.float().cpu().numpy() for name, output in network(**inputs).items()}
+
+    return run
+
+
+def predict_with_progress(task: AnyTask, examples: Sequence[Any], run: RunModel) -> list[Any]:
+    """Predict as `tasks.batching.predict`, with a progress bar."""
+    with ProgressBar("evaluate", unit="example", total=len(examples)) as bar:
+        return predict(task, examples, run, chunk_size=task.chunk_size, progress=bar.update)

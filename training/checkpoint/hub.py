@@ -18,6 +18,8 @@ from tasks.bundle.manifest import MANIFEST_FILE
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
+_REVISION = re.compile(r"[^\s/.][^\s/]*(/[^\s/.][^\s/]*)*")
+"""No part begins with a dot, so that the record of a revision in the cache is a file below the others."""
 _CACHED = re.compile(r"models--([^/]+?)--([^/]+)")
 
 
@@ -65,17 +67,10 @@ def parse_hub_name(checkpoint: str | Path, revision: str | None = None) -> tuple
         return None
     if at and revision not in (None, named):
         raise ValueError(f"`{checkpoint}` and --revision `{revision}` contradict each other; give one of them")
-    if revision == "" or (at and not named):
-        raise ValueError(f"empty revision of `{name}`; give a branch, a tag or a commit, or leave it out")
-    revision = named or revision
-    if revision is not None and not _is_revision(revision):
+    revision = named if at else revision
+    if revision is not None and not _REVISION.fullmatch(revision):
         raise ValueError(f"`{' '.join(revision.split())}` is no revision of `{name}`; give a branch, a tag or a commit")
     return name, revision
-
-
-def _is_revision(name: str) -> bool:
-    """Return whether Git allows the name, so that its record in the cache is a file below the others."""
-    return not {"", ".", ".."} & {*name.split("/")} and ".." not in name and name.isprintable() and " " not in name
 
 
 def resolve_checkpoint(checkpoint: str | Path, revision: str | None = None) -> Path:
@@ -100,17 +95,8 @@ def resolve_checkpoint(checkpoint: str | Path, revision: str | None = None) -> P
     return download_checkpoint(*repository)
 
 
-def cached_checkpoint(checkpoint: str | Path) -> Path:
-    """Return the directory of a checkpoint if it is here or in the hub's cache, without network; else its path."""
-    if not (repository := parse_hub_name(checkpoint)):
-        return Path(checkpoint)
-    from training.checkpoint.hub_download import find_cached
-
-    return find_cached(*repository) or Path(checkpoint)
-
-
 def recorded_name(checkpoint: Path) -> str:
-    """Return a checkpoint's path for records and tables; for one of the hub, `org/name@commit`."""
+    """Return a checkpoint's path for records and tables; `org/name@commit` for one of the hub."""
     return str(hub_origin(checkpoint) or checkpoint)
 
 

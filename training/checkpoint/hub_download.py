@@ -8,10 +8,8 @@ that another commit than the checked one may come, and Ctrl-C would wait until t
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,11 +34,8 @@ ROOT_FILES = (MODULES_FILE, MODEL_CONFIG_FILE)
 """Files of a sentence-transformers folder in addition to its modules."""
 FOLDER_FILES = (CONFIG_FILE, TASK_FILE, *LENGTH_FILES, *TOKENIZER_FILES, ADDED_TOKENS_FILE, ADAPTER_FILE)
 """Files of each folder that describe its weights."""
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 ATTEMPTS = 3
 """Attempts at a file whose connection breaks, which the library does not repeat."""
-_ROOM_BYTES = 2**20
-"""Space on the disk in addition to the files themselves."""
 _UNSTATED_BYTES = 2**33
 """Maximum size of a file whose size the hub does not state."""
 _ORIGIN = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", re.ASCII)
@@ -62,7 +57,14 @@ def download_checkpoint(name: str, revision: str | None = None) -> Path:
     if cached and cached.name == revision and _is_complete(name, cached):
         return cached  # a commit never changes
     if constants.HF_HUB_OFFLINE:
-        return _cached_offline(name, revision, cached)
+        if not cached or not has_weights(cached / _module_folders(cached)[0]):
+            raise ValueError(
+                f"no checkpoint at `{name}`: there is no such directory, and no whole copy of revision `{revision}` in "
+                f"`{constants.HF_HUB_CACHE}`; unset HF_HUB_OFFLINE to download it from the hub"
+            )
+        if not _is_complete(name, cached):
+            _note(f"`{name}` was cached by another program, perhaps not whole; download it again online")
+        return cached
     try:
         with _clear_errors(name, revision), limited() as limits:
             repository = _list(name, revision)
@@ -86,18 +88,6 @@ def find_cached(name: str, revision: str | None = None) -> Path | None:
         if isinstance(found, str):
             return Path(found).parent
     return None
-
-
-def _cached_offline(name: str, revision: str, cached: Path | None) -> Path:
-    """Return the cached directory; print a note if another program may have left out files."""
-    if not cached or not has_weights(cached / _module_folders(cached)[0]):
-        raise ValueError(
-            f"no checkpoint at `{name}`: there is no such directory, and no whole copy of revision `{revision}` in "
-            f"`{constants.HF_HUB_CACHE}`; unset HF_HUB_OFFLINE to download it from the hub"
-        )
-    if not _is_complete(name, cached):
-        _note(f"`{name}` was cached by another program, perhaps not whole; download it again without HF_HUB_OFFLINE")
-    return cached
 
 
 def _is_complete(name: str, cached: Path) -> bool:
@@ -205,43 +195,19 @@ def _download(repository: _Repository, limits: Limits) -> None:
         _fetch(repository, [MODULES_FILE], limits)
     folders = _module_folders(repository.snapshot)
     files = needed_files(repository.sizes, folders)
-    _check_contents(repository, files, folders[0])
-    missing = [file for file in files if not (repository.snapshot / file).is_file()]
-    num_bytes = sum(repository.sizes[file] for file in missing)
-    _check_room(num_bytes)
-    if missing:
-        print(
-            f"downloading `{repository.name}`, commit {repository.commit[:12]}: {num_bytes / 1e6:,.1f} MB",
-            file=sys.stderr,
-        )
-    _fetch(repository, missing, limits)
-
-
-def _check_contents(repository: _Repository, files: Sequence[str], folder: str) -> None:
-    """Raise if the folder of the network has no config or no weights."""
-    config, adapter, *weights = _join(folder, CONFIG_FILE, ADAPTER_FILE, *WEIGHTS_FILES)
-    if config not in files and adapter in files:
-        raise ValueError(
-            f"`{repository.name}` holds an adapter alone; merge it into its model, and save that "
-            "(peft: merge_and_unload)"
-        )
+    config, adapter, *weights = _join(folders[0], CONFIG_FILE, ADAPTER_FILE, *WEIGHTS_FILES)
     if config not in files:
-        raise ValueError(f"not a checkpoint: `{repository.name}` of the hub has no {config}")
-    if not set(files) & set(weights):
-        others = [name for name in repository.sizes if name.endswith((".h5", ".msgpack", ".onnx", ".gguf", ".ot"))]
-        hint = f"; it has `{others[0]}`, which is not read" if others else ""
+        hint = "holds an adapter alone; merge it into its model, and save that (peft: merge_and_unload)"
         raise ValueError(
-            f"`{repository.name}` of the hub has no weights as `{WEIGHTS_FILES[0]}` or `pytorch_model.bin`{hint}"
+            f"not a checkpoint: `{repository.name}` of the hub {hint if adapter in files else f'has no {config}'}"
         )
-
-
-def _check_room(num_bytes: int) -> None:
-    """Raise OSError, as writing would, if the disk of the cache has no room for some bytes."""
-    folder = Path(constants.HF_HUB_CACHE).absolute()
-    while not folder.exists():
-        folder = folder.parent
-    if num_bytes and shutil.disk_usage(folder).free < num_bytes + _ROOM_BYTES:
-        raise OSError(errno.ENOSPC, f"{num_bytes / 1e6:,.1f} MB are needed")
+    if not set(files) & set(weights):
+        raise ValueError(f"`{repository.name}` of the hub has no weights as `{weights[0]}` or `{weights[2]}`")
+    missing = [file for file in files if not (repository.snapshot / file).is_file()]
+    if missing:
+        megabytes = sum(repository.sizes[file] for file in missing) / 1e6
+        print(f"downloading `{repository.name}`, commit {repository.commit[:12]}: {megabytes:,.1f} MB", file=sys.stderr)
+    _fetch(repository, missing, limits)
 
 
 def _fetch(repository: _Repository, files: Iterable[str], limits: Limits) -> None:
@@ -254,17 +220,16 @@ def _fetch(repository: _Repository, files: Iterable[str], limits: Limits) -> Non
         if (repository.snapshot / file).is_file():
             continue
         limits.start(repository.sizes[file] or _UNSTATED_BYTES)
-        expected = repository.digests[file]
         try:
-            path = _fetch_file(repository, file)
-            is_whole = not expected or _digest(path, expected) == expected
+            is_whole = _has_digest(_fetch_file(repository, file), repository.digests[file])
         except EndlessError:
             _remove(repository, file)
             raise
         except OSError as error:
-            is_whole = False
-            if not _is_wrong_size(error):
+            is_too_long = _status(error) == requests.codes.requested_range_not_satisfiable
+            if not is_too_long and "Consistency check failed" not in str(error):
                 raise
+            is_whole = False
         if not is_whole:
             _remove(repository, file)
             raise ValueError(f"`{file}` of `{repository.name}` arrived damaged and was removed; run the command again")
@@ -281,19 +246,12 @@ def _fetch_file(repository: _Repository, file: str) -> Path:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _is_wrong_size(error: OSError) -> bool:
-    """Return whether a file became shorter or longer than the hub states."""
-    if isinstance(error, errors.HfHubHTTPError):
-        return _status(error) == requests.codes.requested_range_not_satisfiable
-    return "Consistency check failed" in str(error)
-
-
-def _digest(path: Path, expected: str) -> str:
-    """Return the SHA-256 of a file; Git's SHA-1 if one of that length is expected."""
+def _has_digest(path: Path, expected: str) -> bool:
+    """Return whether a file has a SHA-256 or, if it is not large, Git's SHA-1; true if none is stated."""
     if len(expected) == 64:
-        return sha256(path)
+        return sha256(path) == expected
     data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return expected in ("", hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest())
 
 
 def _remove(repository: _Repository, file: str) -> None:
@@ -342,16 +300,10 @@ def _translate(error: Exception, name: str, revision: str) -> Exception:
     hub = constants.ENDPOINT
     if isinstance(error, errors.HfHubHTTPError):
         return ValueError(_refusal(error, name, revision))
-    if isinstance(error, OSError) and error.errno in FULL_DISK:
-        return ValueError(
-            f"no room for `{name}` on the disk of `{constants.HF_HUB_CACHE}` ({error.strerror}); free some, or set "
-            "HF_HOME to a folder on another disk"
-        )
-    if isinstance(error, requests.RequestException):
-        if isinstance(error, requests.ConnectionError | requests.Timeout):
-            return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({_reason(error)})")
-        if isinstance(error, requests.exceptions.ChunkedEncodingError):
-            return ValueError(f"the download of `{name}` broke off ({_reason(error)}); run the command again to go on")
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        return _UnreachableError(f"`{name}` is no directory here, and {hub} cannot be reached ({_reason(error)})")
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return ValueError(f"the download of `{name}` broke off ({_reason(error)}); run the command again to go on")
     if isinstance(error, OSError) and error.errno and error.filename:
         return error
     return ValueError(f"cannot download `{name}` from {hub}: {' '.join(str(error).split())[:300]}")
@@ -370,26 +322,23 @@ def _reason(error: requests.RequestException) -> str:
 def _refusal(error: errors.HfHubHTTPError, name: str, revision: str) -> str:
     """Return why the hub refuses, and what to do."""
     hub, status = constants.ENDPOINT, _status(error)
-    has_token = bool(huggingface_hub.get_token())
     if isinstance(error, errors.GatedRepoError):
-        token = "wait until its owners let your account in" if has_token else "set HF_TOKEN to a token of your account"
-        return f"`{name}` is gated: accept its terms at {hub}/{name}, and {token}"
+        return f"`{name}` is gated: accept its terms at {hub}/{name}, and set HF_TOKEN to a token of your account"
     if status == requests.codes.unauthorized and "credentials" in (error.server_message or ""):
         return f"{hub} rejects the token; set HF_TOKEN to a valid one, or unset it, or run `hf auth login`"
     if isinstance(error, errors.RepositoryNotFoundError) or status == requests.codes.unauthorized:
-        token = "whether HF_TOKEN may read it" if has_token else "set HF_TOKEN if it is private"
         return (
             f"no checkpoint at `{name}`: there is no such directory here and no such repository on {hub}; "
-            f"check the name, {'and ' * has_token}{token}"
+            "check the name, and set HF_TOKEN if it is private"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"`{name}` has no revision `{revision}`; give a branch, a tag or a whole commit"
     return f"{hub} answers {status} for `{name}` ({error.server_message or 'no reason given'}); try again later"
 
 
-def _status(error: errors.HfHubHTTPError) -> int:
-    """Return the status code of the hub's reply; 0 without one."""
-    return error.response.status_code if error.response is not None else 0
+def _status(error: OSError) -> int:
+    """Return the status code of the hub's reply; 0 for other errors."""
+    return getattr(getattr(error, "response", None), "status_code", 0)
 
 
 def _note(text: str) -> None:

@@ -10,7 +10,7 @@ import io
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -27,27 +27,27 @@ def load_pickled(path: Path) -> Any:
         ValueError: if the archive would unpack to more.
         pickle.UnpicklingError: if there are more than plain tensors.
     """
-    _refuse_bomb(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _refuse_bomb(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":  # as PyTorch decides
             file.seek(0)
             _read_dry(file.read(MAX_PICKLE_BYTES), _NUM_PICKLES)
-            return
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise ValueError("its archive is compressed, which PyTorch's never are")
-            if sum(entry.file_size for entry in entries) > path.stat().st_size:
-                raise ValueError("its archive would unpack to more bytes than the file has")
-            for entry in entries:
-                if entry.filename.lower().endswith("data.pkl"):
-                    if entry.file_size > MAX_PICKLE_BYTES:
-                        raise ValueError(f"its `data.pkl` has {entry.file_size:,} bytes, too many for names of tensors")
-                    _read_dry(archive.read(entry))
+        else:
+            _check_archive(file, path.stat().st_size)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_archive(file: BinaryIO, num_bytes: int) -> None:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("its archive is compressed, which PyTorch's never are")
+        if sum(entry.file_size for entry in entries) > num_bytes:
+            raise ValueError("its archive would unpack to more bytes than the file has")
+        for entry in entries:
+            if entry.filename.lower().endswith("data.pkl"):
+                if entry.file_size > MAX_PICKLE_BYTES:
+                    raise ValueError(f"its `data.pkl` has {entry.file_size:,} bytes, too many for names of tensors")
+                _read_dry(archive.read(entry))
 
 
 def _read_dry(data: bytes, num_pickles: int = 1) -> None:
@@ -69,7 +69,7 @@ class _DryUnpickler(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return _StateDict
         if (module, name[:9]) == ("torch._utils", "_rebuild_") or name == "_get_layout":
-            return _ignore
+            return lambda *arguments: None
         if module.partition(".")[0] == "torch":
             return f"{module}.{name}"  # types of tensors and arrays, which are not called
         raise pickle.UnpicklingError(f"`{module}.{name}` is not needed for tensors")
@@ -87,7 +87,3 @@ class _StateDict(dict[Any, Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state.keys() - {"_metadata"}:
             raise pickle.UnpicklingError("a dictionary with attributes")
-
-
-def _ignore(*arguments: object) -> None:
-    pass

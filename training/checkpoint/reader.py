@@ -229,12 +229,9 @@ def _read_our_weights(
         raise ValueError(
             f"checkpoint `{directory}` has `{adapter}`; merge such weights into the matrices and save again"
         )
-    if any(f"{architecture.layers}{num_layers}." in name for name in weights):
-        raise ValueError(f"checkpoint `{directory}` has more layers than the {num_layers} of its {CONFIG_FILE}")
     if unknown := architecture.unknown_weight(weights, num_layers, task):
-        raise ValueError(
-            f"checkpoint `{directory}` has `{unknown}`, which is not part of a `{architecture.model_type}`"
-        )
+        network = f"`{architecture.model_type}` of the {num_layers} layers in its {CONFIG_FILE}"
+        raise ValueError(f"checkpoint `{directory}` has `{unknown}`, which is not part of a {network}")
     if pair := architecture.contradiction(weights, task):
         raise ValueError(
             f"checkpoint `{directory}` has `{pair[0]}` and `{pair[1]}`, which are one weight with two values; save it "
@@ -256,32 +253,22 @@ def _shape_error(
     num_labels: int | None,
     config: Mapping[str, Any],
 ) -> ValueError:
-    """Return the error for a weight whose shape differs from the network's.
+    """Return the error for a weight whose shape differs from the network's; of a classifier, it counts the labels.
 
     Args:
-        name: name of the weight.
-        shape: shape in the network.
         num_labels: number of given labels; None for those of the config.
-        config: values of `config.json`.
     """
-    if not (name.startswith("classifier.") and len(weight) != shape[0]):
-        shapes = f"{list(weight.shape)} where its config makes it {list(shape)}"
-        return ValueError(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {shapes}")
-    error_type = LabelCountError if num_labels and MODELS[task].has_labels else ValueError
-    counts = _label_counts(task, len(weight), num_labels, config)
-    return error_type(f"checkpoint `{directory}` does not fit `{task}`: `{name}` is {counts}")
-
-
-def _label_counts(task: str, num_outputs: int, num_labels: int | None, config: Mapping[str, Any]) -> str:
-    """Describe the outputs of a classifier and the labels that its files name."""
-    named = ", ".join(
-        f"{key} `{str(config[key])[:60]}`" for key in ("problem_type", "id2label", "num_labels") if config.get(key)
-    )
-    if not MODELS[task].has_labels:
-        return f"of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {named or 'no id2label'})"
-    if num_labels:
-        return f"of {num_outputs} labels, and {num_labels} are named"
-    return f"of {num_outputs} labels, and {CONFIG_FILE} has {named or 'no id2label'}"
+    misfit, num_outputs = f"checkpoint `{directory}` does not fit `{task}`: `{name}` is", len(weight)
+    if not name.startswith("classifier.") or num_outputs == shape[0]:
+        return ValueError(f"{misfit} {list(weight.shape)} where its config makes it {list(shape)}")
+    has_labels = MODELS[task].has_labels
+    if num_labels and has_labels:
+        return LabelCountError(f"{misfit} of {num_outputs} labels, and {num_labels} are named")
+    keys = [key for key in ("problem_type", "id2label", "num_labels") if config.get(key)]
+    named = ", ".join(f"{key} `{str(config[key])[:60]}`" for key in keys) or "no id2label"
+    if has_labels:
+        return ValueError(f"{misfit} of {num_outputs} labels, and {CONFIG_FILE} has {named}")
+    return ValueError(f"{misfit} of {num_outputs} outputs, and one is supported ({CONFIG_FILE}: {named})")
 
 
 _HEADS = ("bert.pooler.", "mlm.", "nsp.", "classifier.", "qa_outputs.")

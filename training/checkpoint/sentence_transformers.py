@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from torch import nn
 
 from tasks.embedding import NORMALIZE, Activation, EmbeddingSettings, Pooling, SimilarityName, dense_layer
 from tasks.schema import FieldError, read_value
 from tasks.sparse_embedding import SparseActivation, SparseEmbedding, SparsePooling
-from tasks.text.json_files import read_flag, read_json, read_json_value
+from tasks.text.json_files import read_flag, read_json, read_json_value, read_optional_json
 from tasks.text.tokenizer import Tokenizer
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from training.checkpoint.reader import CONFIG_FILE, load_model
@@ -35,22 +36,17 @@ LENGTH_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 """Settings of the Transformer module. Newer versions write the first; older ones named the file after the family."""
-_EMBEDDING_VALUES: dict[str, Any] = {
-    "transformer_task": "feature-extraction",
-    "module_output_name": "token_embeddings",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-}
-"""Settings of the Transformer module that have one supported value."""
-_CROSS_ENCODER_VALUES: dict[str, Any] = {
-    "transformer_task": "sequence-classification",
-    "module_output_name": "scores",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-}
-_SPARSE_VALUES: dict[str, Any] = {
-    "transformer_task": "fill-mask",
-    "module_output_name": "token_embeddings",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-}
+
+
+def _transformer_values(task: str, output: str, states: str) -> dict[str, Any]:
+    """Return the settings of a Transformer module that have one supported value for a kind of model."""
+    modality = {"text": {"method": "forward", "method_output_name": states}}
+    return {"transformer_task": task, "module_output_name": output, "modality_config": modality}
+
+
+_EMBEDDING_VALUES = _transformer_values("feature-extraction", "token_embeddings", "last_hidden_state")
+_CROSS_ENCODER_VALUES = _transformer_values("sequence-classification", "scores", "logits")
+_SPARSE_VALUES = _transformer_values("fill-mask", "token_embeddings", "logits")
 _COLBERT_TYPES = ("ColBERT", "SentenceTransformer")
 _COLBERT_LENGTHS = {"query_length": 32, "document_length": 180}
 _COLBERT_VALUES: dict[str, Any] = {
@@ -98,7 +94,7 @@ class _Module:
 
     def read_config(self) -> dict[str, Any]:
         """Return the settings; empty without a file."""
-        return read_json(self.config_path) if self.config_path.is_file() else {}
+        return read_optional_json(self.config_path)
 
 
 def checkpoint_directory(directory: Path) -> Path:
@@ -131,7 +127,14 @@ def folder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     normalize = layers[-1:] == [NORMALIZE]
     settings = {"pooling": _pooling(modules[1]), "layers": layers[:-1] if normalize else layers, "normalize": normalize}
     length = _transformer_settings(modules[0].path, tokenizer, _EMBEDDING_VALUES)
-    return settings | length | _model_settings(directory)
+    config, path = _model_config(directory, "SentenceTransformer"), directory / MODEL_CONFIG_FILE
+    if (dimensions := config.get("truncate_dim")) is not None:
+        raise ValueError(f"unsupported truncate_dim `{dimensions}` in `{path}`; remove it, and ask for `dimensions`")
+    similarity = config.get("similarity_fn_name")
+    if similarity not in (None, *get_args(SimilarityName)):
+        known = ", ".join(get_args(SimilarityName))
+        raise ValueError(f"unsupported similarity_fn_name `{similarity}` in `{path}` (one of: {known})")
+    return settings | length | {"similarity_fn_name": similarity, **_prompts(config, path)}
 
 
 def folder_task(directory: Path) -> str:
@@ -155,9 +158,9 @@ def sparse_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     if [module.kind for module in others] != ["SpladePooling"]:
         other = next(module.kind for module in others if module.kind != "SpladePooling")
         raise ValueError(f"unsupported module in `{path}`: `{other}`; expected `SpladePooling` alone")
-    pooling = _splade_pooling(others[0])
     length = _transformer_settings(transformer.path, tokenizer, _SPARSE_VALUES)
-    return pooling | length | _prompts(_model_config(directory, "SparseEncoder"), directory / MODEL_CONFIG_FILE)
+    prompts = _prompts(_model_config(directory, "SparseEncoder"), directory / MODEL_CONFIG_FILE)
+    return _splade_pooling(others[0]) | length | prompts
 
 
 def token_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -216,8 +219,7 @@ def cross_encoder_settings(directory: Path, tokenizer: Tokenizer) -> dict[str, A
         ValueError: naming the module, prompt or preprocessing that is not supported.
     """
     path = directory / MODEL_CONFIG_FILE
-    config = read_json(path) if path.is_file() else {}
-    modules = _modules(directory)
+    config, modules = read_optional_json(path), _modules(directory)
     if not modules or config.get("model_type") != "CrossEncoder":
         return {}
     if modules[1:]:
@@ -291,14 +293,10 @@ def _modules(directory: Path) -> list[_Module]:
         raise ValueError(f"`{path}` must be a list of modules, each with `type` and `path`")
     if other := next((name for name, _ in types if not name.startswith(_LIBRARIES)), None):
         raise ValueError(f"unsupported module in `{path}`: `{other}` is code of its own, not of sentence-transformers")
-    if outside := next((folder for _, folder in types if not _is_inside(folder, directory)), None):
+    top = os.path.normpath(directory)  # links are not followed
+    if outside := next((folder for _, folder in types if not Path(os.path.normpath(folder)).is_relative_to(top)), None):
         raise ValueError(f"`{path}` names `{outside}`, which is outside its folder; move the module into it")
     return [_Module(name.rpartition(".")[2], folder) for name, folder in types]
-
-
-def _is_inside(folder: Path, directory: Path) -> bool:
-    """Return whether the path of a module stays in the directory of `modules.json`; links are not followed."""
-    return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(directory))
 
 
 def _layers(module: _Module, directory: Path, vector: str = _VECTOR) -> list[str]:
@@ -315,12 +313,8 @@ def _layers(module: _Module, directory: Path, vector: str = _VECTOR) -> list[str
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, _VECTOR, vector):
             raise ValueError(f"unsupported {key} `{config[key]}` in `{path}`; expected `{vector}`")
-    return [NORMALIZE] if module.kind == "Normalize" else [dense_layer(_activation(config, path))]
-
-
-def _activation(config: Mapping[str, Any], path: Path) -> Activation:
-    if not config:
-        raise ValueError(f"missing file: `{path}`")
+    if module.kind == "Normalize":
+        return [NORMALIZE]
     if config.get("use_residual"):
         raise ValueError(f"unsupported use_residual `{config['use_residual']}` in `{path}`; expected `false`")
     name = config.get("activation_function", _DEFAULT_ACTIVATION)
@@ -329,36 +323,31 @@ def _activation(config: Mapping[str, Any], path: Path) -> Activation:
     if short not in known or name not in (f"torch.nn.{short}", *ACTIVATION_CLASSES.values()):
         names = ", ".join(ACTIVATION_CLASSES.values())
         raise ValueError(f"unsupported activation_function `{name}` in `{path}` (one of: {names})")
-    return known[short]
+    return [dense_layer(known[short])]
 
 
 def _read_linear(path: Path, size: int) -> nn.Linear:
     config, weights = read_json(path / CONFIG_FILE), read_weights(path)
     has_bias = read_flag(config, "bias", path / CONFIG_FILE, default=True)
-    expected = {"linear.weight", "linear.bias"} if has_bias else {"linear.weight"}
-    if weights.keys() != expected:
-        raise ValueError(f"weights in `{path}` must be {' and '.join(sorted(expected))}: `{', '.join(weights)}`")
-    shapes = [config.get("out_features"), config.get("in_features")]
-    matrix = weights["linear.weight"]
-    if list(matrix.shape) != shapes or (has_bias and list(weights["linear.bias"].shape) != shapes[:1]):
-        raise ValueError(f"weights in `{path}` have shape `{list(matrix.shape)}`; `{CONFIG_FILE}` says `{shapes}`")
-    if not len(matrix):
-        raise ValueError(f"`{path / CONFIG_FILE}`: out_features must be at least 1: `0`")
-    if shapes[1] != size:
-        raise ValueError(f"`{path / CONFIG_FILE}`: in_features must be `{size}`, as the vector before: `{shapes[1]}`")
+    if (given := config.get("in_features")) != size:
+        raise ValueError(f"`{path / CONFIG_FILE}`: in_features must be `{size}`, as the vector before: `{given}`")
     if not all(value.isfinite().all() for value in weights.values()):
         raise ValueError(f"weights in `{path}` are NaN or infinite; copy or train them again")
-    linear = nn.Linear(size, len(matrix), bias=has_bias)
-    linear.load_state_dict({name.removeprefix("linear."): value for name, value in weights.items()})
+    try:
+        with torch.device("meta"):
+            linear = nn.Linear(size, config["out_features"], bias=has_bias)
+        named = {name.removeprefix("linear."): value for name, value in weights.items()}
+        linear.load_state_dict(named, assign=True)
+    except (KeyError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"weights in `{path}` do not fit its `{CONFIG_FILE}`: {reason}") from error
     return linear
 
 
 def _pooling(module: _Module) -> list[Pooling]:
     """Return the poolings of a Pooling module, in the order of their parts of the vector."""
     path = module.config_path
-    if not path.is_file():
-        raise ValueError(f"missing file: `{path}`")
-    config = module.read_config()
+    config = read_json(path)
     if not read_flag(config, "include_prompt", path, default=True):
         raise ValueError(
             f"unsupported include_prompt `false` in `{path}`; set it to true, and give texts without prompts"
@@ -366,16 +355,14 @@ def _pooling(module: _Module) -> list[Pooling]:
     known = ("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt", *POOLING_FLAGS)
     if unknown := next((key for key in config if key not in known), None):
         raise ValueError(f"unsupported pooling in `{path}`: `{unknown}` (known keys: {', '.join(known)})")
-    named = config["pooling_mode"] if "pooling_mode" in config else _flagged(config, path)
-    modes: Any = [named] if isinstance(named, str) else named
-    if not isinstance(modes, list) or not modes or not all(mode in get_args(Pooling) for mode in modes):
-        raise ValueError(f"unsupported pooling in `{path}`: `{named}` (one or more of: {', '.join(get_args(Pooling))})")
-    return list(modes)
-
-
-def _flagged(config: dict[str, Any], path: Path) -> list[Pooling]:
-    """Return the poolings that flags of older versions choose."""
-    modes = [mode for key, mode in POOLING_FLAGS.items() if read_flag(config, key, path)]
+    if "pooling_mode" in config:
+        named = config["pooling_mode"]
+        listed: Any = [named] if isinstance(named, str) else named
+        if not isinstance(listed, list) or not listed or not all(mode in get_args(Pooling) for mode in listed):
+            known_modes = ", ".join(get_args(Pooling))
+            raise ValueError(f"unsupported pooling in `{path}`: `{named}` (one or more of: {known_modes})")
+        return listed
+    modes = [mode for key, mode in POOLING_FLAGS.items() if read_flag(config, key, path)]  # of older versions
     if modes and _MEAN_FLAG not in config:
         raise ValueError(
             f"unsupported pooling in `{path}`: {_MEAN_FLAG} is missing, and versions of sentence-transformers read "
@@ -388,10 +375,10 @@ def _flagged(config: dict[str, Any], path: Path) -> list[Pooling]:
 
 def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapping[str, Any]) -> dict[str, Any]:
     """Return the maximum length if the Transformer module states one, and check its other settings."""
-    path = next((directory / name for name in LENGTH_FILES if (directory / name).is_file()), None)
-    if path is None:
-        return {}
-    config = read_json(path)
+    path = next(
+        (directory / name for name in LENGTH_FILES if (directory / name).is_file()), directory / LENGTH_FILES[0]
+    )
+    config = read_optional_json(path)
     for key, value in config.items():
         is_known = key in _READ_OF_TRANSFORMER and value in (None, supported.get(key, value))
         if not is_known and value not in (None, {}):
@@ -404,19 +391,6 @@ def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapp
     return {} if length is None else {"max_seq_length": length}
 
 
-def _model_settings(directory: Path) -> dict[str, Any]:
-    """Return similarity and prompts if the folder states them."""
-    path = directory / MODEL_CONFIG_FILE
-    config = _model_config(directory, "SentenceTransformer")
-    if (dimensions := config.get("truncate_dim")) is not None:
-        raise ValueError(f"unsupported truncate_dim `{dimensions}` in `{path}`; remove it, and ask for `dimensions`")
-    similarity = config.get("similarity_fn_name")
-    if similarity is not None and similarity not in get_args(SimilarityName):
-        known = ", ".join(get_args(SimilarityName))
-        raise ValueError(f"unsupported similarity_fn_name `{similarity}` in `{path}` (one of: {known})")
-    return {"similarity_fn_name": similarity, **_prompts(config, path)}
-
-
 def _model_config(directory: Path, *kinds: str) -> dict[str, Any]:
     """Return the values of `config_sentence_transformers.json`; empty without the file.
 
@@ -424,7 +398,7 @@ def _model_config(directory: Path, *kinds: str) -> dict[str, Any]:
         ValueError: if they are those of another kind of model.
     """
     path = directory / MODEL_CONFIG_FILE
-    config = read_json(path) if path.is_file() else {}
+    config = read_optional_json(path)
     if (found := config.get("model_type", kinds[0])) not in kinds:
         raise ValueError(f"unsupported model_type `{found}` in `{path}`; expected `{kinds[0]}`")
     return config

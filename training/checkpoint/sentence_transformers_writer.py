@@ -7,7 +7,7 @@ them. Any version of the library from 2 on reads the folder, and so does `traini
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,18 @@ def write_modules(directory: Path, settings: EmbeddingSettings, dense: nn.Module
     """
     kinds = ["Transformer", "Pooling"]
     folders = ["", "1_Pooling"]
-    _write(directory / folders[1], _pooling_config(settings.poolings, hidden_size))
+    _write_json(directory / folders[1] / CONFIG_FILE, _pooling_config(settings.poolings, hidden_size))
     for index, layer in enumerate([*settings.layers, *[NORMALIZE] * settings.normalize]):
         kinds.append("Dense" if activation_of(layer) else "Normalize")
         folders.append(f"{len(folders)}_{kinds[-1]}")
         if activation := activation_of(layer):
-            _write_dense(directory / folders[-1], dense[str(index)], ACTIVATION_CLASSES[activation])
+            folder, linear = directory / folders[-1], dense[str(index)]
+            assert isinstance(linear, nn.Linear)
+            sizes = {"in_features": linear.in_features, "out_features": linear.out_features}
+            options = {"bias": linear.bias is not None, "activation_function": ACTIVATION_CLASSES[activation]}
+            _write_json(folder / CONFIG_FILE, sizes | options)
+            weights = {f"linear.{name}": value for name, value in linear.state_dict().items()}
+            save_weights(weights, folder / WEIGHTS_FILE)
     modules = [
         {"idx": index, "name": str(index), "path": folder, "type": f"{_TYPES}.{kind}"}
         for index, (folder, kind) in enumerate(zip(folders, kinds, strict=True))
@@ -68,17 +74,6 @@ def _pooling_config(poolings: Sequence[Pooling], hidden_size: int) -> dict[str, 
     return {"embedding_dimension": hidden_size, "pooling_mode": list(poolings)}
 
 
-def _write_dense(folder: Path, linear: nn.Module, activation: str) -> None:
-    assert isinstance(linear, nn.Linear)
-    sizes = {"in_features": linear.in_features, "out_features": linear.out_features}
-    _write(folder, {**sizes, "bias": linear.bias is not None, "activation_function": activation})
-    save_weights({f"linear.{name}": value for name, value in linear.state_dict().items()}, folder / WEIGHTS_FILE)
-
-
-def _write(folder: Path, config: Mapping[str, Any]) -> None:
-    folder.mkdir()
-    _write_json(folder / CONFIG_FILE, config)
-
-
 def _write_json(path: Path, values: object) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

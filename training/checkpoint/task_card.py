@@ -1,9 +1,9 @@
-"""Task card of a checkpoint: `task.json`, with its task, settings, scores and provenance."""
+"""Task card of a checkpoint: `task.json`, with its task, settings, scores and provenance; and its licence."""
 
 from __future__ import annotations
 
-import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,13 +11,13 @@ from typing import Any
 
 from tasks import settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
-from tasks.bundle.machine import MachineRecord
-from tasks.schema import read_fields, read_value
+from tasks.schema import read_fields
 from tasks.text.json_files import read_json
 
 TASK_FILE = "task.json"
 CARD_FILE = "README.md"
 """Model card, for people."""
+_LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +49,19 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
     values = read_json(path)
     try:
         fields = read_fields(TaskCard, values)
-        _check_records(values)
         return TaskCard(**fields | {"settings": settings_from_dict(fields["task"], fields["settings"])})
     except ValueError as error:
         raise ValueError(f"broken task card `{path}`: {error}") from error
 
 
-_RECORDS: dict[str, Any] = {
-    **dict.fromkeys(
-        (
-            *("scores", "provenance", "provenance.data", "provenance.recipe", "provenance.pretraining"),
-            *("provenance.pretraining.recipe", "provenance.recipe.columns", "provenance.recipe.dev_columns"),
-            *("provenance.before", "provenance.pretraining.before"),
-        ),
-        dict[str, Any],
-    ),
-    **dict.fromkeys(("provenance.recipe.dev", "provenance.recipe.train"), list[str]),
-    **dict.fromkeys(
-        ("provenance.recipe.checkpoint", "provenance.recipe.run_dir", "provenance.pretraining.recipe.run_dir"), str
-    ),
-    **dict.fromkeys(("provenance.machine", "provenance.pretraining.machine"), MachineRecord),
-    "provenance.text_pairs": bool,
-}
-"""Keys of a task card that other code reads, and their types. All keys are optional."""
+def read_licence(directory: Path) -> str:
+    """Return the licence in the metadata of a model card or, of a checkpoint that we trained, of what it started from.
 
-
-def _check_records(values: Mapping[str, Any]) -> None:
-    for path, hint in _RECORDS.items():
-        *parents, last = path.split(".")
-        record = functools.reduce(lambda found, key: found.get(key, {}), parents, values)
-        if last in record:
-            read_value(record[last], hint, path)
+    Empty if none is stated. The licence of data is not known here.
+    """
+    path = directory / CARD_FILE
+    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2) if path.is_file() else []
+    if len(parts) == 3 and not parts[0].strip() and (stated := _LICENCE.search(parts[1])):
+        return stated[1]
+    card = read_task_card(directory)
+    return str(card.provenance.get("checkpoint", {}).get("licence", "")) if card else ""

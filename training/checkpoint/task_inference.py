@@ -7,7 +7,7 @@ Bertline's own checkpoints state task and settings in `task.json`. For others, t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -22,6 +22,7 @@ from tasks.regression import Activation
 from tasks.spans import SpanSettings
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.text.json_files import as_json, read_optional_json
+from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from training.checkpoint.activation import is_cross_encoder, read_activation
@@ -92,7 +93,7 @@ class KnownFamily:
         return self.shape.num_positions
 
     @property
-    def embedding_classes(self) -> Sequence[str]:
+    def embedding_classes(self) -> list[str]:
         """Classes that give embeddings."""
         names = [self.architecture.class_name(f"Bert{name}") for name in ("Model", "ForPreTraining", "ForMaskedLM")]
         return [*names, f"{self.architecture.class_prefix}ForPreTraining"]
@@ -104,12 +105,8 @@ class KnownFamily:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTask:
-    """Checkpoint and its task."""
+    """Task of a checkpoint, and where it is from."""
 
-    folder: Path
-    """The given directory."""
-    directory: Path
-    """Folder of the encoder's weights; a subfolder in some sentence-transformers layouts."""
     task: AnyTask
     card: TaskCard | None
     """None for checkpoints that Bertline did not train."""
@@ -148,7 +145,7 @@ def read_checkpoint_task(
     directory = checkpoint_directory(checkpoint)
     config, card = read_config(directory, any_family=True), read_task_card(directory)
     family = family or read_known_family(directory, config)
-    task = task or (card.task if card else _infer_task(checkpoint, directory, config, family))
+    task = task or (card.task if card else folder_task(checkpoint) or _infer_task(directory, config, family))
     if task not in TASKS:
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, card, family, task)
@@ -158,14 +155,8 @@ def read_checkpoint_task(
         values = settings_to_dict(card.settings)
     else:
         values = _foreign_settings(directory, config, card, family, task)
-        if task == "embedding":
-            values |= folder_settings(checkpoint, tokenizer)
-        elif task == SparseEmbedding.name:
-            values |= sparse_settings(checkpoint, tokenizer)
-        elif task == TokenEmbedding.name:
-            values |= token_settings(checkpoint, tokenizer)
-        elif task in ("classification", "regression"):
-            values |= cross_encoder_settings(checkpoint, tokenizer)
+        if read_folder := _FOLDER_SETTINGS.get(task):
+            values |= read_folder(checkpoint, tokenizer)
         if task == "regression" and "activation" not in (settings or {}):
             values["activation"], remark = _activation(checkpoint, directory, config)
     knows_null = bool(values.get("unanswerable"))
@@ -175,17 +166,22 @@ def read_checkpoint_task(
     if task == "classification" and not card:
         _check_activation(checkpoint, directory, config, values)
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))
-    _check_sizes(directory, family, known_task)
+    if (longest := known_task.settings.max_seq_length) > family.num_positions:
+        raise ValueError(f"max_seq_length `{longest}` exceeds the {family.num_positions} positions of `{directory}`")
     if isinstance(known_task.settings, TokenEmbeddingSettings):
         _check_expansion(family, known_task.settings)
     _check_prompts(checkpoint, known_task)
-    return CheckpointTask(
-        folder=checkpoint,
-        directory=directory,
-        task=known_task,
-        card=card,
-        remark=remark or ("" if "pooling" in values else _pooling_remark(known_task, config)),
-    )
+    remark = remark or ("" if "pooling" in values else _pooling_remark(known_task, config))
+    return CheckpointTask(task=known_task, card=card, remark=remark)
+
+
+_FOLDER_SETTINGS: dict[str, Callable[[Path, Tokenizer], dict[str, Any]]] = {
+    "embedding": folder_settings,
+    SparseEmbedding.name: sparse_settings,
+    TokenEmbedding.name: token_settings,
+    **dict.fromkeys(("classification", "regression"), cross_encoder_settings),
+}
+"""Readers of the settings that a folder of sentence-transformers prescribes, by task."""
 
 
 def _pooling_remark(task: AnyTask, config: Mapping[str, Any]) -> str:
@@ -199,17 +195,22 @@ def _pooling_remark(task: AnyTask, config: Mapping[str, Any]) -> str:
     )
 
 
-def _infer_task(checkpoint: Path, directory: Path, config: Mapping[str, Any], family: Family) -> str:
-    if task := folder_task(checkpoint):
-        return task
-    architecture, known = _architecture(config), _tasks_by_class(family)
-    if architecture not in known:
+def _infer_task(directory: Path, config: Mapping[str, Any], family: Family) -> str:
+    """Return the task of the class that `config.json` names.
+
+    Classification and regression share one: Hugging Face treats one label as a regression.
+    """
+    classes = {name: task for task, name in reversed(_own_heads(family).items())}
+    known = {**dict.fromkeys(family.embedding_classes, "embedding"), **classes}
+    if (architecture := _architecture(config)) not in known:
         raise ValueError(
             f"unknown architecture `{architecture}` in `{directory / CONFIG_FILE}`; "
             f"give --task (one of: {', '.join(TASKS)})"
         )
     task = known[architecture]
-    return "regression" if task == "classification" and _is_regression(config) else task
+    if task == "classification" and (config.get("problem_type") == "regression" or len(labels_of(config)) == 1):
+        return "regression"
+    return task
 
 
 def _own_heads(family: Family) -> dict[str, str]:
@@ -217,20 +218,9 @@ def _own_heads(family: Family) -> dict[str, str]:
     return {task: family.class_name(task) for task in get_args(LabelledTask)}
 
 
-def _tasks_by_class(family: Family) -> dict[str, str]:
-    """Return the task of each class of a family; classification, not regression, for the class that they share."""
-    heads = {name: task for task, name in reversed(_own_heads(family).items())}
-    return {**dict.fromkeys(family.embedding_classes, "embedding"), **heads}
-
-
 def _architecture(config: Mapping[str, Any]) -> str:
     named = config.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else "none"
-
-
-def _is_regression(config: Mapping[str, Any]) -> bool:
-    """Return whether a classifier is a regression: Hugging Face treats one label as such."""
-    return config.get("problem_type") == "regression" or len(labels_of(config)) == 1
 
 
 def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> tuple[Activation, str]:
@@ -242,7 +232,7 @@ def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) ->
     problem = config.get("problem_type")
     if named := read_activation(checkpoint, directory, config):
         return named, ""
-    if problem == MULTI_LABEL or is_cross_encoder(checkpoint, directory, config):
+    if problem == MULTI_LABEL or is_cross_encoder(checkpoint, config):
         return "sigmoid", ""
     return "identity", "" if problem == "regression" else _NO_ACTIVATION
 
@@ -305,11 +295,9 @@ def _foreign_settings(
 def _check_truncation_side(directory: Path) -> None:
     """Raise for a tokenizer that cuts off the beginning of long texts, since all of ours cut off the end."""
     config_path, path = directory / TOKENIZER_CONFIG_FILE, directory / TOKENIZER_FILE
-    config = read_optional_json(config_path)
-    side, found_in = config.get("truncation_side"), config_path
+    side, found_in = read_optional_json(config_path).get("truncation_side"), config_path
     if side is None and path.is_file():
-        truncation = load_backend(directory)[0].truncation or {}
-        side, found_in = truncation.get("direction", "right"), path
+        side, found_in = (load_backend(directory)[0].truncation or {}).get("direction"), path
     if side not in (None, "right"):
         raise ValueError(
             f"unsupported truncation_side `{side}` in `{found_in}`; set it to `right`, or give short texts"
@@ -318,11 +306,9 @@ def _check_truncation_side(directory: Path) -> None:
 
 def _tokenizer_limit(directory: Path) -> list[int]:
     """Return `model_max_length`, or `max_len` of early files, if present; Hugging Face writes 10^30 for no limit."""
-    path = directory / TOKENIZER_CONFIG_FILE
-    values = read_optional_json(path)
+    values = read_optional_json(path := directory / TOKENIZER_CONFIG_FILE)
     limit = values.get("model_max_length", values.get("max_len"))
-    is_number = isinstance(limit, (int, float, NoneType)) and not isinstance(limit, bool)
-    if not is_number or not -math.inf < (limit or 0) < math.inf:
+    if not isinstance(limit, (int, float, NoneType)) or not math.isfinite(limit or 0):
         raise ValueError(f"`{path}`: model_max_length must be a number: `{as_json(limit)}`")
     return [int(limit)] if limit else []
 
@@ -339,15 +325,6 @@ def _check_prompts(directory: Path, task: AnyTask) -> None:
                 f"prompt `{name}` of `{directory}` has `{length}` tokens, and leaves no room for a text below the "
                 f"{what} `{limit}`; shorten it"
             )
-
-
-def _check_sizes(directory: Path, family: Family, task: AnyTask) -> None:
-    """Raise if the network lacks embeddings for positions or token types that the task uses."""
-    if task.settings.max_seq_length > family.num_positions:
-        raise ValueError(
-            f"max_seq_length `{task.settings.max_seq_length}` exceeds the {family.num_positions} positions of "
-            f"`{directory}`"
-        )
 
 
 def _check_expansion(family: Family, settings: TokenEmbeddingSettings) -> None:

@@ -25,8 +25,6 @@ WEIGHTS_FILES = (
     "pytorch_model.bin.index.json",
 )
 """Files that hold the weights or, as an index, name the files that do. The first one found is read."""
-
-
 MAX_NAMES = 4
 """Maximum number of names for the same numbers, on average: tied weights have two or three."""
 
@@ -44,8 +42,8 @@ def checkpoint_digest(*directories: str | Path) -> str:
     Raises:
         ValueError: if there are none.
     """
-    paths = [path for directory in directories for path in _weights_files(Path(directory))]
-    digests = [sha256(path) for path in paths]
+    paths = [_weights_path(Path(directory)) for directory in directories]
+    digests = [sha256(file) for path in paths for file in (path, *(_parts(path) if path.suffix == ".json" else ()))]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
@@ -57,12 +55,6 @@ def network_digest(directory: str | Path) -> str:
     """
     parts = (checkpoint_digest(directory), sha256(Path(directory) / "config.json"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _weights_files(directory: Path) -> list[Path]:
-    """Return the file of the weights; for weights in several files, their index and these."""
-    path = _weights_path(directory)
-    return [path, *_parts(path)] if path.suffix == ".json" else [path]
 
 
 def _weights_path(directory: Path) -> Path:

@@ -18,6 +18,7 @@ from tasks.classification import ClassificationSettings, sigmoid
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
+from training.checkpoint.evaluation import predict_with_progress
 from training.checkpoint.sentence_transformers import checkpoint_directory
 from training.checkpoint.task_card import read_task_card
 from training.command_line.bounds import FRACTION, POSITIVE
@@ -52,7 +53,6 @@ from training.loop.distributed import World, resolve_on_all
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.loop.types import Stage
-from training.model.run import predict_with_progress
 from training.objectives.base import LabelledFeatures
 from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES

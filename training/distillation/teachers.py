@@ -17,11 +17,11 @@ from tasks import AnyTask, settings_to_dict
 from tasks.batching import RunModel, predict, run_features
 from tasks.bundle.files import sha256
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.hub import checkpoint_record
-from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import CONFIG_FILE, load_model, load_tokenizer
 from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
-from training.checkpoint.task_card import read_task_card
+from training.checkpoint.task_card import read_licence, read_task_card
 from training.checkpoint.task_inference import read_checkpoint_task
 from training.checkpoint.weights import checkpoint_digest
 from training.data.examples import Examples, encode_examples
@@ -29,7 +29,6 @@ from training.distillation.outputs import CHUNK, Compute, cached_scores
 from training.finetuning.embedding_run import stated_settings
 from training.loop.distributed import World
 from training.loop.precision import autocast, has_bf16
-from training.model.run import torch_run
 from training.objectives.distillation import MATCHINGS, Rows
 from training.reports.grid_report import TEACHER_ROW
 

@@ -12,6 +12,7 @@ from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import Features
 from tasks.regression import RegressionExample
 from tasks.text.tokenizer import Tokenizer
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, folder_settings
 from training.checkpoint.task_card import TaskCard, read_task_card
@@ -25,7 +26,6 @@ from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, LoopSettings, Phase, Progress
 from training.model.heads import BertModel
-from training.model.run import torch_run
 from training.objectives.finetuning import FinetuningData
 from training.objectives.labelled import read_similarities
 from training.objectives.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap

@@ -11,6 +11,7 @@ from typing import Any
 from tasks import AnyTask
 from tasks.batching import predict
 from tasks.spans import Spans, best_null_threshold
+from training.checkpoint.evaluation import predict_with_progress, torch_run
 from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
 from training.finetuning.data import FinetuningExamples
@@ -20,7 +21,6 @@ from training.loop.run_directory import RunDirectory
 from training.loop.train import train
 from training.loop.types import Evaluation, Phase, Progress
 from training.model.heads import BertModel
-from training.model.run import predict_with_progress, torch_run
 from training.objectives.finetuning import FinetuningData
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.reports.grid_report import Outcome, Setting, metric_of

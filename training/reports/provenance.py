@@ -10,9 +10,8 @@ import torch
 
 from tasks.bundle.machine import describe_machine
 from training.checkpoint.hub import checkpoint_record
-from training.checkpoint.licence import read_licence
 from training.checkpoint.reader import load_tokenizer
-from training.checkpoint.task_card import read_task_card
+from training.checkpoint.task_card import read_licence, read_task_card
 from training.checkpoint.weights import checkpoint_digest
 from training.data.sources import source_digest, source_names
 from training.loop.distributed import World

@@ -12,14 +12,13 @@ import numpy as np
 from tasks import AnyTask
 from tasks.embedding import Embedding
 from tasks.masked_lm import ClozeExample
-from training.checkpoint.evaluation import load_for_evaluation
+from training.checkpoint.evaluation import load_for_evaluation, predict_with_progress
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.weights import has_weights
 from training.data.cloze import cloze_examples
 from training.data.columns import dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.sources import is_hub, source_digest, source_names
-from training.model.run import predict_with_progress
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.similarity import cosines
 from training.reports.page import Table

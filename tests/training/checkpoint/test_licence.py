@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from training.checkpoint.licence import read_licence
+from training.checkpoint.task_card import read_licence
 from training.contrastive import ContrastiveRecipe
 from training.reports.provenance import provenance
 

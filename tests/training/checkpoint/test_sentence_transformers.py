@@ -19,7 +19,6 @@ from training.checkpoint.reader import load_tokenizer
 from training.checkpoint.sentence_transformers import LENGTH_FILES, folder_digest, folder_settings, read_dense
 from training.checkpoint.sentence_transformers_writer import write_modules
 from training.checkpoint.task_card import read_task_card
-from training.command_line.command import parse
 from training.contrastive import ContrastiveRecipe, train_embedding
 from training.loop.run_directory import read_metrics
 
@@ -83,7 +82,8 @@ def recipe(tmp_path):
     [
         ("max, weightedmean", [torch.nn.Tanh(), torch.nn.Identity()]),
         ("mean", [torch.nn.GELU()]),
-        *((name, []) for name in POOLINGS if name not in ("cls", "mean")),
+        ("mean_sqrt_len_tokens", []),
+        ("lasttoken", []),
     ],
 )
 def test_folders_are_trained_whole(library, folder, recipe, tmp_path, alone, pooling, activations):
@@ -222,16 +222,6 @@ def test_several_poolings_by_flag(library, checkpoint, recipe, alone):
     vectors = np.stack(predict(task, TEXTS, run))
     assert vectors.shape == (8, 64)
     np.testing.assert_allclose(library.SentenceTransformer(str(path), device="cpu").encode(TEXTS), vectors, atol=1e-5)
-
-
-def test_flags_for_poolings():
-    """`--pooling` takes a list, and no flag leaves the choice to the checkpoint."""
-    words = ["supervised", "--checkpoint", "a", "--train", "b", "--run-dir", "c"]
-    flags = [[], ["--pooling", "mean"], ["--pooling", "mean", "cls"]]
-
-    found = [parse(ContrastiveRecipe, "training.contrastive", "", [*words, *more]).pooling for more in flags]
-
-    assert found == [None, "mean", ("mean", "cls")]
 
 
 def test_modules_of_any_settings_are_read_again(tmp_path, checkpoint):

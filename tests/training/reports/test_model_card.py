@@ -22,6 +22,7 @@ from tasks.spans import SpanExample, SpanSettings
 from tasks.tagging import TaggingExample
 from tasks.text.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
+from training.checkpoint.evaluation import torch_run
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.reader import create_model, read_config
 from training.checkpoint.task_card import CARD_FILE, TaskCard, read_task_card
@@ -30,7 +31,6 @@ from training.checkpoint.writer import save_checkpoint
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 from training.model.config import EncoderConfig
-from training.model.run import torch_run
 from training.pretrain import PretrainRecipe, pretrain
 from training.reports.model_card import base_model, code, model_card
 from training.reports.result import describe_checkpoint
