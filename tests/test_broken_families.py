@@ -49,20 +49,9 @@ def as_bitsandbytes(name, value):
     return {name: value.to(torch.int8), f"{name}_format": torch.tensor(0, dtype=torch.uint8)}
 
 
-def truncate(directory):
-    data = (directory / WEIGHTS).read_bytes()
-    (directory / WEIGHTS).write_bytes(data[: len(data) // 2])
-
-
 class RunsCode:
     def __reduce__(self):
         return os.system, ("exit 1",)
-
-
-def with_code(directory):
-    weights = dict(load_file(directory / WEIGHTS))
-    (directory / WEIGHTS).unlink()
-    torch.save({**weights, "more": RunsCode()}, directory / "pytorch_model.bin")
 
 
 def plain_pickle(directory):
@@ -91,15 +80,7 @@ def more_tokens(directory):
 
 
 MISTAKES = {
-    "GPTQ": (
-        edit_config(quantization_config={"quant_method": "gptq"}),
-        r"config.json` has a quantization_config .gptq.",
-    ),
-    "AWQ": (edit_config(quantization_config={"quant_method": "awq"}), r"config.json` has a quantization_config .awq."),
-    "bitsandbytes": (
-        edit_config(quantization_config={"load_in_8bit": True}),
-        r"config.json` has a quantization_config",
-    ),
+    "GPTQ": (edit_config(quantization_config={"quant_method": "gptq"}), r"has a quantization_config .gptq."),
     "GPTQ weights": (
         edit_weights(as_gptq),
         r"model.safetensors`: `.*qweight` is quantized; use the checkpoint with 16",
@@ -108,28 +89,22 @@ MISTAKES = {
         edit_weights(as_bitsandbytes),
         r"model.safetensors`: `.*weight` is quantized; use the checkpoint",
     ),
-    "fp8 weights": (
-        edit_weights(lambda name, value: {name: value.to(torch.float8_e4m3fn)}),
-        r"model.safetensors`: `.*weight` is quantized; use the checkpoint",
-    ),
     "adapter": (with_adapter, r"adapter_config.json` is an adapter over the weights beside it; merge it"),
     "adapter alone": (adapter_alone, r"holds an adapter alone; merge it"),
     "LoRA weights": (
         edit_weights(lambda name, value: {name.replace("weight", "lora_A.default.weight"): torch.ones(2, 2)}),
         r"has `.*lora_A.*`; merge such weights",
     ),
-    "truncated": (truncate, r"cannot read weights `.*model.safetensors`"),
-    "code": (with_code, r"pytorch_model.bin`: it holds more than plain tensors"),
     "plain pickle": (plain_pickle, r"cannot read weights `.*pytorch_model.bin`"),
     "tokenizer of more tokens": (more_tokens, r"has \d+ tokens, its network 150; they do not belong together"),
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_unusable_checkpoints(kind, mistake, tmp_path, alone):
-    """Both commands refuse the checkpoint with the same line, and write nothing."""
+def test_unusable_checkpoints(mistake, tmp_path, alone):
+    """Both commands refuse the checkpoint, of alternating families, with the same line, and write nothing."""
     change, message = MISTAKES[mistake]
+    kind = FAMILIES[list(MISTAKES).index(mistake) % len(FAMILIES)]
     create(kind, "embedding", tmp_path / "c")
     change(tmp_path / "c")
     train = write_classification(tmp_path / "a.jsonl", 20, 0)

@@ -17,26 +17,22 @@ DEBERTA_TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
-def wordpiece(vocab_size=300):
+def wordpiece(vocab_size=300, special_tokens=BERT_TOKENS):
     """Return a tokenizer as of BERT, DistilBERT, ELECTRA."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=BERT_TOKENS, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special_tokens, show_progress=False)
     backend.train_from_iterator(TEXT, trainer)
-    backend.post_processor = bert_template(backend)
+    if special_tokens is BERT_TOKENS:
+        backend.post_processor = bert_template(backend)
     return backend
 
 
 def mpnet(vocab_size=300):
     """Return a tokenizer as of MPNet: WordPiece with the special tokens and pairs of RoBERTa."""
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
-    backend.train_from_iterator(TEXT, trainer)
+    backend = wordpiece(vocab_size, ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"])
     backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
     return backend
 
@@ -75,16 +71,23 @@ def modernbert(vocab_size=400):
     return backend
 
 
-def unigram(vocab_size=300):
-    """Return a tokenizer as of XLM-RoBERTa: SentencePiece's Unigram."""
+def train_unigram(vocab_size, special_tokens, unk_token, *first_normalizers):
+    """Return a tokenizer of SentencePiece's Unigram without template."""
     backend = tokenizers.Tokenizer(models.Unigram())
-    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
+    spaces = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+    backend.normalizer = normalizers.Sequence([*first_normalizers, normalizers.NFKC(), spaces])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=ROBERTA_TOKENS, unk_token="<unk>", show_progress=False
+        vocab_size=vocab_size, special_tokens=special_tokens, unk_token=unk_token, show_progress=False
     )
     backend.train_from_iterator(TEXT, trainer)
+    return backend
+
+
+def unigram(vocab_size=300):
+    """Return a tokenizer as of XLM-RoBERTa: SentencePiece's Unigram."""
+    backend = train_unigram(vocab_size, ROBERTA_TOKENS, "<unk>")
     backend.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -94,27 +97,11 @@ def unigram(vocab_size=300):
 
 def deberta(vocab_size=300):
     """Return a tokenizer as of DeBERTa v2 and v3: SentencePiece's Unigram with the special tokens of BERT."""
-    backend = tokenizers.Tokenizer(models.Unigram())
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Strip(), normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-    )
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=DEBERTA_TOKENS, unk_token="[UNK]", show_progress=False
-    )
-    backend.train_from_iterator(TEXT, trainer)
+    backend = train_unigram(vocab_size, DEBERTA_TOKENS, "[UNK]", normalizers.Strip())
     backend.add_special_tokens(["[MASK]"])
     backend.post_processor = bert_template(backend)
     return backend
 
 
-KINDS = {
-    "wordpiece": wordpiece,
-    "mpnet": mpnet,
-    "byte_bpe": byte_bpe,
-    "modernbert": modernbert,
-    "unigram": unigram,
-    "deberta": deberta,
-}
+KINDS = {kind.__name__: kind for kind in (wordpiece, mpnet, byte_bpe, modernbert, unigram, deberta)}
 """Makers of the tokenizers."""

@@ -6,13 +6,29 @@ reads its config from `config.json`. Families with further options have a subcla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from tasks.schema import Bounds, FieldError, check_bounds, check_choice, check_known_fields
 from training.command_line.bounds import BELOW_ONE, NOT_NEGATIVE
-from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_fast": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+"""Activation functions of feed-forward networks, by their names in Hugging Face's `config.json`."""
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {**ACTIVATIONS, "tanh": torch.tanh}
+"""Activation functions of poolers, heads and convolutions."""
 SIZE = Bounds(least=1, most=10_000_000)
 """Bounds of one dimension; the number of elements of any tensor then fits into 64 bits."""
 
@@ -55,6 +71,15 @@ class EncoderConfig:
     shares_layers: bool = False
     """All layers have the same weights (ALBERT)."""
 
+    # What families with custom layers override
+
+    projects_embeddings_first: ClassVar[bool] = False
+    """The projection of the embeddings stands before LayerNorm, and has no bias."""
+    has_prediction_head: ClassVar[bool] = False
+    """All heads begin with a dense layer, activation and LayerNorm."""
+    num_feed_forward_matrices: ClassVar[int] = 2
+    """Number of matrices of a feed-forward network; gated ones have three."""
+
     def __post_init__(self) -> None:
         check_known_fields(type(self), vars(self))
         check_bounds(self)
@@ -89,22 +114,10 @@ class EncoderConfig:
         """Size of the embeddings before their projection."""
         return self.embedding_size or self.hidden_size
 
-    # Options that families with custom layers override
-
     @property
     def has_position_embeddings(self) -> bool:
         """True if positions have learned embeddings."""
         return True
-
-    @property
-    def projects_embeddings_first(self) -> bool:
-        """True if the projection of the embeddings stands before LayerNorm, and has no bias."""
-        return False
-
-    @property
-    def has_prediction_head(self) -> bool:
-        """True if all heads begin with a dense layer, activation and LayerNorm."""
-        return False
 
     @property
     def masked_lm_act(self) -> str:
@@ -115,11 +128,6 @@ class EncoderConfig:
     def pools_mean(self) -> bool:
         """True if heads of classification read the mean over tokens instead of [CLS]."""
         return False
-
-    @property
-    def num_feed_forward_matrices(self) -> int:
-        """Number of matrices of a feed-forward network; gated ones have three."""
-        return 2
 
     @property
     def norm_bias(self) -> bool:

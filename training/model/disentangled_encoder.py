@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from tasks.schema import Bounds, check_choice
 from training.command_line.bounds import BELOW_ONE
-from training.model.activations import POOLER_ACTIVATIONS
-from training.model.config import SIZE, EncoderConfig
+from training.model.config import POOLER_ACTIVATIONS, SIZE, EncoderConfig
 from training.model.encoder import (
     Dropout,
     Embeddings,
@@ -50,6 +49,7 @@ _OPTIONAL = Bounds(least=-1, most=SIZE.most)
 class DisentangledConfig(EncoderConfig):
     """Config of DeBERTa v2 and v3. Further fields are named as in Hugging Face's `config.json` of DeBERTa v2."""
 
+    projects_embeddings_first = True
     model_type: str = "deberta-v2"
     type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
     relative_attention: bool = False
@@ -85,10 +85,6 @@ class DisentangledConfig(EncoderConfig):
                 "the network has no positions: relative_attention or pos_att_type is off, and "
                 "position_biased_input is `false`"
             )
-        self._check_distances()
-        self._check_convolution()
-
-    def _check_distances(self) -> None:
         middle = self.position_buckets // 2
         if self.position_buckets == 1:
             raise ValueError("position_buckets `1` leaves no row for a distance; it must be 2 or more, or -1")
@@ -97,8 +93,6 @@ class DisentangledConfig(EncoderConfig):
                 f"position_buckets `{self.position_buckets}` has no rows for distances between {middle} and "
                 f"max_relative_positions `{self.max_distance}`"
             )
-
-    def _check_convolution(self) -> None:
         if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
             raise ValueError(f"conv_kernel_size must be odd: `{self.conv_kernel_size}`")
         if self.conv_kernel_size and self.hidden_size % self.conv_groups:
@@ -133,10 +127,6 @@ class DisentangledConfig(EncoderConfig):
     @property
     def has_position_embeddings(self) -> bool:
         return self.position_biased_input
-
-    @property
-    def projects_embeddings_first(self) -> bool:
-        return True
 
     def position_flops(self, length: int) -> int:
         """Return the FLOPs of a token for positions and the convolution.
@@ -240,7 +230,7 @@ class DisentangledLayer(Layer):
         self.position_query = nn.Linear(hidden, hidden) if has_own and "p2c" in config.pos_att_type else None
         self.convolution = Convolution(config) if config.conv_kernel_size and number == 0 else None
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, x_BLD: Tensor, mask: Tensor | None, packing: Packing | None = None, relative: Relative | None = None
     ) -> Tensor:
         """Compute the layer.
@@ -284,13 +274,12 @@ class DisentangledLayer(Layer):
             self._project(table_RD, self.position_query, 0) if self.config.has_p2c else None,
         )
 
-    def _project(self, table_RD: Tensor, own: nn.Linear | None, part: int) -> Tensor:
+    def _project(self, table_RD: Tensor, separate: nn.Linear | None, part: int) -> Tensor:
         """Project by separate weights, or by those of query (part 0) or key (part 1)."""
-        if own is not None:
-            found_RD = own(table_RD)
+        if separate is None:
+            found_RD = F.linear(table_RD, self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part])
         else:
-            weight, bias = self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part]
-            found_RD = F.linear(table_RD, weight, bias)
+            found_RD = separate(table_RD)
         return (found_RD * self.config.score_scale).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
 
 
@@ -301,17 +290,11 @@ class DisentangledEncoder(Encoder):
     embeddings: DisentangledEmbeddings
 
     def __init__(self, config: DisentangledConfig, *, with_pooler: bool) -> None:
-        nn.Module.__init__(self)  # embeddings and layers differ from BERT's
-        self.config = config
-        self.frozen = False
+        layers = [DisentangledLayer(config, number) for number in range(config.num_hidden_layers)]
+        super().__init__(config, with_pooler=with_pooler, embeddings=DisentangledEmbeddings(config), layers=layers)
+        self.pooler_dropout = Dropout(config.pooler_dropout)
         if config.conv_kernel_size:
             self.unpackable = "the convolution of this network reads neighbouring tokens"
-        self.embeddings = DisentangledEmbeddings(config)
-        self.layers = nn.ModuleList(DisentangledLayer(config, number) for number in range(config.num_hidden_layers))
-        self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
-        self.pooler_dropout = Dropout(config.pooler_dropout)
-        if with_pooler:
-            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
     def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
         if attention_mask is not None and self.config.conv_kernel_size:  # the convolution sees no padding

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.model import cpu
-from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
-from training.model.config import EncoderConfig
+from training.model.config import ACTIVATIONS, POOLER_ACTIVATIONS, EncoderConfig
 from training.model.packing import Packing, find_packing
+from training.model.rotary import rotate_heads
 
 
 class Dropout(nn.Dropout):
@@ -77,7 +78,7 @@ class Embeddings(nn.Module):
 
     def positions(self, table: nn.Embedding, input_ids_BL: Tensor, position_ids_BL: Tensor | None) -> Tensor:
         """Return the position embeddings, [L, D] or [B, L, D]."""
-        if self.padding_id is None and position_ids_BL is None:
+        if self.padding_id is None and position_ids_BL is None:  # a slice is cheaper than a look-up for each token
             return table.weight[: input_ids_BL.shape[1]]
         return table(self.position_ids(input_ids_BL) if position_ids_BL is None else position_ids_BL)
 
@@ -106,15 +107,24 @@ class Layer(nn.Module):
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x_BLD: Tensor, mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+    def forward(
+        self,
+        x_BLD: Tensor,
+        mask: Tensor | None,
+        packing: Packing | None = None,
+        rotation: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Compute the layer.
 
         Args:
             mask: bool, true where a token may attend, or floats to add to the scores; broadcast to [B, H, L, L]. None
                 for everywhere.
             packing: rows of attention, if `x_BLD` is a packed sequence; `mask` is of these rows.
+            rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F], for rotary positions.
         """
         qkv_3BHLK = split_heads(self.qkv(x_BLD), self.num_heads, packing)
+        if rotation is not None:
+            qkv_3BHLK = rotate_heads(qkv_3BHLK, rotation)
         context_BLD = attend(qkv_3BHLK, mask, self.attention_dropout, packing, training=self.training)
         return self.after_attention(context_BLD, x_BLD)
 
@@ -125,9 +135,13 @@ class Layer(nn.Module):
             context_BLD: attended values.
             x_BLD: input of the layer.
         """
+        # LayerNorm follows the residual (post-LN), as in 2018: deep networks then need warm-up
         x_BLD = self.attention_norm(self.dropout.add(self.attention_output(context_BLD), x_BLD))
-        y_BLD = self.output(self.activation(self.intermediate(x_BLD)))
-        return self.output_norm(self.dropout.add(y_BLD, x_BLD))
+        return self.output_norm(self.dropout.add(self.feed_forward(x_BLD), x_BLD))
+
+    def feed_forward(self, x_BLD: Tensor) -> Tensor:
+        """Return the output of the feed-forward network."""
+        return self.output(self.activation(self.intermediate(x_BLD)))
 
 
 def split_heads(qkv_BLT: Tensor, num_heads: int, packing: Packing | None) -> Tensor:
@@ -150,7 +164,7 @@ def attend(
         mask, packing: as in `Layer.forward`.
         dropout: dropout rate of the probabilities in training.
     """
-    if training and qkv_3BHLK.device.type == "cpu":
+    if training and qkv_3BHLK.device.type == "cpu":  # its backward pass is faster
         context_BHLK = cpu.attention(qkv_3BHLK, mask, dropout)
     else:
         q, k, v = qkv_3BHLK.unbind(0)
@@ -205,12 +219,19 @@ class Encoder(nn.Module):
     new_parts: tuple[str, ...] = ()
     """Starts of the names of weights that fine-tuning may add to those of a checkpoint."""
 
-    def __init__(self, config: EncoderConfig, *, with_pooler: bool) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        with_pooler: bool,
+        embeddings: Embeddings | None = None,
+        layers: Sequence[nn.Module] | None = None,
+    ) -> None:
+        """Create an encoder; other families pass their own embeddings or layers."""
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layer_weights))
-        self.num_passes = config.num_hidden_layers // config.num_layer_weights
+        self.embeddings = Embeddings(config) if embeddings is None else embeddings
+        self.layers = nn.ModuleList(layers or [Layer(config) for _ in range(config.num_layer_weights)])
         self.frozen = False
         self.pooler_activation = POOLER_ACTIVATIONS[config.pooler_act]
         num_buckets = config.relative_attention_num_buckets
@@ -224,18 +245,15 @@ class Encoder(nn.Module):
         Args:
             attention_mask_BL: 1 for tokens and 0 for padding; None for no padding.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            packing = self._find_packing(attention_mask_BL)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):  # frozen layers keep no activations
+            packing = None
+            if attention_mask_BL is not None and self.packs and self.training:
+                packing = find_packing(attention_mask_BL, self.config)
             if packing is None:
                 return self.encode(self.embeddings(input_ids_BL, token_type_ids_BL), attention_mask_BL)
             inputs = input_ids_BL, token_type_ids_BL, self.embeddings.position_ids(input_ids_BL)
             x_1TD = self.embeddings(*(packing.pack(values_BL) for values_BL in inputs))
             return packing.unpack(self.encode(x_1TD, packing.mask_PRR, packing))
-
-    def _find_packing(self, attention_mask_BL: Tensor | None) -> Packing | None:
-        if attention_mask_BL is None or not (self.packs and self.training):
-            return None
-        return find_packing(attention_mask_BL, self.config)
 
     def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
         """Compute the layers; other families have custom layers.
@@ -246,7 +264,8 @@ class Encoder(nn.Module):
             packing: as in `Layer.forward`.
         """
         mask = self.attention_bias(attention_mask, row_length(x_BLD, packing))
-        for layer in [*self.layers] * self.num_passes:
+        num_passes = self.config.num_hidden_layers // self.config.num_layer_weights  # of shared layers (ALBERT)
+        for layer in [*self.layers] * num_passes:
             x_BLD = layer(x_BLD, mask, packing)
         return x_BLD
 

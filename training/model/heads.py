@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.model.activations import POOLER_ACTIVATIONS
-from training.model.config import EncoderConfig
+from training.model.config import POOLER_ACTIVATIONS, EncoderConfig
 from training.model.encoder import Dropout, create_encoder
 
 
@@ -40,24 +39,20 @@ class BertModel(nn.Module):
 
         Matrices come from a truncated normal; biases are zero, and the weights of LayerNorm one.
         """
-        for module in self.modules():
-            if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
-                module.to_empty(device="cpu", recurse=False)
-                self._initialize(module)
-        return self
-
-    def _initialize(self, module: nn.Module) -> None:
-        if draw := getattr(module, "draw_weights", None):  # a custom initialization
-            draw()
-            return
         std = self.config.initializer_range
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.dim() > 1 and not std:
-                parameter.zero_()
-            elif parameter.dim() > 1:
-                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
-            else:
-                parameter.fill_(1.0 if name == "weight" else 0.0)
+        for module in self.modules():
+            if not any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+                continue
+            module.to_empty(device="cpu", recurse=False)
+            if draw := getattr(module, "draw_weights", None):  # a custom initialization
+                draw()
+                continue
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() > 1 and std:
+                    nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+                else:
+                    parameter.fill_(1.0 if parameter.dim() == 1 and name == "weight" else 0.0)
+        return self
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
@@ -74,6 +69,7 @@ class MaskedLMHead(nn.Module):
         self.activation = POOLER_ACTIVATIONS[config.masked_lm_act]
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.decoder_bias else None
+        # no output matrix: what predicts a token also embeds it
 
     def forward(self, hidden: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         return F.linear(self.norm(self.activation(self.dense(hidden))), word_embeddings_VD, self.bias)
@@ -105,11 +101,9 @@ class BertForPreTraining(BertModel):
             `logits` [N, V], or [B, L, V] without positions; `nsp_logits` [B, 2], class 0 for "is next".
         """
         hidden_BLD = self.bert(input_ids, attention_mask, token_type_ids)
-        states = (
-            hidden_BLD
-            if masked_positions_N is None
-            else hidden_BLD.reshape(-1, self.config.hidden_size)[masked_positions_N]
-        )
+        states = hidden_BLD
+        if masked_positions_N is not None:  # most of the head's work is a product with the whole vocabulary
+            states = hidden_BLD.reshape(-1, self.config.hidden_size)[masked_positions_N]
         logits = self.mlm(states, self.bert.embeddings.word.weight)
         return {"logits": logits, "nsp_logits": self.nsp(self.bert.pool(hidden_BLD, attention_mask))}
 
@@ -155,19 +149,17 @@ class BertForQuestionAnswering(BertModel):
         return {"start_logits": start_BL, "end_logits": end_BL}
 
 
-class BertForMultipleChoice(BertModel):
+class BertForMultipleChoice(BertForSequenceClassification):
     """One logit for each sequence (section 4.4). The caller takes the softmax over the choices of an example."""
 
     architecture = "BertForMultipleChoice"
+    has_labels = False
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, 1)
+        super().__init__(config, num_labels=1)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor) -> dict[str, Tensor]:
-        pooled_BD = self.bert.pool(self.bert(input_ids, attention_mask, token_type_ids), attention_mask)
-        return {"logits": self.classifier(self.dropout(pooled_BD)).squeeze(-1)}
+        return {"logits": super().forward(input_ids, attention_mask, token_type_ids)["logits"].squeeze(-1)}
 
 
 class BertForTokenClassification(BertModel):

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from tasks.schema import Bounds
-from training.model.activations import ACTIVATIONS, POOLER_ACTIVATIONS
-from training.model.config import SIZE
-from training.model.encoder import Dropout, Embeddings, Encoder, create_encoder, padding_mask, row_length
+from training.model.config import ACTIVATIONS, POOLER_ACTIVATIONS, SIZE
+from training.model.encoder import Dropout, Encoder, attend, create_encoder, padding_mask, row_length, split_heads
 from training.model.packing import Packing
-from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
+from training.model.rotary import THETA, RotaryConfig, rotary_frequencies, rotary_table, rotate_heads
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModernBertConfig(RotaryConfig):
     """Config of ModernBERT. Further fields are named as in Hugging Face's `config.json`."""
 
+    has_prediction_head = True
     model_type: str = "modernbert"
     type_vocab_size: Annotated[int, Bounds(least=0, most=SIZE.most)] = 0
     global_rope_theta: Annotated[float, THETA] = 160_000.0
@@ -46,10 +46,6 @@ class ModernBertConfig(RotaryConfig):
     """The output layer of masked LM has a bias."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """Heads of classification read [CLS], or the mean over tokens."""
-
-    @property
-    def has_prediction_head(self) -> bool:
-        return True
 
     @property
     def pools_mean(self) -> bool:
@@ -118,22 +114,17 @@ class ModernBertLayer(nn.Module):
         self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
 
     def forward(
-        self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, packing: Packing | None = None
+        self, x_BLD: Tensor, mask: Tensor | None, packing: Packing | None, rotation: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Compute the layer.
 
         Args:
-            rotation: cosine and sine of `rotary_table`.
             mask: bool, as for `training.model.encoder.Layer`.
-            packing: as there.
+            packing, rotation: as there.
         """
-        context_BLD = rotary_attention(
-            self.qkv(self.attention_norm(x_BLD)),
-            *(rotation, mask, packing),
-            num_heads=self.num_heads,
-            dropout=self.attention_dropout.p,
-            training=self.training,
-        )
+        qkv_3BHLK = split_heads(self.qkv(self.attention_norm(x_BLD)), self.num_heads, packing)
+        rate = self.attention_dropout.p
+        context_BLD = attend(rotate_heads(qkv_3BHLK, rotation), mask, rate, packing, training=self.training)
         x_BLD = self.attention_dropout.add(self.attention_output(context_BLD), x_BLD)
         value, gate = self.intermediate(self.feed_forward_norm(x_BLD)).chunk(2, dim=-1)
         return x_BLD + self.output(self.dropout(self.activation(value) * gate))
@@ -145,11 +136,8 @@ class ModernBertEncoder(Encoder):
     config: ModernBertConfig
 
     def __init__(self, config: ModernBertConfig) -> None:
-        nn.Module.__init__(self)  # layers and pooler differ from BERT's
-        self.config = config
-        self.frozen = False
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(ModernBertLayer(config, number) for number in range(config.num_hidden_layers))
+        layers = [ModernBertLayer(config, number) for number in range(config.num_hidden_layers)]
+        super().__init__(config, with_pooler=False, layers=layers)
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.pooler = PredictionHead(config)
 
@@ -161,7 +149,7 @@ class ModernBertEncoder(Encoder):
         masks = [window_mask(attention_mask, length, distance, device) for distance in distances]
         for number, layer in enumerate(self.layers):
             local = self.config.is_local(number)
-            x_BLD = layer(x_BLD, rotations[local], masks[local], packing)
+            x_BLD = layer(x_BLD, masks[local], packing, rotations[local])
         return self.final_norm(x_BLD)
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

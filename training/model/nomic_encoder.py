@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from tasks.schema import Bounds
-from training.model.activations import ACTIVATIONS
 from training.model.config import SIZE
-from training.model.encoder import Dropout, Encoder, create_encoder, padding_mask, row_length
+from training.model.encoder import Encoder, Layer, create_encoder, padding_mask, row_length
 from training.model.packing import Packing
-from training.model.rotary import THETA, RotaryConfig, rotary_attention, rotary_frequencies, rotary_table
+from training.model.rotary import THETA, RotaryConfig, rotary_frequencies, rotary_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,43 +58,20 @@ class NomicBertConfig(RotaryConfig):
         return rotary_frequencies(size, thetas_B.float()[:, None], lengths_B.device)
 
 
-class NomicLayer(nn.Module):
-    """Self-attention and gated feed-forward network, each followed by dropout, residual and LayerNorm (post-LN)."""
+class NomicLayer(Layer):
+    """BERT's layer with a gated feed-forward network, and mostly without biases."""
 
     def __init__(self, config: NomicBertConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.num_heads = config.num_attention_heads
-        self.attention_dropout = config.attention_probs_dropout_prob
         self.qkv = nn.Linear(hidden, 3 * hidden, bias=config.attention_bias)
         self.attention_output = nn.Linear(hidden, hidden, bias=config.attention_bias)
-        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.intermediate = nn.Linear(hidden, 2 * inner, bias=config.mlp_bias)
-        self.activation = ACTIVATIONS[config.hidden_act]
         self.output = nn.Linear(inner, hidden, bias=config.mlp_bias)
-        self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, packing: Packing | None = None
-    ) -> Tensor:
-        """Compute the layer.
-
-        Args:
-            rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
-            mask: bool, as for `training.model.encoder.Layer`.
-            packing: as there.
-        """
-        context_BLD = rotary_attention(
-            self.qkv(x_BLD),
-            *(rotation, mask, packing),
-            num_heads=self.num_heads,
-            dropout=self.attention_dropout,
-            training=self.training,
-        )
-        x_BLD = self.attention_norm(self.dropout.add(self.attention_output(context_BLD), x_BLD))
+    def feed_forward(self, x_BLD: Tensor) -> Tensor:
         gate, value = self.intermediate(x_BLD).chunk(2, dim=-1)
-        return self.output_norm(self.dropout.add(self.output(self.activation(gate) * value), x_BLD))
+        return self.output(self.activation(gate) * value)
 
 
 class NomicEncoder(Encoder):
@@ -104,16 +80,16 @@ class NomicEncoder(Encoder):
     config: NomicBertConfig
 
     def __init__(self, config: NomicBertConfig, *, with_pooler: bool) -> None:
-        super().__init__(config, with_pooler=with_pooler)
+        layers = [NomicLayer(config) for _ in range(config.num_hidden_layers)]
+        super().__init__(config, with_pooler=with_pooler, layers=layers)
         if config.scales_positions:
             self.unpackable = "the positions of this network depend on the length of a text"
-        self.layers = nn.ModuleList(NomicLayer(config) for _ in range(config.num_hidden_layers))
 
     def encode(self, x_BLD: Tensor, attention_mask: Tensor | None, packing: Packing | None = None) -> Tensor:
         rotation = self.rotation(attention_mask, row_length(x_BLD, packing), x_BLD.device)
         mask = padding_mask(attention_mask)
         for layer in self.layers:
-            x_BLD = layer(x_BLD, rotation, mask, packing)
+            x_BLD = layer(x_BLD, mask, packing, rotation)
         return x_BLD
 
     def rotation(self, attention_mask_BL: Tensor | None, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,9 @@ def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | 
     is_token_BL = torch.arange(length) < lengths_B[:, None]
     if not torch.equal(is_token_BL, attention_mask_BL.bool()):
         return None
-    starts, *row_shape = _cheapest_rows(lengths_B.tolist(), length)
+    sizes = [size for size in (length, *ROW_LENGTHS) if size >= lengths_B.max()]
+    rows = [(*first_fit(lengths_B.tolist(), size), size) for size in sizes]
+    starts, *row_shape = min(rows, key=lambda found: _attention_cost(*found[1:]))
     num_places = -(-int(lengths_B.sum()) // SEQUENCE_STEP) * SEQUENCE_STEP
     if _cost(num_places, row_shape, config) > (1 - MIN_SAVING) * _cost(batch * length, (batch, length), config):
         return None
@@ -100,13 +102,6 @@ def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | 
         padded_places_T=_filled(padded_places, num_places),
         row_places_T=_filled(row_places, num_places),
     )
-
-
-def _cheapest_rows(lengths: Sequence[int], padded_length: int) -> tuple[list[int], int, int]:
-    """Return the place where each text begins, and number and length of the rows in which attention is fastest."""
-    sizes = [size for size in (padded_length, *ROW_LENGTHS) if size >= max(lengths)]
-    found = [(*first_fit(lengths, size), size) for size in sizes]
-    return min(found, key=lambda rows: _attention_cost(*rows[1:]))
 
 
 def _filled(places: Tensor, size: int) -> Tensor:

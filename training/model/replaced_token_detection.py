@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.model.activations import ACTIVATIONS
-from training.model.config import EncoderConfig
+from training.model.config import ACTIVATIONS, EncoderConfig
 from training.model.encoder import Layer, padding_mask
 from training.model.heads import BertForPreTraining, MaskedLMHead
 

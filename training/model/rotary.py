@@ -16,8 +16,6 @@ from torch import Tensor
 
 from tasks.schema import Bounds, FieldError
 from training.model.config import EncoderConfig
-from training.model.encoder import attend, split_heads
-from training.model.packing import Packing
 
 THETA = Bounds(least=1, most=1e12)
 """Bounds of a base of wavelengths."""
@@ -27,6 +25,7 @@ THETA = Bounds(least=1, most=1e12)
 class RotaryConfig(EncoderConfig):
     """Config of an encoder with rotary positions and gated feed-forward networks."""
 
+    num_feed_forward_matrices = 3
     attention_bias: bool = False
     """Query, key, value and output layers have biases."""
     mlp_bias: bool = False
@@ -49,10 +48,6 @@ class RotaryConfig(EncoderConfig):
     @property
     def has_position_embeddings(self) -> bool:
         return False
-
-    @property
-    def num_feed_forward_matrices(self) -> int:
-        return 3
 
 
 def rotary_frequencies(head_size: int, theta: float | Tensor, device: torch.device | None = None) -> Tensor:
@@ -77,25 +72,11 @@ def rotate(x_BHLK: Tensor, cos_LF: Tensor, sin_LF: Tensor) -> Tensor:
     return torch.cat([one * cos_LF - two * sin_LF, two * cos_LF + one * sin_LF], dim=-1)
 
 
-def rotary_attention(
-    qkv_BLT: Tensor,
-    rotation: tuple[Tensor, Tensor],
-    mask: Tensor | None,
-    packing: Packing | None,
-    *,
-    num_heads: int,
-    dropout: float,
-    training: bool,
-) -> Tensor:
-    """Compute attention of all heads, side by side [B, L, D], with queries and keys rotated by their positions.
+def rotate_heads(qkv_3BHLK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate queries and keys by their positions; values stay.
 
     Args:
-        qkv_BLT: query, key and value side by side, T = 3 D.
         rotation: cosine and sine of `rotary_table`, broadcast to [B, H, L, F].
-        mask, packing: as for `training.model.encoder.Layer`.
-        dropout: dropout rate of the probabilities in training.
     """
-    qkv_3BHLK = split_heads(qkv_BLT, num_heads, packing)
-    cos, sin = (table.to(qkv_BLT.dtype) for table in rotation)
-    rotated_3BHLK = torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]])
-    return attend(rotated_3BHLK, mask, dropout, packing, training=training)
+    cos, sin = (table.to(qkv_3BHLK.dtype) for table in rotation)
+    return torch.cat([rotate(qkv_3BHLK[:2], cos, sin), qkv_3BHLK[2:]])

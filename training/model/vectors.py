@@ -57,12 +57,7 @@ def embed(hidden_BLD: Tensor, attention_mask_BL: Tensor, settings: EmbeddingSett
 
 
 def _apply_layers(x: Tensor, layers: Sequence[str], dense: nn.ModuleDict) -> Tensor:
-    """Return the last axis of `x` after layers.
-
-    Args:
-        layers: as `EmbeddingSettings.layers`.
-        dense: linear layers by their place in `layers`.
-    """
+    """Return vectors, the last axis of `x`, after layers."""
     for index, layer in enumerate(layers):
         if activation := activation_of(layer):
             x = DENSE_ACTIVATIONS[activation](dense[str(index)](x))
@@ -71,19 +66,21 @@ def _apply_layers(x: Tensor, layers: Sequence[str], dense: nn.ModuleDict) -> Ten
     return x
 
 
-class SentenceEmbedder(nn.Module):
-    """An encoder with the output `sentence_embedding` [B, D]."""
+class Embedder(nn.Module):
+    """A network, and what turns its outputs into vectors as the settings of its task say.
 
-    def __init__(self, model: nn.Module, settings: EmbeddingSettings) -> None:
-        """Wrap a network.
+    The network is a `BertModel`, or another one with its attributes `bert` and `dense`; below sparse vectors, one with
+    the output `logits` [B, L, V].
+    """
 
-        Args:
-            model: a `BertModel`, or another network with its attributes `bert` and `dense`.
-            settings: pooling and layers after it.
-        """
+    def __init__(self, model: nn.Module, settings: Any) -> None:
         super().__init__()
         self.model: Any = model
         self.settings = settings
+
+
+class SentenceEmbedder(Embedder):
+    """An encoder with the output `sentence_embedding` [B, D]."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         hidden_BLD = self.model.bert(input_ids, attention_mask, token_type_ids)
@@ -91,22 +88,11 @@ class SentenceEmbedder(nn.Module):
         return {"sentence_embedding": F.normalize(x_BD, dim=-1) if self.settings.normalize else x_BD}
 
 
-class SparseEmbedder(nn.Module):
+class SparseEmbedder(Embedder):
     """A masked LM with the output `sparse_embedding` [B, V].
 
     Source: `SpladePooling` of sentence-transformers.
     """
-
-    def __init__(self, model: nn.Module, settings: SparseEmbeddingSettings) -> None:
-        """Wrap a network.
-
-        Args:
-            model: network with the output `logits` [B, L, V].
-            settings: pooling and activation.
-        """
-        super().__init__()
-        self.model = model
-        self.settings = settings
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         logits_BLV = self.model(input_ids, attention_mask, token_type_ids)["logits"].float()
@@ -116,22 +102,11 @@ class SparseEmbedder(nn.Module):
         return {SPARSE_VECTOR: weights_BLV.amax(1) if self.settings.pooling == "max" else weights_BLV.sum(1)}
 
 
-class TokenEmbedder(nn.Module):
+class TokenEmbedder(Embedder):
     """An encoder with the output `token_embeddings` [B, L, D].
 
     Source: `ColBERT` of PyLate.
     """
-
-    def __init__(self, model: nn.Module, settings: TokenEmbeddingSettings) -> None:
-        """Wrap a network.
-
-        Args:
-            model: as for SentenceEmbedder.
-            settings: layers over each token.
-        """
-        super().__init__()
-        self.model: Any = model
-        self.settings = settings
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
         x_BLD = self.model.bert(input_ids, attention_mask, token_type_ids).float()

@@ -61,8 +61,3 @@ def test_dropout_scales_kept_elements_and_skips_evaluation():
 
     assert torch.equal(dropout.eval()(ones), ones)
     assert torch.equal(dropout.add(ones, ones), 2 * ones)
-
-
-def test_memory_can_be_kept():
-    """`keep_memory` runs, and does nothing with an unknown C library."""
-    cpu.keep_memory()

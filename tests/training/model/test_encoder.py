@@ -17,6 +17,7 @@ from training.checkpoint.weights import checkpoint_digest, read_weights
 from training.checkpoint.writer import save_checkpoint
 from training.loop.types import Batch
 from training.model.architectures import ARCHITECTURES
+from training.model.config import ACTIVATIONS
 from training.model.heads import MODELS
 from training.objectives.masked_lm import MaskedLM
 
@@ -71,8 +72,10 @@ def inputs():
     return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_fast", "relu", "silu"])
-@pytest.mark.parametrize("task", NETWORKS)
+@pytest.mark.parametrize(
+    ("task", "activation"),
+    [*((task, "gelu") for task in NETWORKS), *(("embedding", name) for name in ACTIVATIONS if name != "gelu")],
+)
 def test_outputs_equal_transformers(task, activation, inputs, tmp_path):
     """A checkpoint of transformers gives the same outputs in our network, to 1e-5."""
     theirs = hugging_face_model(task, tmp_path, hidden_act=activation)
@@ -139,15 +142,6 @@ def test_pretraining_loss_and_gradients_equal_transformers(inputs, tmp_path):
         torch.testing.assert_close(parameter.grad, theirs_grads[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_names_round_trip(checkpoint):
-    """Weights stay the same after renaming to Hugging Face's names and back."""
-    weights = load_model(checkpoint, "masked-lm").state_dict()
-
-    back = ARCHITECTURES["bert"].from_hugging_face(ARCHITECTURES["bert"].to_hugging_face(weights), 2)
-
-    assert all(torch.equal(back[name], value) for name, value in weights.items())
-
-
 def test_bare_encoder_with_old_names_loads(inputs, tmp_path):
     """A pickle of tensors without the `bert.` prefix and with `gamma` and `beta` loads like a new checkpoint."""
     theirs = hugging_face_model("embedding", tmp_path)
@@ -210,28 +204,15 @@ def test_the_digest_covers_every_file(tmp_path):
     assert len(set(digests)) == 3
 
 
-def edit_index(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+PARTS = ["part-1-of-2.safetensors", "part-2-of-2.safetensors"]
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
-            lambda path: (path.parent / "part-2-of-2.safetensors").unlink(),
-            "names `part-2-of-2.safetensors`, which is no",
-        ),
-        (
-            lambda path: edit_index(path, weight_map={"a": "../model.safetensors"}),
-            "names `../model.safetensors`, which",
-        ),
-        (
-            lambda path: edit_index(path, weight_map={"a": "part-1-of-2.safetensors"}),
-            "names `a`, which `part-1-of-2.saf",
-        ),
-        (lambda path: edit_index(path, weight_map=["a"]), "expected `weight_map`, the file of each tensor"),
-        (lambda path: path.write_text("{}"), "expected `weight_map`, the file of each tensor"),
-        (lambda path: (path.parent / "part-1-of-2.safetensors").write_bytes(b"x"), "cannot read weights"),
+        (lambda path: (path.parent / PARTS[1]).unlink(), "names `part-2-of-2.safetensors`, which is no"),
+        (lambda path: path.write_text(json.dumps({"weight_map": {"a": PARTS[0]}})), "names `a`, which `part-1-of-2."),
+        (lambda path: path.write_text('{"weight_map": ["a"]}'), "expected `weight_map`, the file of each tensor"),
     ],
 )
 def test_broken_parts(tmp_path, spoil, message):
@@ -241,22 +222,6 @@ def test_broken_parts(tmp_path, spoil, message):
 
     with pytest.raises(ValueError, match=re.escape(message)):
         read_weights(tmp_path)
-
-
-class Exploit:
-    def __reduce__(self):
-        return print, ("code ran",)
-
-
-def test_pickle_with_code_is_refused(tmp_path, capsys):
-    """A pytorch_model.bin that contains code is refused, and the code does not run."""
-    hugging_face_model("embedding", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save({"x": Exploit()}, tmp_path / "pytorch_model.bin")
-
-    with pytest.raises(ValueError, match=r"cannot read weights .*pytorch_model\.bin"):
-        read_weights(tmp_path)
-    assert "code ran" not in capsys.readouterr().out
 
 
 def edit_config(directory, **changes):
@@ -279,23 +244,11 @@ def spoil_weight(directory):
     ("spoil", "message"),
     [
         (lambda d: (d / "config.json").unlink(), "has no config.json"),
-        (lambda d: (d / "config.json").write_text("{"), "broken JSON"),
-        (lambda d: edit_config(d, model_type="gpt2"), "model_type `gpt2`"),
-        (
-            lambda d: edit_config(d, position_embedding_type="relative_key"),
-            "position_embedding_type `relative_key` is not supported",
-        ),
         (lambda d: edit_config(d, hidden_act="mish"), "unknown hidden_act: `mish`"),
-        (lambda d: edit_config(d, hidden_size=33), "33"),
+        (lambda d: edit_config(d, hidden_size=33), "hidden_size `33` is not a multiple of num_attention_heads `4`"),
         (lambda d: edit_config(d, vocab_size=91), "where its config makes it"),
-        (
-            lambda d: edit_config(d, hidden_size="33"),
-            'broken .*config.json`: `hidden_size` must be a whole number: `"33"`',
-        ),
         (lambda d: (d / "model.safetensors").unlink(), "no weights"),
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
-        (lambda d: save_pickle(d, [torch.ones(1)]), "expected tensors by name"),
-        (lambda d: (d / "model.safetensors").write_bytes(b"12345678"), "cannot read weights"),
         (spoil_weight, "is broken: `bert.embeddings.LayerNorm.weight` has NaN or infinite values"),
     ],
 )
@@ -308,7 +261,7 @@ def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):
         load_model(tmp_path, "embedding")
 
 
-def test_checkpoint_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_path):
+def test_a_checkpoint_without_a_head_needs_a_new_one(tmp_path):
     """A checkpoint without a head loads only with a new head."""
     hugging_face_model("embedding", tmp_path)
 

@@ -123,18 +123,6 @@ def test_generator_starts_as_the_lowest_layers(network, batch):
     assert copies[0].data_ptr() != copies[1].data_ptr()
 
 
-def test_plain_network_gives_the_same_outputs(network, batch):
-    """The plain network and the whole network without labels give the same outputs."""
-    _, inputs = batch
-    arguments = {name: value for name, value in inputs.items() if name != "masked_labels_N"}
-
-    alone = network.to_pretraining()
-
-    torch.testing.assert_close(alone(**arguments), network(**arguments))
-
-    assert not any("generator" in name or "discriminator" in name for name in alone.state_dict())
-
-
 def test_discriminator_equals_transformers(network, batch):
     """The discriminator gives the logits and the loss of transformers' ELECTRA with the same weights."""
     original, inputs = batch

@@ -36,7 +36,5 @@ ARCHITECTURE = Architecture(
         "mlm.dense": "predictions.dense",
         "mlm.norm": "predictions.LayerNorm",
         "mlm.bias": "predictions.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
     },
 )

@@ -29,10 +29,17 @@ BERT_EMBEDDINGS = {
     "bert.embeddings.norm": "embeddings.LayerNorm",
 }
 """Modules of the embeddings in BERT and in families that took its code: ours -> Hugging Face's, without prefix."""
+BERT_HEADS = {
+    "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.bias": "cls.predictions.bias",
+}
+"""Head of masked LM in BERT and in families that took its code: ours -> Hugging Face's."""
 DENSE_CLASSIFIER = {"bert.pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 """Head of classification in RoBERTa and others: the layer that is BERT's pooler belongs to the classifier."""
-_KINDS = ("weight", "bias")
-_BERT_HEADS = ("nsp.", "bert.pooler.")
+_OUTPUTS = {"classifier": "classifier", "qa_outputs": "qa_outputs"}
+"""Output layers, named alike in almost all families."""
+_OPTIONAL_HEADS = ("nsp.", "bert.pooler.")
 """Starts of the names of heads that some families do not have."""
 _OPTIONS = {
     "embedding_size": 0,
@@ -52,14 +59,8 @@ def shown(value: Any) -> str:
 
 def roberta_heads(prefix: str) -> dict[str, str]:
     """Return the modules of the heads in RoBERTa, and in families that took them over with another prefix."""
-    return {
-        "bert.pooler": f"{prefix}pooler.dense",
-        "mlm.dense": "lm_head.dense",
-        "mlm.norm": "lm_head.layer_norm",
-        "mlm.bias": "lm_head.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
-    }
+    names = {"mlm.dense": "lm_head.dense", "mlm.norm": "lm_head.layer_norm", "mlm.bias": "lm_head.bias"}
+    return {"bert.pooler": f"{prefix}pooler.dense", **names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class Architecture:
     layer: Mapping[str, Sequence[str]] = field(default_factory=lambda: BERT_LAYER)
     """Modules of a layer; query, key and value are one module here."""
     heads: Mapping[str, str]
-    """Modules of the heads: ours -> theirs."""
+    """Modules of the heads: ours -> theirs. Output layers have their names here unless they are named."""
     task_heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Modules of heads that have other names in some tasks."""
     bare_prefixes: Sequence[str] = ("embeddings.", "encoder.", "pooler.")
@@ -119,19 +120,11 @@ class Architecture:
             if key in values and values[key] not in allowed:
                 raise ValueError(f"{key} {shown(values[key])} is not supported (only {', '.join(map(shown, allowed))})")
         given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
-        known = {
-            name: value
-            for name, value in given.items()
-            if value is not None and (name not in _OPTIONS or name in self.defaults)
-        }
+        is_read = {name: name not in _OPTIONS or name in self.defaults for name in given}
+        known = {name: value for name, value in given.items() if value is not None and is_read[name]}
         config = self.create_config({**self.defaults, **known, **self.fixed, "model_type": self.model_type})
         if config.shares_layers and config.width_of_embeddings == config.hidden_size:
-            raise FieldError(
-                lambda named: (
-                    f"{named('embedding_size')} `{config.embedding_size}` equals {named('hidden_size')}, which is not "
-                    "supported"
-                )
-            )
+            raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
         return config
 
     def create_config(self, values: Mapping[str, Any]) -> EncoderConfig:
@@ -169,9 +162,9 @@ class Architecture:
         Args:
             architecture: `architecture` of a class in `training.model.heads`.
         """
-        name = architecture.removeprefix("Bert")
-        is_bert = self.class_prefix == "Bert"
-        return f"{self.class_prefix}{'ForMaskedLM' if name == 'ForPreTraining' and not is_bert else name}"
+        if self.class_prefix == "Bert":
+            return architecture
+        return self.class_prefix + architecture.removeprefix("Bert").replace("ForPreTraining", "ForMaskedLM")
 
     def from_hugging_face(self, weights: Mapping[str, Tensor], num_layers: int, task: str = "") -> dict[str, Tensor]:
         """Return the weights under our names, with query, key and value joined.
@@ -199,23 +192,19 @@ class Architecture:
         Poolers are allowed, since tasks that do not pool leave them unread.
         """
         known = {name for _, names in self._names(num_layers, task) for name in names}
-        return next(
-            (
-                name
-                for name in weights
-                if (full := self._full_name(name)).startswith(self.prefix)
-                and full not in known
-                and not full.startswith(f"{self.prefix}pooler.")
-            ),
-            "",
-        )
+        for name in weights:
+            full = self._full_name(name)
+            is_ours = full.startswith(self.prefix) and not full.startswith(f"{self.prefix}pooler.")
+            if is_ours and full not in known:
+                return name
+        return ""
 
     def contradiction(self, weights: Mapping[str, Tensor], task: str) -> tuple[str, str] | None:
         """Return two names of one weight whose values differ; None if there are none.
 
         Files may name a weight with and without `prefix`, and the bias of masked LM also as that of the decoder.
         """
-        bias = {**self.heads, **self.task_heads.get(task, {})}["mlm.bias"] if task == "masked-lm" else ""
+        bias = self._heads(task)["mlm.bias"] if task == "masked-lm" else ""
         first = dict[str, str]()
         for name, value in weights.items():
             full = self._full_name(name)
@@ -230,13 +219,11 @@ class Architecture:
 
         Heads that the family does not have, as that of next sentences in all but BERT, are left out.
         """
-        num_layers = 1 + max(
-            (int(name.split(".")[2]) for name in weights if name.startswith("bert.layers.")), default=-1
-        )
-        names = dict(self._names(num_layers, task))
+        numbers = {int(name.split(".")[2]) for name in weights if name.startswith("bert.layers.")}
+        names = dict(self._names(len(numbers), task))
         renamed = dict[str, Tensor]()
         for ours, value in weights.items():
-            if ours not in names and ours.startswith(_BERT_HEADS):
+            if ours not in names and ours.startswith(_OPTIONAL_HEADS):
                 continue
             theirs = names.get(ours, (ours,))
             parts = value.chunk(len(theirs)) if len(theirs) > 1 else (value,)
@@ -247,17 +234,17 @@ class Architecture:
         """Yield our name of each weight that the family can have, and Hugging Face's; three for `qkv`."""
         modules = dict[str, tuple[str, ...]]()
         modules |= {ours: (f"{self.prefix}{theirs}",) for ours, theirs in self.encoder.items()}
-        modules |= {ours: (theirs,) for ours, theirs in {**self.heads, **self.task_heads.get(task, {})}.items()}
+        modules |= {ours: (theirs,) for ours, theirs in {**_OUTPUTS, **self._heads(task)}.items()}
         for number in range(num_layers):
             start = f"{self.prefix}{self.layers}{number}."
             for ours, theirs in self.layer.items():
                 modules[f"bert.layers.{number}.{ours}"] = tuple(start + name for name in theirs)
         for ours, theirs in modules.items():
-            if ours == "mlm.bias":
-                yield ours, theirs
-                continue
-            for kind in _KINDS:
-                yield f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs)
+            for kind in [""] if ours == "mlm.bias" else [".weight", ".bias"]:
+                yield f"{ours}{kind}", tuple(f"{name}{kind}" for name in theirs)
+
+    def _heads(self, task: str) -> dict[str, str]:
+        return {**self.heads, **self.task_heads.get(task, {})}
 
     def _full_name(self, name: str) -> str:
         """Replace TensorFlow's names of LayerNorm parameters; add the prefix that bare encoders lack."""

@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2018)."""
 
-from training.model.architectures.base import BERT_EMBEDDINGS, Architecture
+from training.model.architectures.base import BERT_EMBEDDINGS, BERT_HEADS, Architecture
 
 ARCHITECTURE = Architecture(
     model_type="bert",
@@ -9,13 +9,5 @@ ARCHITECTURE = Architecture(
     supported={"position_embedding_type": ("absolute",), "add_cross_attention": (False,)},
     encoder=BERT_EMBEDDINGS,
     layers="encoder.layer.",
-    heads={
-        "bert.pooler": "bert.pooler.dense",
-        "mlm.dense": "cls.predictions.transform.dense",
-        "mlm.norm": "cls.predictions.transform.LayerNorm",
-        "mlm.bias": "cls.predictions.bias",
-        "nsp": "cls.seq_relationship",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
-    },
+    heads={"bert.pooler": "bert.pooler.dense", **BERT_HEADS, "nsp": "cls.seq_relationship"},
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from training.model.architectures.base import BERT_EMBEDDINGS, BERT_LAYER, Architecture, shown
+from training.model.architectures.base import BERT_EMBEDDINGS, BERT_HEADS, BERT_LAYER, Architecture, shown
 from training.model.config import EncoderConfig
 from training.model.disentangled_encoder import DisentangledConfig
 
@@ -23,11 +23,12 @@ class _DebertaV2(Architecture):
             for key, only in (("attention_head_size", hidden // heads), ("pooler_hidden_size", hidden)):
                 if values.get(key, only) not in (only, None):
                     raise ValueError(f"{key} {shown(values[key])} is not supported (only {shown(only)})")
-        terms = {"pos_att_type": _position_terms(values.get("pos_att_type"))}
-        norm = {"norm_rel_ebd": _relative_norm(values.get("norm_rel_ebd"))}
-        is_null = values.get("position_biased_input", True) is None  # transformers reads null as false
-        biased = {"position_biased_input": False} if is_null else {}
-        return super()._read({**values, **terms, **norm, **biased})
+        found = {**values, "pos_att_type": _joined(values.get("pos_att_type") or "", "pos_att_type")}
+        if isinstance(norm := values.get("norm_rel_ebd"), str):
+            found["norm_rel_ebd"] = _joined(norm, "norm_rel_ebd") or "none"
+        if found.get("position_biased_input", True) is None:  # transformers reads null as false
+            found["position_biased_input"] = False
+        return super()._read(found)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         values = super().write_config(config) | {"pooler_hidden_act": config.pooler_act}
@@ -44,20 +45,12 @@ class _DebertaV2(Architecture):
         return replace(self, heads={**self.heads, **_HEAD_WITHOUT_LEGACY})
 
 
-def _position_terms(given: Any) -> str:
-    """Return `pos_att_type`, text such as `p2c|c2p` or a list, in the order of `PositionTerms`."""
-    parts = given.lower().split("|") if isinstance(given, str) else given or []
+def _joined(given: Any, key: str) -> str:
+    """Return names, a list or text divided by `|`, sorted and joined by `|`."""
+    parts = given.lower().split("|") if isinstance(given, str) else given
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"pos_att_type must be text or a list of texts: {shown(given)}")
+        raise ValueError(f"{key} must be text or a list of texts: {shown(given)}")
     return "|".join(sorted({part.strip() for part in parts} - {"", "none"}))
-
-
-def _relative_norm(given: Any) -> Any:
-    """Return `norm_rel_ebd`, several names divided by `|`, as one of `RelativeNorm`."""
-    if not isinstance(given, str):
-        return given
-    parts = {part.strip() for part in given.lower().split("|")} - {"", "none"}
-    return "|".join(sorted(parts)) or "none"
 
 
 _HEAD_WITHOUT_LEGACY = {
@@ -83,7 +76,6 @@ ARCHITECTURE = _DebertaV2(
         "embedding_size": 0,
         "pooler_act": "gelu",
     },
-    fixed={"skips_padding_positions": False, "relative_attention_num_buckets": 0, "shares_layers": False},
     encoder={
         **BERT_EMBEDDINGS,
         "bert.embeddings.projection": "embeddings.embed_proj",
@@ -99,13 +91,7 @@ ARCHITECTURE = _DebertaV2(
         "position_key": ("attention.self.pos_key_proj",),
         "position_query": ("attention.self.pos_query_proj",),
     },
-    heads={
-        "mlm.dense": "cls.predictions.transform.dense",
-        "mlm.norm": "cls.predictions.transform.LayerNorm",
-        "mlm.bias": "cls.predictions.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
-    },
+    heads=BERT_HEADS,
     task_heads={key: {"bert.pooler": "pooler.dense"} for key in ("classification", "regression", "multiple-choice")},
     bare_prefixes=("embeddings.", "encoder."),
 )

@@ -36,8 +36,6 @@ ARCHITECTURE = Architecture(
         "mlm.dense": "vocab_transform",
         "mlm.norm": "vocab_layer_norm",
         "mlm.bias": "vocab_projector.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
     },
     bare_prefixes=("embeddings.", "transformer."),
 )

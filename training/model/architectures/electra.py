@@ -14,7 +14,6 @@ ARCHITECTURE = Architecture(
     supported={
         "position_embedding_type": ("absolute",),
         "add_cross_attention": (False,),
-        "is_decoder": (False,),
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_activation": ("gelu",),
@@ -25,8 +24,6 @@ ARCHITECTURE = Architecture(
         "mlm.dense": "generator_predictions.dense",
         "mlm.norm": "generator_predictions.LayerNorm",
         "mlm.bias": "generator_lm_head.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
     },
     task_heads={
         "classification": DENSE_CLASSIFIER,

@@ -62,10 +62,7 @@ def _period(types: Any, num_layers: int) -> int:
         ValueError: if there is no such n.
     """
     if not isinstance(types, list) or len(types) != num_layers:
-        num_types = len(types) if isinstance(types, list) else 0
-        raise ValueError(
-            f"layer_types has {num_types} entries, and num_hidden_layers is `{num_layers}`; they must agree"
-        )
+        raise ValueError(f"layer_types must have an entry for each of num_hidden_layers, `{num_layers}`")
     everywhere, nearby = _THETAS
     period = next((number for number in range(1, len(types)) if types[number] == everywhere), len(types))
     if types != [nearby if number % period else everywhere for number in range(len(types))]:
@@ -96,13 +93,7 @@ ARCHITECTURE = _ModernBert(
         "pad_token_id": 50283,
         "pooler_act": "gelu",
     },
-    fixed={
-        "type_vocab_size": 0,
-        "embedding_size": 0,
-        "skips_padding_positions": False,
-        "relative_attention_num_buckets": 0,
-        "shares_layers": False,
-    },
+    fixed={"type_vocab_size": 0},
     supported={
         "rope_scaling": (None,),
         "rope_theta": (None,),

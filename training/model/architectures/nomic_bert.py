@@ -67,7 +67,6 @@ class _NomicBert(Architecture):
         if found.get("mlp_fc2_bias", False) != found.get("mlp_fc1_bias", False):
             raise ValueError("mlp_fc2_bias differs from mlp_fc1_bias, which is not supported")
         config = super()._read(found)
-        assert isinstance(config, NomicBertConfig)
         if found.get("head_dim", config.head_size) != config.head_size:
             raise ValueError(f"head_dim {shown(found['head_dim'])} is not supported (only {config.head_size})")
         return config
@@ -111,24 +110,18 @@ def _with_rotary_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"rope_parameters {shown(given)} is not supported (only rope_theta, or dynamic with a factor)")
     if kind == "dynamic":
         found.setdefault("max_trained_positions", values.get("max_position_embeddings", 2048))
-    if "rope_theta" in given:
-        _join(found, "rope_theta", given["rope_theta"], f"rope_parameters {shown(given)}")
-    _join(found, "rotary_scaling_factor", given.get("factor", 0), f"rope_parameters {shown(given)}")
-    return found
+    fields = {"rope_theta": given.get("rope_theta"), "rotary_scaling_factor": given.get("factor")}
+    return {key: value for key, value in fields.items() if value is not None} | found
 
 
 def _with_keys_of_transformers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys of transformers 5 to those of the hub's code.
-
-    Raises:
-        ValueError: if a file has both, and they disagree.
-    """
+    """Return values with the keys of transformers 5 for those of the hub's code, which count if a file has both."""
     found = {**{key: value for key, value in _HUB_DEFAULTS.items() if key not in _HUB_KEYS.values()}, **values}
     for name, key in _HUB_KEYS.items():
         if name not in values and key in _HUB_DEFAULTS:
             found.setdefault(key, _HUB_DEFAULTS[key])
         if key in found:
-            _join(found, name, _value_in_transformers(key, found[key]), f"{key} {shown(found[key])}")
+            found[name] = _value_in_transformers(key, found[key])
     if isinstance(hidden := found["hidden_size"], int):
         found.setdefault("intermediate_size", _value_in_transformers("n_inner", 4 * hidden))
     if "max_position_embeddings" not in values:
@@ -144,16 +137,6 @@ def _value_in_transformers(key: str, value: Any) -> Any:
     if key == "activation_function" and isinstance(value, str):
         return _GATES.get(value, value)
     return _round_up(value, 256) if key == "n_inner" else value  # as the hub's code does
-
-
-def _join(found: dict[str, Any], name: str, value: Any, given: str) -> None:
-    """Set a key; raise if it has another value.
-
-    Args:
-        given: key and value in the file, for the message.
-    """
-    if found.setdefault(name, value) != value:
-        raise ValueError(f"{given} differs from {name} {shown(found[name])}")
 
 
 def _round_up(value: Any, multiple: int) -> Any:
@@ -172,13 +155,6 @@ ARCHITECTURE = _NomicBert(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 2048,
-    },
-    fixed={
-        "embedding_size": 0,
-        "skips_padding_positions": False,
-        "relative_attention_num_buckets": 0,
-        "pooler_act": "tanh",
-        "shares_layers": False,
     },
     supported={
         "num_experts": (0,),
@@ -214,8 +190,6 @@ ARCHITECTURE = _NomicBert(
         "mlm.dense": "cls.predictions.transform.dense",
         "mlm.norm": "cls.predictions.transform.layer_norm",
         "mlm.bias": "cls.predictions.bias",
-        "classifier": "classifier",
-        "qa_outputs": "qa_outputs",
     },
     task_heads=dict.fromkeys(("classification", "regression", "multiple-choice"), _POOLED),
     bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "pooler."),

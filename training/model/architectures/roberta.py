@@ -16,7 +16,7 @@ def _architecture(model_type: str, class_prefix: str, **defaults: Any) -> Archit
         prefix="roberta.",
         defaults={"pad_token_id": 1, **defaults},
         fixed={"skips_padding_positions": True, "prediction_act": "gelu"},
-        supported={"position_embedding_type": ("absolute",), "add_cross_attention": (False,), "is_decoder": (False,)},
+        supported={"position_embedding_type": ("absolute",), "add_cross_attention": (False,)},
         encoder=BERT_EMBEDDINGS,
         layers="encoder.layer.",
         heads=roberta_heads("roberta."),
