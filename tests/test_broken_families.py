@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from export.source import read_source
-from tests.families import create
+from tests.families import change_config_file, create
 from tests.toy import write_classification
 from training.checkpoint.reader import load_model
 from training.finetuning.recipe import FinetuneRecipe
@@ -20,11 +20,7 @@ WEIGHTS = "model.safetensors"
 
 
 def edit_config(**changes):
-    def change(directory):
-        path = directory / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
+    return lambda directory: change_config_file(directory, **changes)
 
 
 def edit_weights(change):
@@ -70,8 +66,7 @@ def adapter_alone(directory):
 
 
 def more_tokens(directory):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 150}))
+    change_config_file(directory, vocab_size=150)
     weights = load_file(directory / WEIGHTS)
     size = max(len(value) for value in weights.values())
     save_file(

@@ -268,11 +268,11 @@ class AblationArchitecture(Architecture):
         """Return the weights under our names."""
         return super().from_hugging_face(weights, num_layers, task) | _states_of(weights)
 
-    def unknown_weight(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> str:
-        """Return the name of a weight that the network does not have; empty if there is none."""
+    def check_weights(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> None:
+        """Check the weights but those over hidden states."""
         known = _states_of(weights)
         others = {name: value for name, value in weights.items() if name not in known}
-        return super().unknown_weight(others, num_layers, task)
+        super().check_weights(others, num_layers, task)
 
 
 def _states_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

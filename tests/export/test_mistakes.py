@@ -83,7 +83,7 @@ CHECKPOINTS = {
     "pickled code": (pickled, "it holds more than plain tensors, which could run code"),
     "another shape": (config(hidden_size=64), r"is \[.*\] where its config makes it \[.*64\]"),
     "layers lacking": (config(num_hidden_layers=3), r"lacks `bert\.encoder\.layer\.2\."),
-    "layers left": (config(num_hidden_layers=1), "which is not part of a `bert` of the 1 layers in its config.json"),
+    "layers left": (config(num_hidden_layers=1), "which is not part of a `bert` with its config.json"),
     "another network": (
         config(model_type="gpt2"),
         r"unsupported encoder: .* has model_type `gpt2` \(supported: bert, ",

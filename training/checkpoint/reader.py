@@ -229,14 +229,10 @@ def _read_our_weights(
         raise ValueError(
             f"checkpoint `{directory}` has `{adapter}`; merge such weights into the matrices and save again"
         )
-    if unknown := architecture.unknown_weight(weights, num_layers, task):
-        network = f"`{architecture.model_type}` of the {num_layers} layers in its {CONFIG_FILE}"
-        raise ValueError(f"checkpoint `{directory}` has `{unknown}`, which is not part of a {network}")
-    if pair := architecture.contradiction(weights, task):
-        raise ValueError(
-            f"checkpoint `{directory}` has `{pair[0]}` and `{pair[1]}`, which are one weight with two values; save it "
-            "without the wrong one"
-        )
+    try:
+        architecture.check_weights(weights, num_layers, task)
+    except ValueError as error:
+        raise ValueError(f"checkpoint `{directory}` {error}") from None
     return architecture.from_hugging_face(weights, num_layers, task)
 
 

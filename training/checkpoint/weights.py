@@ -71,30 +71,21 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         ValueError: if there are none, or the file is broken or holds more than plain tensors.
     """
     path = _weights_path(Path(directory))
-    weights = _read_sharded(path) if path.suffix == ".json" else _read_file(path)
+    if path.suffix == ".json":
+        files, weights = _read_index(path), dict[str, Tensor]()
+        for part in _parts(path):
+            weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == part.name}
+        if missing := sorted(files.keys() - weights.keys()):
+            file = files[missing[0]]
+            raise ValueError(f"`{path}` names `{missing[0]}`, which `{file}` lacks; copy the checkpoint again")
+    else:
+        weights = dict(_read_file(path))
     floats = {name: value for name, value in weights.items() if value.is_floating_point()}
     if quantized := next((name for name, value in weights.items() if _is_quantized(name, value)), None):
         raise ValueError(
             f"cannot read weights `{path}`: `{quantized}` is quantized; use the checkpoint with 16 bits or more"
         )
     return {name: value.float() for name, value in floats.items()}
-
-
-def _read_sharded(index: Path) -> dict[str, Tensor]:
-    """Read weights in several files.
-
-    Args:
-        index: JSON file with the file of each tensor.
-    """
-    weights: dict[str, Tensor] = {}
-    files = _read_index(index)
-    for part in _parts(index):
-        weights |= {key: value for key, value in _read_file(part).items() if files.get(key) == part.name}
-    if missing := sorted(files.keys() - weights.keys()):
-        raise ValueError(
-            f"`{index}` names `{missing[0]}`, which `{files[missing[0]]}` lacks; copy the checkpoint again"
-        )
-    return weights
 
 
 def _read_index(index: Path) -> dict[str, str]:

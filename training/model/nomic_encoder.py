@@ -37,11 +37,6 @@ class NomicBertConfig(RotaryConfig):
     max_trained_positions: Annotated[int, SIZE] = 2048
     """Length of the longest training texts, in tokens."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scales_positions and self.head_size < 4:
-            raise self.head_error("scaled positions need at least 4")
-
     @property
     def scales_positions(self) -> bool:
         """True if long texts rotate by smaller angles than short ones."""

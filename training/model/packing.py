@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,6 +40,10 @@ class Packing:
     """Place in the padded batch of each place of the sequence."""
     row_places_T: Tensor
     """Place in the rows of each place of the sequence."""
+    sequence_places: Tensor
+    """Place in the sequence of each place of the rows; the first where no token is."""
+    mask_PRR: Tensor
+    """Where each place of a row may attend to, bool: to its text, or to other places without a token."""
 
     def pack(self, values_BL: Tensor) -> Tensor:
         """Return the values of a padded batch as a sequence [1, T]."""
@@ -54,27 +57,11 @@ class Packing:
 
     def to_rows(self, x_1TD: Tensor) -> Tensor:
         """Return the states of a sequence in rows [P, R, D], and the first token's where no token is."""
-        return x_1TD[0].index_select(0, self._sequence_places).view(*self.row_shape, -1)
+        return x_1TD[0].index_select(0, self.sequence_places).view(*self.row_shape, -1)
 
     def from_rows(self, x_PRD: Tensor) -> Tensor:
         """Return the states of rows as a sequence [1, T, D]."""
         return x_PRD.flatten(0, 1).index_select(0, self.row_places_T)[None]
-
-    @cached_property
-    def mask_PRR(self) -> Tensor:
-        """Where each place of a row may attend to, bool: to its text, or to other places without a token."""
-        texts_PR = self._in_rows(self.padded_places_T // self.padded_shape[1], empty=-1).view(self.row_shape)
-        return texts_PR[:, :, None] == texts_PR[:, None, :]
-
-    @cached_property
-    def _sequence_places(self) -> Tensor:
-        return self._in_rows(torch.arange(len(self.row_places_T)), empty=0)
-
-    def _in_rows(self, values_T: Tensor, *, empty: int) -> Tensor:
-        num_rows, row_length = self.row_shape
-        found, tokens = torch.full((num_rows * row_length,), empty), slice(self.num_tokens)
-        found[self.row_places_T[tokens]] = values_T[tokens]
-        return found
 
 
 def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | None:
@@ -87,20 +74,29 @@ def find_packing(attention_mask_BL: Tensor, config: EncoderConfig) -> Packing | 
     is_token_BL = torch.arange(length) < lengths_B[:, None]
     if not torch.equal(is_token_BL, attention_mask_BL.bool()):
         return None
-    sizes = [size for size in (length, *ROW_LENGTHS) if size >= lengths_B.max()]
-    rows = [(*first_fit(lengths_B.tolist(), size), size) for size in sizes]
+    lengths = lengths_B.tolist()
+    sizes = [size for size in (length, *ROW_LENGTHS) if size >= max(lengths)]
+    rows = [(*first_fit(lengths, size), size) for size in sizes]
     starts, *row_shape = min(rows, key=lambda found: _attention_cost(*found[1:]))
-    num_places = -(-int(lengths_B.sum()) // SEQUENCE_STEP) * SEQUENCE_STEP
+    num_places = -(-sum(lengths) // SEQUENCE_STEP) * SEQUENCE_STEP
     if _cost(num_places, row_shape, config) > (1 - MIN_SAVING) * _cost(batch * length, (batch, length), config):
         return None
     row_places_BL = torch.tensor(starts)[:, None] + torch.arange(length)
     padded_places, row_places = is_token_BL.flatten().nonzero()[:, 0], row_places_BL[is_token_BL]
+    num_rows, row_length = row_shape
+    sequence_places = torch.zeros(num_rows * row_length, dtype=torch.long)
+    sequence_places[row_places] = torch.arange(len(row_places))
+    texts = torch.full((num_rows * row_length,), -1)
+    texts[row_places] = padded_places // length
+    texts_PR = texts.view(num_rows, row_length)
     return Packing(
         num_tokens=len(row_places),
         padded_shape=(batch, length),
-        row_shape=(row_shape[0], row_shape[1]),
+        row_shape=(num_rows, row_length),
         padded_places_T=_filled(padded_places, num_places),
         row_places_T=_filled(row_places, num_places),
+        sequence_places=sequence_places,
+        mask_PRR=texts_PR[:, :, None] == texts_PR[:, None, :],
     )
 
 

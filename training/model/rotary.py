@@ -33,17 +33,14 @@ class RotaryConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_size % 2:
-            raise self.head_error("rotary positions need an even number")
-
-    def head_error(self, need: str) -> FieldError:
-        """Return the error for an impossible size of attention heads."""
-        return FieldError(
-            lambda named: (
-                f"{named('hidden_size')} `{self.hidden_size}` and {named('num_attention_heads')} "
-                f"`{self.num_attention_heads}` make heads of {self.head_size} channels; {need}"
+        if self.head_size % 2 or self.head_size < 4:
+            raise FieldError(
+                lambda named: (
+                    f"{named('hidden_size')} `{self.hidden_size}` and {named('num_attention_heads')} "
+                    f"`{self.num_attention_heads}` make heads of {self.head_size} channels; rotary positions need an "
+                    "even number, at least 4"
+                )
             )
-        )
 
     @property
     def has_position_embeddings(self) -> bool:

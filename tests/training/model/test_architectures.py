@@ -15,6 +15,7 @@ from training.checkpoint.reader import create_model, load_model, read_shape
 from training.checkpoint.task_card import TaskCard
 from training.checkpoint.writer import save_checkpoint
 from training.model.architectures import ARCHITECTURES, create_config
+from training.model.config import ACTIVATIONS
 from training.model.disentangled_encoder import DisentangledConfig
 from training.model.encoder import distance_buckets
 from training.model.heads import MODELS
@@ -50,10 +51,12 @@ def test_network_equals_that_of_transformers(kind, task, tmp_path):
 ACTIVATION_KEYS = {"distilbert": "activation", "modernbert": "hidden_activation", "nomic_bert": "activation_function"}
 
 
-@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
-def test_the_activation_of_the_masked_lm_head(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "activation"), [*((kind, "relu") for kind in ARCHITECTURES), *(("bert", name) for name in ACTIVATIONS)]
+)
+def test_activations_of_layers_and_head(kind, activation, tmp_path, monkeypatch):
     """Some heads of masked LM have the activation of the layers, and some always GELU."""
-    key, value = ACTIVATION_KEYS.get(kind, "hidden_act"), "geglu" if kind == "nomic_bert" else "relu"
+    key, value = ACTIVATION_KEYS.get(kind, "hidden_act"), "geglu" if kind == "nomic_bert" else activation
     monkeypatch.setitem(CONFIGS, kind, {**CONFIGS[kind], key: value})
     reference, inputs = create(kind, "masked-lm", tmp_path), batch(kind)
 
@@ -182,7 +185,7 @@ def test_a_decoder_with_another_bias(kind, name, tmp_path):
     ("kind", "name", "message"),
     [
         *((kind, "0.new_gate.weight", "has `.*new_gate.weight`, which is not part of a") for kind in ARCHITECTURES),
-        ("bert", "9.output.dense.weight", "which is not part of a `bert` of the 2 layers"),
+        ("bert", "9.output.dense.weight", "which is not part of a `bert` with its config.json"),
         ("roberta", "0.attention.lora_A.default.weight", "has `.*lora_A.default.weight`; merge such weights"),
         ("modernbert", "0.parametrizations.weight.original0", "has `.*original0`; merge such weights"),
     ],

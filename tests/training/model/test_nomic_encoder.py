@@ -39,7 +39,7 @@ DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}
         ({"mlp_fc2_bias": False}, "mlp_fc2_bias differs from mlp_fc1_bias"),
         ({"head_dim": 16}, "head_dim `16` is not supported (only 8)"),
         ({"n_head": 32}, "n_embd `32` and n_head `32` make heads of 1 channels; rotary positions need an even number"),
-        ({"n_head": 16}, "n_head `16` make heads of 2 channels; scaled positions need at least 4"),
+        ({"n_head": 16}, "n_head `16` make heads of 2 channels; rotary positions need"),
         ({"rope_parameters": {"rope_type": "yarn"}}, 'rope_parameters `{"rope_type": "yarn"}` is not supported'),
         ({"rope_parameters": [1000.0]}, "rope_parameters `[1000.0]` is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),

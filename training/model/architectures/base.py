@@ -186,33 +186,29 @@ class Architecture:
         """Return Hugging Face's name of one of our weights; of the query for `qkv`."""
         return dict(self._names(num_layers, task)).get(weight, (weight,))[0]
 
-    def unknown_weight(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> str:
-        """Return the name of a weight of the encoder that the network does not have; empty if there is none.
+    def check_weights(self, weights: Mapping[str, Tensor], num_layers: int, task: str) -> None:
+        """Check that the network has each weight of the encoder, and that no weight has two values.
 
-        Poolers are allowed, since tasks that do not pool leave them unread.
+        Poolers are allowed, since tasks that do not pool leave them unread. Files may name a weight with and without
+        `prefix`, and the bias of masked LM also as that of the decoder.
+
+        Raises:
+            ValueError: naming the weights, in words that follow the name of a checkpoint.
         """
         known = {name for _, names in self._names(num_layers, task) for name in names}
-        for name in weights:
-            full = self._full_name(name)
-            is_ours = full.startswith(self.prefix) and not full.startswith(f"{self.prefix}pooler.")
-            if is_ours and full not in known:
-                return name
-        return ""
-
-    def contradiction(self, weights: Mapping[str, Tensor], task: str) -> tuple[str, str] | None:
-        """Return two names of one weight whose values differ; None if there are none.
-
-        Files may name a weight with and without `prefix`, and the bias of masked LM also as that of the decoder.
-        """
         bias = self._heads(task)["mlm.bias"] if task == "masked-lm" else ""
         first = dict[str, str]()
         for name, value in weights.items():
             full = self._full_name(name)
+            is_ours = full.startswith(self.prefix) and not full.startswith(f"{self.prefix}pooler.")
+            if is_ours and full not in known:
+                raise ValueError(f"has `{name}`, which is not part of a `{self.model_type}` with its config.json")
             full = bias if bias and full == f"{bias.removesuffix('bias')}decoder.bias" else full
             other = first.setdefault(full, name)
             if other != name and not torch.equal(weights[other], value):
-                return other, name
-        return None
+                raise ValueError(
+                    f"has `{other}` and `{name}`, which are one weight with two values; save it without the wrong one"
+                )
 
     def to_hugging_face(self, weights: Mapping[str, Tensor], task: str = "") -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, with query, key and value split.
