@@ -24,14 +24,15 @@ from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
     # A server that starts or drains (UNAVAILABLE), or has a full queue (RESOURCE_EXHAUSTED), has computed nothing; one
-    # that has no memory for the reply has. The next attempt goes to another replica, or waits a little.
+    # that has no memory for the reply has. gRPC cancels what arrives while a server stops (CANCELLED; a call that the
+    # client itself cancels is not sent again). The next attempt goes to another replica, or waits a little.
     # `grpc-retry-pushback-ms` of the server overrides the backoff: a full queue states when it will have room, and -1
     # means never.
     "maxAttempts": 3,
     "initialBackoff": "0.05s",
     "maxBackoff": "0.2s",
     "backoffMultiplier": 3,
-    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
 }
 _SERVICE_CONFIG = {
     # Use all replicas that a name resolves to, not only the first that answers.

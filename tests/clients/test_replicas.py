@@ -148,6 +148,15 @@ def test_repeatedly_lost_connections_are_reported(client: Client, server: FakeSe
         client.embed(["text"])
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_calls_that_a_server_cancels_are_sent_again(server: FakeServer, asynchronous: bool) -> None:
+    """What gRPC cancels because the server stops is sent again."""
+    server.fail("CANCELLED", "CANCELLED", times=2)
+
+    assert embed_lists(server.target, ["text"], asynchronous=asynchronous) == 1
+    assert len(server.calls) == 3
+
+
 @pytest.mark.parametrize("pushback_ms", [1, 600])
 def test_pushback_delays_the_retry(client: Client, server: FakeServer, pushback_ms: int) -> None:
     """The server's pushback overrides the client's own pause of at most 0.2 s."""
