@@ -100,7 +100,9 @@ async def run(settings: Settings) -> None:
         ValueError: when no model can be served.
         OSError: when a port is not available.
     """
-    signals = _signals()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     first, second = (asyncio.create_task(signals.get()) for _ in range(2))
     server = Server(settings)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
@@ -143,13 +145,6 @@ def _exit(code: int) -> NoReturn:
 def _warn_of_unknown_variables() -> None:
     for name in unknown_variables():
         logger.warning("unknown environment variable `%s` has no effect; see --help for the settings", name)
-
-
-def _signals() -> asyncio.Queue[int]:
-    received: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, received.put_nowait, number)
-    return received
 
 
 if __name__ == "__main__":

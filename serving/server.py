@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from serving.core.admission import RequestLimits
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
 from serving.core.credentials import BearerTokens, TlsFiles
+from serving.core.errors import ReceivingError
+from serving.core.limits import RequestLimits
 from serving.core.metrics import Metrics
-from serving.core.models import Model, Models, load_model
+from serving.core.models import Models, load_model
 from serving.core.repository import Repository
 from serving.core.request_memory import Budget, RequestMemory
 from serving.core.scheduler import Scheduler
@@ -45,13 +47,12 @@ from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
 from serving.process import streams
 from serving.process.call_log import CallLog
-from serving.process.extras import missing_package
 from serving.process.logs import GrpcLogFilter
 from serving.process.memory_trim import trim_memory
 from serving.process.metrics_server import MetricsServer
 from serving.process.ready import Ready
 from serving.process.traces import Traces
-from serving.settings import Settings
+from serving.settings import Settings, missing_package
 
 if TYPE_CHECKING:
     from serving.http_api.connection import HttpFront
@@ -60,8 +61,9 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MONITOR_S = 1.0
 """Seconds between checks of the workers."""
 QUIET_S = 0.1
-"""Seconds without a new call after which a draining server stops accepting calls. Until then it refuses them with
-UNAVAILABLE: gRPC itself would cancel calls that it has not handled yet, and clients do not retry CANCELLED."""
+"""Seconds without a new call after which a draining server stops gRPC. Until then it refuses calls with UNAVAILABLE:
+when gRPC stops, it cancels those that it has received and Python has not accepted (grpc/grpc issue 41785), and those
+that arrive until their client learns of it. They are not computed, and our client sends them again."""
 MAX_SETTLE_S = 1.0
 """Maximum seconds that a draining server accepts calls, even if new ones keep arriving."""
 MAX_LINGER_S = 0.5
@@ -88,7 +90,7 @@ class Server:
         self.settings = settings
         self.metrics = Metrics()
         self._budget = Budget(settings.buffer_bytes // 2)
-        """Memory of received requests and unread replies, of all fronts."""
+        """Memory of received requests and unread replies, of all fronts; as much is for messages being received."""
         self._unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
         self._memory = RequestMemory(self._budget, self._make_room)
         self.port = 0
@@ -98,21 +100,33 @@ class Server:
         self._metrics_host = settings.metrics_host or settings.host
         self._health = HealthServicer()
         tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-        self._guards = Guards(
+        guards = Guards(
             PaceRefusals(self.metrics),
             Authenticate(tokens, open_health=settings.open_health),
             LimitCalls(settings.max_concurrent_per_client),
         )
         self._call_log = CallLog(settings.log_calls)
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
-        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor()])
+        receiver = Receiver(
+            settings.buffer_bytes // 2,
+            max_message_bytes(settings),
+            settings.receive_s,
+            lambda error: self.metrics.refused(ReceivingError.refusal),
+        )
+        self._interceptor = Interceptor(
+            guards,
+            RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
+            Messages(receiver, self._memory, self._unread, settings.max_request_bytes),
+            self._observers(trace_attributes, SERVER_FAULTS),
+        )
+        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor])
         self._scheduler = Scheduler(
             workers=settings.workers,
             observer=self.metrics,
             max_queue_s=settings.max_queue_s,
             max_run_s=settings.max_run_s,
         )
-        cache: ReplyCache[Model] | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
+        cache: ReplyCache | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = RequestLimits(settings.max_texts, settings.max_chars)
         self._service = InferenceService(self._scheduler, self.metrics, limits, cache)
         self._protocol = OpenInference(self._service, self._is_healthy)
@@ -136,28 +150,28 @@ class Server:
             serving=lambda: self._health.serving,
             queued_sequences=self._scheduler.queued_sequences,
             queued_tokens=self._scheduler.queued_tokens,
+            num_dropped_lines=streams.num_dropped,
         )
-        self.metrics.collect_log(streams.num_dropped)
         if cache is not None:
             self.metrics.collect_cache(lambda: cache.num_bytes, lambda: len(cache))
         self._tasks: list[asyncio.Task[None]] = []
         self._worker_problem = ""
         """Problem of the workers; empty if there is none."""
         self._metrics_server: MetricsServer | None = None
-        self._http = self._http_front() if settings.http_port is not None else None
+        self._http = self._http_front(guards) if settings.http_port is not None else None
 
-    def _interceptor(self) -> Interceptor:
-        observers: list[Callable[[Call], None]] = [self._call_log]
-        if self._traces:
-            observers.append(self._traces.observer(trace_attributes, SERVER_FAULTS))
-        return Interceptor(
-            self._guards,
-            RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
-            self._messages(),
-            observers,
-        )
+    def _observers(
+        self, attributes: Callable[[Call], Mapping[str, str | int]], faults: Collection[str]
+    ) -> list[Callable[[Call], None]]:
+        """Return what is called with each ended call of a front: the log, and the traces if they are on.
 
-    def _http_front(self) -> HttpFront:
+        Args:
+            attributes, faults: as for `Traces.observer`.
+        """
+        traces = [self._traces.observer(attributes, faults)] if self._traces else []
+        return [self._call_log, *traces]
+
+    def _http_front(self, guards: Guards) -> HttpFront:
         """Return the HTTP front. Its libraries are only loaded here.
 
         Raises:
@@ -169,30 +183,18 @@ class Server:
             from serving.http_api.app import create_front
         except ModuleNotFoundError as error:
             raise missing_package("--http-port (BERTLINE_HTTP_PORT)", error.name, "http") from None
-        observers: list[Callable[[Call], None]] = [self._call_log]
-        if self._traces:
-            observers.append(self._traces.observer(exchange.trace_attributes, exchange.SERVER_FAULTS))
         return create_front(
             self.settings,
             self._service,
             self._protocol,
             self.metrics,
             self._memory,
-            self._guards,
+            guards,
             tls=self._tls_files(),
             grpc_port=lambda: self.port,
             health_problem=lambda: self.health_problem,
-            observers=observers,
+            observers=self._observers(exchange.trace_attributes, exchange.SERVER_FAULTS),
         )
-
-    def _messages(self) -> Messages:
-        """Split the memory for messages: half for messages being received, half for requests and unread replies."""
-        settings = self.settings
-        half = settings.buffer_bytes // 2
-        receiver = Receiver(
-            half, max_message_bytes(settings), settings.receive_s, lambda _: self.metrics.refused("receiving")
-        )
-        return Messages(receiver, self._memory, self._unread, settings.max_request_bytes)
 
     def _make_room(self) -> None:
         """Close the connections of all fronts whose clients have left replies unread for too long."""
@@ -214,26 +216,25 @@ class Server:
         reflection.enable_server_reflection(services, self._grpc)
         encoder = route(self._service, ENCODER, encoder_methods(self._service))
         self._grpc.add_generic_rpc_handlers((encoder, self._protocol.handlers()))
-        certificates = self._certificates()
+        files = self._tls_files()
+        certificates = Certificates(files) if files else None
         self.port = listen(self._grpc, self.settings, certificates)
-        self.metrics_port = self._serve_metrics(self.settings.metrics_port)
-        await self._start_http()
+        with _named("metrics", "--metrics-port"):
+            check_free(self._metrics_host, self.settings.metrics_port)
+        self._metrics_server = MetricsServer(
+            self.metrics.registry,
+            self._metrics_host,
+            self.settings.metrics_port,
+            health_problem=lambda: self.health_problem,
+        )
+        self.metrics_port = self._metrics_server.port
+        if self._http and self.settings.http_port is not None:
+            with _named("HTTP", "--http-port"):
+                check_free(self.settings.host, self.settings.http_port)
+            await self._http.start(self.settings.host, self.settings.http_port)
         await self._grpc.start()
         if certificates:
             self._tasks.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
-
-    async def _start_http(self) -> None:
-        if self._http is None:
-            return
-        assert self.settings.http_port is not None
-        try:
-            check_free(self.settings.host, self.settings.http_port)
-        except OSError as error:
-            raise OSError(f"HTTP: {error}, with --http-port") from error
-        await self._http.start(self.settings.host, self.settings.http_port)
-
-    def _certificates(self) -> Certificates | None:
-        return Certificates(files) if (files := self._tls_files()) else None
 
     def _tls_files(self) -> TlsFiles | None:
         settings = self.settings
@@ -312,40 +313,25 @@ class Server:
         """Wait until no new calls arrive, at most `limit_s` seconds; return the seconds waited."""
         started_s = time.monotonic()
         while (began_s := time.monotonic()) - started_s < limit_s:
-            num_calls = self._service.num_calls
+            num_calls = self._interceptor.num_calls
             await asyncio.sleep(min(QUIET_S, limit_s))
             # If the sleep was long, the event loop was too busy to notice calls.
-            if num_calls == self._service.num_calls and time.monotonic() - began_s < 2 * QUIET_S:
+            if num_calls == self._interceptor.num_calls and time.monotonic() - began_s < 2 * QUIET_S:
                 break
         return time.monotonic() - started_s
 
     def ready(self) -> Ready:
         """Return addresses and models, to be announced after `load`."""
+        scheme = "https" if self.settings.tls_cert else "http"
         return Ready(
             target=f"{url_host(self.settings.host)}:{self.port}",
             port=self.port,
             metrics_url=f"http://{url_host(self._metrics_host)}:{self.metrics_port}/metrics",
             metrics_port=self.metrics_port,
-            http_url=self._http_url(),
+            http_url=f"{scheme}://{url_host(self.settings.host)}:{self._http.port}" if self._http else "",
             tls=self.settings.tls_cert is not None,
             models=self._service.models.names,
         )
-
-    def _http_url(self) -> str:
-        if self._http is None:
-            return ""
-        scheme = "https" if self.settings.tls_cert else "http"
-        return f"{scheme}://{url_host(self.settings.host)}:{self._http.port}"
-
-    def _serve_metrics(self, port: int) -> int:
-        try:
-            check_free(self._metrics_host, port)
-        except OSError as error:
-            raise OSError(f"metrics: {error}, with --metrics-port") from error
-        self._metrics_server = MetricsServer(
-            self.metrics.registry, self._metrics_host, port, health_problem=lambda: self.health_problem
-        )
-        return self._metrics_server.port
 
     def _publish(self, models: Models) -> None:
         """Serve these models and publish their health. A model is healthy if a version is, the server if a model is."""
@@ -367,3 +353,12 @@ class Server:
             self._metrics_server.close()
         if self._traces:
             self._traces.close()
+
+
+@contextmanager
+def _named(what: str, flag: str) -> Iterator[None]:
+    """Name what could not listen, and its flag, in the error."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{what}: {error}, with {flag}") from error

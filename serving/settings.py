@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 from collections.abc import Sequence
+from importlib.metadata import packages_distributions, version
 from inspect import cleandoc
 from pathlib import Path
 from typing import Literal
@@ -170,40 +171,33 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_ready_fd(self) -> Settings:
-        if self.ready_fd is not None:
-            try:
-                flags = fcntl.fcntl(self.ready_fd, fcntl.F_GETFL)
-            except OSError:
-                raise ValueError(
-                    f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is not open; the process that "
-                    "starts the server must pass it on (`pass_fds` in Python)"
-                ) from None
-            if flags & os.O_ACCMODE == os.O_RDONLY:
-                raise ValueError(
-                    f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is open for reading only; pass "
-                    "the end of a pipe that is written to"
-                )
+        if self.ready_fd is None:
+            return self
+        try:
+            flags = fcntl.fcntl(self.ready_fd, fcntl.F_GETFL)
+        except OSError:
+            raise ValueError(
+                f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is not open; the process that "
+                "starts the server must pass it on (`pass_fds` in Python)"
+            ) from None
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            raise ValueError(
+                f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is open for reading only; pass "
+                "the end of a pipe that is written to"
+            )
         return self
 
     @model_validator(mode="after")
-    def _check_tls(self) -> Settings:
+    def _check_together(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert (BERTLINE_TLS_CERT) and --tls-key (BERTLINE_TLS_KEY) must be set together")
         if self.tls_client_ca and not self.tls_cert:
             raise ValueError("--tls-client-ca (BERTLINE_TLS_CLIENT_CA) needs --tls-cert and --tls-key")
-        return self
-
-    @model_validator(mode="after")
-    def _check_buffer(self) -> Settings:
         if self.buffer_bytes < 4 * self.max_request_bytes:
             raise ValueError(
                 f"--buffer-bytes (BERTLINE_BUFFER_BYTES): `{self.buffer_bytes}` is less than four times "
                 f"--max-request-bytes, `{self.max_request_bytes}`; raise the former or lower the latter"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_threads(self) -> Settings:
         if self.num_threads is not None and self.num_threads > self.workers:
             raise ValueError(
                 f"--num-threads (BERTLINE_NUM_THREADS): `{self.num_threads}` is more than the cores of --workers, "
@@ -242,3 +236,18 @@ def _problem(error: object) -> str:
         return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     return f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): {lower_first(error['msg'])}: `{error['input']}`"
+
+
+def missing_package(purpose: str, package: str | None, extra: str) -> ValueError:
+    """Return the error of a flag whose libraries are not installed.
+
+    Args:
+        purpose: what needs them, such as a flag.
+        package: the missing one.
+        extra: extra of the server's wheel, or dependency group in a checkout, that has them.
+    """
+    command = f"python -m pip install --group {extra} -c constraints.txt"
+    if names := packages_distributions().get("bertline_server"):
+        wheel = f"{names[0].replace('-', '_')}-{version(names[0])}-py3-none-any.whl"
+        command = f"python -m pip install 'dist/{wheel}[{extra}]'"  # pip would look for a name on PyPI
+    return ValueError(f"{purpose} needs the package `{package}`: run `{command}`")

@@ -1,23 +1,21 @@
-"""Cache of replies, for clients that repeat exactly the same request. Knows no protocol and no models."""
+"""Cache of replies, for clients that repeat exactly the same request. Knows no protocol."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+
+from serving.core.models import Model
 
 OVERHEAD_BYTES = 300
 """Memory of an entry besides its reply (measured)."""
 
-M = TypeVar("M")
-
 
 @dataclass(frozen=True, slots=True)
-class CachedReply(Generic[M]):
+class CachedReply:
     """Cached reply, with the model and the counts to record for each call that gets it."""
 
-    model: M
+    model: Model
     """Model that computed it."""
     num_inputs: int
     num_tokens: int
@@ -29,25 +27,25 @@ class CachedReply(Generic[M]):
         return OVERHEAD_BYTES + len(self.data)
 
 
-class ReplyCache(Generic[M]):
+class ReplyCache:
     """Least-recently-used cache of replies by request, bounded in bytes."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.num_bytes = 0
         """Memory of all entries."""
         self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[bytes, CachedReply[M]] = OrderedDict()
+        self._entries: OrderedDict[bytes, CachedReply] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: bytes) -> CachedReply[M] | None:
+    def get(self, key: bytes) -> CachedReply | None:
         """Return the reply to a request; None if it is not cached."""
         if cached := self._entries.get(key):
             self._entries.move_to_end(key)
         return cached
 
-    def put(self, key: bytes, cached: CachedReply[M]) -> int:
+    def put(self, key: bytes, cached: CachedReply) -> int:
         """Store a reply, unless it alone exceeds the capacity.
 
         Returns:
@@ -71,8 +69,3 @@ class ReplyCache(Generic[M]):
     def _drop(self, key: bytes) -> None:
         if cached := self._entries.pop(key, None):
             self.num_bytes -= cached.num_bytes
-
-
-def request_key(path: str, digest: bytes) -> bytes:
-    """Return the cache key of a request: of its method, and of every byte of its message."""
-    return hashlib.sha256(path.encode() + b"\0" + digest).digest()

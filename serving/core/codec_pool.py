@@ -167,16 +167,6 @@ class CodecPool:
         if size <= small:
             return function()
         caller, work = call.caller if call else "", _Work(function, Future[T](), call, _now())
-        self._put(caller, work, size)
-        try:
-            return await asyncio.wrap_future(work.result)
-        except asyncio.CancelledError:
-            with self._lock:
-                self._queue.discard(caller, work)
-            work.result.add_done_callback(undo)
-            raise
-
-    def _put(self, caller: str, work: _Work[Any], size: int) -> None:
         counted, limit = 1, MAX_WAITING
         if self._max_size is not None:
             counted, limit = max(size, self._max_size // MAX_WAITING), self._max_size
@@ -189,6 +179,13 @@ class CodecPool:
             self._num_scheduled += needs_thread
         if needs_thread:
             self._threads.submit(self._run_next)
+        try:
+            return await asyncio.wrap_future(work.result)
+        except asyncio.CancelledError:
+            with self._lock:
+                self._queue.discard(caller, work)
+            work.result.add_done_callback(undo)
+            raise
 
     def _run_next(self) -> None:
         with self._lock:

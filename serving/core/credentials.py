@@ -83,18 +83,13 @@ class FileWatcher(Generic[T]):
                 self._value = self._read()
                 self._error = ""
                 logger.info("reloaded after a change: %s", ", ".join(map(str, self._paths)))
-            except OSError as error:
-                self._seen = None
-                self._log(error)
             except Exception as error:
-                self._log(error)
+                if isinstance(error, OSError):
+                    self._seen = None
+                if (message := error_line(error)) != self._error:  # later checks repeat it
+                    logger.error("cannot reload, the content read before stays in use: %s", message)
+                    self._error = message
         self._checked_s = time.monotonic()
-
-    def _log(self, error: Exception) -> None:
-        """Log an error once, even if later checks repeat it."""
-        if (message := error_line(error)) != self._error:
-            logger.error("cannot reload, the content read before stays in use: %s", message)
-            self._error = message
 
     def _signature(self) -> list[_Signature]:
         return [_signature(path) for path in self._paths]
@@ -172,9 +167,15 @@ def read_tokens(path: Path) -> list[bytes]:
         ValueError: when a line is not a token, or there is no token. The message names the line.
         OSError: when the file cannot be read.
     """
-    lines = [line.strip() for line in _text(path).splitlines()]
+    data = read_regular(path, MAX_FILE_BYTES)
+    if b"\0" in data:
+        raise ValueError(f"`{path}` is UTF-16, as some Windows editors write it; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"`{path}` is not UTF-8 text; write one token on each line") from None
     digests = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if not line or line.startswith("#"):
             continue
         if not _TOKEN.fullmatch(line):
@@ -189,16 +190,6 @@ def read_tokens(path: Path) -> list[bytes]:
     if not digests:
         raise ValueError(f"`{path}` holds no token; write one on each line (`openssl rand -hex 32` makes one)")
     return digests
-
-
-def _text(path: Path) -> str:
-    data = read_regular(path, MAX_FILE_BYTES)
-    if b"\0" in data:
-        raise ValueError(f"`{path}` is UTF-16, as some Windows editors write it; save it as UTF-8")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"`{path}` is not UTF-8 text; write one token on each line") from None
 
 
 def _digest(token: str) -> bytes:
@@ -231,14 +222,16 @@ def check_files(files: TlsFiles) -> None:
     """
     for path in (files.cert, files.key):
         pem_content(path)  # its error names the file; that of `load_cert_chain` does not
+
+    def refuse_password() -> str:
+        raise ValueError(f"the key `{files.key}` is encrypted; use a key without a password")
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(files.cert, files.key, password=_no_password)
+        context.load_cert_chain(files.cert, files.key, password=refuse_password)
     except ssl.SSLError as error:
         pair = f"the certificate `{files.cert}` and the key `{files.key}`"
         raise ValueError(f"cannot use {pair}: {_reason(error)}") from error
-    except EncryptedKeyError:
-        raise ValueError(f"the key `{files.key}` is encrypted; use a key without a password") from None
     if files.client_ca:
         pem_content(files.client_ca)
         try:
@@ -258,11 +251,3 @@ def _reason(error: ssl.SSLError) -> str:
     if error.reason is None or error.library == "PEM":
         return "one of them is not a PEM file"
     return f"OpenSSL refuses them: {error.reason.replace('_', ' ').lower()}"
-
-
-class EncryptedKeyError(Exception):
-    """Private key that needs a password."""
-
-
-def _no_password() -> str:
-    raise EncryptedKeyError

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from serving.core.admission import Admission, RequestLimits, count_cut
 from serving.core.calls import Call, Stage
 from serving.core.errors import InvalidRequestError, Violation
-from serving.core.latency_model import LatencyModel
+from serving.core.limits import RequestLimits, count_cut
 from serving.core.metrics import Metrics
 from serving.core.models import Model
+from serving.core.scheduler import Scheduler
 from tasks.base import AnyTask, InvalidExample, InvalidExamplesError
 from tasks.features import Features
 
@@ -24,24 +24,11 @@ MAX_WINDOWS = 2**15
 """Maximum number of windows of a request. Each needs about 4 KiB besides its tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Examples of a request, and the features of each: one sequence or several windows."""
-
-    examples: list[Any]
-    windows: list[list[Features]]
-
-
 class TextEncoder:
     """Encodes the examples of requests. May be called from any thread."""
 
-    def __init__(
-        self, admission: Admission, latency_model: LatencyModel, metrics: Metrics, limits: RequestLimits
-    ) -> None:
-        self._admission = admission
-        self._latency_model = latency_model
-        self._metrics = metrics
-        self._limits = limits
+    def __init__(self, scheduler: Scheduler, metrics: Metrics, limits: RequestLimits) -> None:
+        self._scheduler, self._metrics, self._limits = scheduler, metrics, limits
 
     def encode(
         self,
@@ -54,7 +41,7 @@ class TextEncoder:
         truncate: bool | None,
         windowed: frozenset[str] = frozenset(),
         field_path: Callable[[InvalidExample], str],
-    ) -> Encoded:
+    ) -> tuple[list[Any], list[list[Features]]]:
         """Encode examples.
 
         Args:
@@ -66,6 +53,9 @@ class TextEncoder:
             truncate: True to cut texts that are too long instead of refusing them; None for the manifest's default.
             windowed: fields of the examples that are split into windows and may have any length.
             field_path: returns the path of an invalid example in the request.
+
+        Returns:
+            The examples, completed, and the features of each: one sequence or several windows.
 
         Raises:
             InvalidRequestError: naming the examples that cannot be encoded.
@@ -89,8 +79,12 @@ class TextEncoder:
         self.record(call, model, started_s)
         if checked is not examples:
             windows = [count_cut(*parts) for parts in zip(windows, examples, checked, strict=True)]
-        self._learn(model, num_bytes, windows)
-        return Encoded(completed, windows)
+        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
+            self._metrics.truncated(model, num_cut)
+        if windows:
+            num_tokens = sum(len(window) for items in windows for window in items)
+            self._scheduler.latency_model.observe_request(model, num_bytes, len(windows), num_tokens)
+        return completed, windows
 
     def check_tokens(self, call: Call, model: Model, *, is_windowed: bool = False) -> Callable[[int], None]:
         """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens.
@@ -101,7 +95,7 @@ class TextEncoder:
             is_windowed: True if the model computes all tokens. Too many are then refused before all are read.
 
         Returns:
-            Function that raises ExpiredError when nobody waits any more, and RefusedError as `Admission.admit`.
+            Function that raises ExpiredError when nobody waits any more, and RefusedError as `Scheduler.check`.
         """
         num_tokens, next_check = 0, CHECKED_TOKENS
 
@@ -111,7 +105,7 @@ class TextEncoder:
             num_tokens += num_more
             if is_windowed and num_tokens >= next_check:
                 next_check = num_tokens + CHECKED_TOKENS
-                self._admission.admit(call, model, num_tokens)
+                self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
 
         return check
 
@@ -131,13 +125,6 @@ class TextEncoder:
             f"the texts need more than {MAX_WINDOWS} windows, the maximum of a request",
         )
         return replace(task, tokenizer=task.tokenizer.with_progress(check_tokens, check_windows))
-
-    def _learn(self, model: Model, num_bytes: int, windows: Sequence[Sequence[Features]]) -> None:
-        if num_cut := sum(any(window.num_truncated for window in items) for items in windows):
-            self._metrics.truncated(model, num_cut)
-        if windows:
-            num_tokens = sum(len(window) for items in windows for window in items)
-            self._latency_model.observe_request(model, num_bytes, len(windows), num_tokens)
 
 
 def limited(check: Callable[[int], None], most: int, reason: str) -> Callable[[int], None]:

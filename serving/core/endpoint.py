@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.core.admission import ParseLimits, RequestLimits
 from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
 from serving.core.errors import UnusableOutputError, Violation
+from serving.core.limits import ParseLimits, RequestLimits
 from serving.core.models import Model, Models
 from serving.core.scheduler import JobResult
 from tasks.features import Features

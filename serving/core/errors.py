@@ -33,11 +33,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
+from typing import ClassVar
 
 MAX_VIOLATIONS = 10_000
 """Maximum number of violations that are collected for a request. Fronts send far fewer."""
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of an error message."""
+INTERNAL_REASON = "INTERNAL"
+"""Reason of an unexpected error."""
+ERRORS: list[type[ServingError]] = []
+"""Classes of errors that have a reason."""
 
 
 class ErrorKind(Enum):
@@ -68,15 +73,23 @@ class Violation:
 
 
 class ServingError(Exception):
-    """Base class of the errors that callers see."""
+    """Base class of the errors that callers see. Each class with a reason is listed in `ERRORS`."""
 
-    kind = ErrorKind.INTERNAL
+    kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
+    reason: ClassVar[str] = INTERNAL_REASON
+    """Reason for clients, in the details of the status. Part of the API: only add to them."""
+    refusal: ClassVar[str] = ""
+    """Label `reason` of the metric `bertline_refused_total`, for calls that are refused before they are handled."""
+
+    def __init_subclass__(cls, *, kind: ErrorKind | None = None, reason: str = "", refusal: str = "") -> None:
+        super().__init_subclass__()
+        cls.kind, cls.reason, cls.refusal = kind or cls.kind, reason or cls.reason, refusal
+        if reason:
+            ERRORS.append(cls)
 
 
-class InvalidRequestError(ServingError, ValueError):
+class InvalidRequestError(ServingError, ValueError, kind=ErrorKind.INVALID_REQUEST, reason="INVALID_REQUEST"):
     """Invalid request, which the caller must change. `violations` names the fields, if the error is about fields."""
-
-    kind = ErrorKind.INVALID_REQUEST
 
     def __init__(self, message: str = "", violations: Iterable[Violation] = ()) -> None:
         self.violations = list(islice(violations, MAX_VIOLATIONS))
@@ -86,28 +99,20 @@ class InvalidRequestError(ServingError, ValueError):
         super().__init__(message or "; ".join(map(str, self.violations[:3])) + more)
 
 
-class ModelNotFoundError(ServingError, LookupError):
+class ModelNotFoundError(ServingError, LookupError, kind=ErrorKind.NOT_FOUND, reason="MODEL_NOT_FOUND"):
     """Name or version of a model that is not loaded."""
 
-    kind = ErrorKind.NOT_FOUND
 
-
-class UnknownServiceError(ServingError, LookupError):
+class UnknownServiceError(ServingError, LookupError, kind=ErrorKind.NOT_FOUND, reason="SERVICE_NOT_FOUND"):
     """Health check of an unknown service."""
 
-    kind = ErrorKind.NOT_FOUND
 
-
-class UnknownMethodError(ServingError, LookupError):
+class UnknownMethodError(ServingError, LookupError, kind=ErrorKind.UNKNOWN_METHOD, reason="METHOD_NOT_FOUND"):
     """Call of an unknown method."""
 
-    kind = ErrorKind.UNKNOWN_METHOD
 
-
-class MethodNotAllowedError(ServingError):
+class MethodNotAllowedError(ServingError, kind=ErrorKind.UNKNOWN_METHOD, reason="METHOD_NOT_ALLOWED"):
     """HTTP request of a route with a method that it does not have."""
-
-    kind = ErrorKind.UNKNOWN_METHOD
 
     def __init__(self, message: str, allowed: str = "") -> None:
         super().__init__(message)
@@ -115,58 +120,42 @@ class MethodNotAllowedError(ServingError):
         """Methods of the route, separated by commas."""
 
 
-class UnsupportedMediaError(ServingError):
+class UnsupportedMediaError(ServingError, kind=ErrorKind.INVALID_REQUEST, reason="UNSUPPORTED_MEDIA_TYPE"):
     """HTTP body in a format or encoding that the server does not read."""
 
-    kind = ErrorKind.INVALID_REQUEST
 
-
-class NoMessageError(ServingError, ValueError):
+class NoMessageError(ServingError, ValueError, kind=ErrorKind.INVALID_REQUEST, reason="NO_MESSAGE"):
     """Call whose client sent no message."""
 
-    kind = ErrorKind.INVALID_REQUEST
 
-
-class UnauthenticatedError(ServingError):
+class UnauthenticatedError(
+    ServingError, kind=ErrorKind.UNAUTHENTICATED, reason="UNAUTHENTICATED", refusal="unauthenticated"
+):
     """Call without a valid bearer token."""
 
-    kind = ErrorKind.UNAUTHENTICATED
 
-
-class ForbiddenError(ServingError):
+class ForbiddenError(ServingError, kind=ErrorKind.FORBIDDEN, reason="FORBIDDEN", refusal="forbidden"):
     """HTTP request that a page of another site may have made its visitor's browser send."""
 
-    kind = ErrorKind.FORBIDDEN
 
-
-class UnavailableError(ServingError):
+class UnavailableError(ServingError, kind=ErrorKind.UNAVAILABLE, reason="NOT_READY"):
     """Call while the server starts or drains, or while the model is being loaded."""
 
-    kind = ErrorKind.UNAVAILABLE
 
-
-class TooManyCallsError(ServingError):
+class TooManyCallsError(ServingError, kind=ErrorKind.EXHAUSTED, reason="TOO_MANY_CALLS", refusal="client_concurrency"):
     """More concurrent calls of a client than allowed."""
 
-    kind = ErrorKind.EXHAUSTED
 
-
-class TooManyWatchesError(ServingError):
+class TooManyWatchesError(ServingError, kind=ErrorKind.EXHAUSTED, reason="TOO_MANY_WATCHES", refusal="watches"):
     """More open health watches than allowed."""
 
-    kind = ErrorKind.EXHAUSTED
 
-
-class UnreadRepliesError(ServingError):
+class UnreadRepliesError(ServingError, kind=ErrorKind.EXHAUSTED, reason="UNREAD_REPLIES", refusal="unread_replies"):
     """Call of a connection that does not read the replies to its earlier calls."""
 
-    kind = ErrorKind.EXHAUSTED
 
-
-class RefusedError(ServingError):
+class RefusedError(ServingError, kind=ErrorKind.EXHAUSTED):
     """Request that was refused before it was computed, for lack of capacity."""
-
-    kind = ErrorKind.EXHAUSTED
 
     def __init__(self, message: str, retry_s: float | None = None) -> None:
         super().__init__(message)
@@ -174,47 +163,43 @@ class RefusedError(ServingError):
         """Seconds after which to retry; None if a retry would not help."""
 
 
-class QueueFullError(RefusedError):
+class QueueFullError(RefusedError, reason="QUEUE_FULL"):
     """Request whose estimated wait in the queue is too long."""
 
 
-class TooLargeError(RefusedError):
+class TooLargeError(RefusedError, reason="REQUEST_TOO_LARGE"):
     """Request that is too much work even for an empty queue."""
 
 
-class DeadlineTooShortError(RefusedError):
+class DeadlineTooShortError(RefusedError, kind=ErrorKind.DEADLINE, reason="DEADLINE_TOO_SHORT"):
     """Request whose deadline would pass before its reply is computed."""
 
-    kind = ErrorKind.DEADLINE
 
-
-class MessageTooLargeError(RefusedError):
+class MessageTooLargeError(RefusedError, reason="MESSAGE_TOO_LARGE", refusal="message_too_large"):
     """Request or reply with more bytes than allowed."""
 
 
-class ReceivingError(RefusedError):
+class ReceivingError(RefusedError, reason="MESSAGE_NOT_RECEIVED", refusal="receiving"):
     """Message that arrives too slowly, or together with too many others."""
 
 
-class NoThreadError(RefusedError):
+class NoThreadError(RefusedError, reason="NO_THREAD", refusal="threads"):
     """Request that would wait too long for a codec thread."""
 
 
-class NoRoomError(RefusedError):
+class NoRoomError(RefusedError, reason="NO_MEMORY", refusal="no_room"):
     """Request or reply that exceeds the memory for messages."""
 
 
-class ExpiredError(ServingError):
+class ExpiredError(ServingError, kind=ErrorKind.DEADLINE, reason="DEADLINE_EXCEEDED"):
     """Request whose deadline passed before its reply was computed."""
 
-    kind = ErrorKind.DEADLINE
 
-
-class ComputeError(ServingError):
+class ComputeError(ServingError, reason="COMPUTE_FAILED"):
     """Failure of a model: an exception, a run that did not end in time, or outputs that cannot be decoded."""
 
 
-class UnusableOutputError(ComputeError):
+class UnusableOutputError(ComputeError, reason="UNUSABLE_OUTPUT"):
     """Unusable outputs of a model for one input, which `violations` names."""
 
     def __init__(self, violation: Violation) -> None:
@@ -222,46 +207,9 @@ class UnusableOutputError(ComputeError):
         super().__init__(str(violation))
 
 
-ERROR_REASONS: dict[type[Exception], str] = {
-    InvalidRequestError: "INVALID_REQUEST",
-    ModelNotFoundError: "MODEL_NOT_FOUND",
-    UnknownServiceError: "SERVICE_NOT_FOUND",
-    UnknownMethodError: "METHOD_NOT_FOUND",
-    MethodNotAllowedError: "METHOD_NOT_ALLOWED",
-    UnsupportedMediaError: "UNSUPPORTED_MEDIA_TYPE",
-    NoMessageError: "NO_MESSAGE",
-    UnauthenticatedError: "UNAUTHENTICATED",
-    ForbiddenError: "FORBIDDEN",
-    UnavailableError: "NOT_READY",
-    TooManyCallsError: "TOO_MANY_CALLS",
-    TooManyWatchesError: "TOO_MANY_WATCHES",
-    UnreadRepliesError: "UNREAD_REPLIES",
-    QueueFullError: "QUEUE_FULL",
-    TooLargeError: "REQUEST_TOO_LARGE",
-    DeadlineTooShortError: "DEADLINE_TOO_SHORT",
-    MessageTooLargeError: "MESSAGE_TOO_LARGE",
-    ReceivingError: "MESSAGE_NOT_RECEIVED",
-    NoThreadError: "NO_THREAD",
-    NoRoomError: "NO_MEMORY",
-    ExpiredError: "DEADLINE_EXCEEDED",
-    ComputeError: "COMPUTE_FAILED",
-    UnusableOutputError: "UNUSABLE_OUTPUT",
-}
-"""Reason of each error for clients, in the details of its status. Part of the API: only add to it."""
-INTERNAL_REASON = "INTERNAL"
-"""Reason of an unexpected error."""
-REFUSAL_REASONS: dict[type[Exception], str] = {
-    UnauthenticatedError: "unauthenticated",
-    ForbiddenError: "forbidden",
-    TooManyCallsError: "client_concurrency",
-    MessageTooLargeError: "message_too_large",
-    UnreadRepliesError: "unread_replies",
-    ReceivingError: "receiving",
-    NoRoomError: "no_room",
-    TooManyWatchesError: "watches",
-    NoThreadError: "threads",
-}
-"""Label `reason` of the metric `bertline_refused_total`, for calls that are refused before they are handled."""
+def error_reason(error: Exception) -> str:
+    """Return the reason of an error for clients."""
+    return error.reason if isinstance(error, ServingError) else INTERNAL_REASON
 
 
 def error_line(error: Exception) -> str:

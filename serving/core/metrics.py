@@ -15,11 +15,11 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from serving.core import credentials
-from serving.core.errors import REFUSAL_REASONS, DeadlineTooShortError, QueueFullError, TooLargeError
+from serving.core.errors import ERRORS, DeadlineTooShortError, QueueFullError, RefusedError, TooLargeError
 from serving.core.models import Model, State
 from serving.core.scheduler import BatchStats
 
@@ -29,7 +29,6 @@ VERSION_LABELS = ("model", "version")
 LOADED, FAILED = "loaded", "failed"
 HIT, MISS = "hit", "miss"
 CODEC, TOKENIZE = "codec", "tokenize"
-REFUSALS = tuple(REFUSAL_REASONS.values())
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -57,25 +56,19 @@ class Metrics:
         disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=SECONDS)
         self._wait = histogram(
-            "bertline_wait_seconds",
-            "Wait of a request for a thread that decodes or encodes it.",
-            ("threads",),
-            buckets=SECONDS,
+            "bertline_wait_seconds", "Wait of a request for a thread that decodes or encodes it.", ("threads",)
         )
         for threads in (CODEC, TOKENIZE):
             self._wait.labels(threads)
         self._encode = histogram(
-            "bertline_encode_seconds", "Tokenizing a request and making its features.", MODEL_LABELS, buckets=SECONDS
+            "bertline_encode_seconds", "Tokenizing a request and making its features.", MODEL_LABELS
         )
-        self._queue = histogram(
-            "bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS, buckets=SECONDS
-        )
-        self._decode = histogram(
-            "bertline_decode_seconds", "Turning model outputs into a reply.", MODEL_LABELS, buckets=SECONDS
-        )
-        self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS, buckets=SECONDS)
+        self._queue = histogram("bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS)
+        self._decode = histogram("bertline_decode_seconds", "Turning model outputs into a reply.", MODEL_LABELS)
+        self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS)
         self._rows = histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS)
         self._batch_tokens = histogram(
             "bertline_batch_tokens", "Tokens of a batch, padding included.", MODEL_LABELS, buckets=TOKENS
@@ -85,12 +78,8 @@ class Metrics:
         self._truncated = counter(
             "bertline_truncated_total", "Inputs truncated to the model's max_seq_length.", MODEL_LABELS
         )
-        self._queue_sequences = Gauge(
-            "bertline_queue_sequences", "Sequences in the queue.", MODEL_LABELS, registry=self.registry
-        )
-        self._queue_tokens = Gauge(
-            "bertline_queue_tokens", "Tokens in the queue.", MODEL_LABELS, registry=self.registry
-        )
+        self._queue_sequences = gauge("bertline_queue_sequences", "Sequences in the queue.", MODEL_LABELS)
+        self._queue_tokens = gauge("bertline_queue_tokens", "Tokens in the queue.", MODEL_LABELS)
         self._rejected = counter(
             "bertline_rejected_total", "Requests that the queue did not admit, by reason.", (*MODEL_LABELS, "reason")
         )
@@ -101,25 +90,21 @@ class Metrics:
             "bertline_cache_requests_total", "Cache lookups, by hit or miss.", (*MODEL_LABELS, "result")
         )
         self._cache_evicted = counter("bertline_cache_evicted_total", "Replies evicted from the cache.")
-        self._cache_bytes = Gauge("bertline_cache_bytes", "Memory of cached replies.", registry=self.registry)
-        self._cache_replies = Gauge("bertline_cache_replies", "Cached replies.", registry=self.registry)
+        self._cache_bytes = gauge("bertline_cache_bytes", "Memory of cached replies.")
+        self._cache_replies = gauge("bertline_cache_replies", "Cached replies.")
         self._info = Info("bertline_model", "Loaded models.", MODEL_LABELS, registry=self.registry)
         self._loads = counter("bertline_model_loads_total", "Attempts to load.", (*VERSION_LABELS, "result"))
-        self._load_seconds = Gauge(
-            "bertline_model_load_seconds",
-            "Duration of the last load, warm-up included.",
-            VERSION_LABELS,
-            registry=self.registry,
+        self._load_seconds = gauge(
+            "bertline_model_load_seconds", "Duration of the last load, warm-up included.", VERSION_LABELS
         )
-        self._scan_age = Gauge(
-            "bertline_repository_look_age_seconds",
-            "Seconds since the last complete scan of the directory of models.",
-            registry=self.registry,
+        self._scan_age = gauge(
+            "bertline_repository_look_age_seconds", "Seconds since the last complete scan of the directory of models."
         )
         self._refused = counter("bertline_refused_total", "Calls refused before they were handled.", ("reason",))
-        self.registry.register(_ReloadCollector())
-        for reason in REFUSALS:
-            self._refused.labels(reason)
+        for error in ERRORS:
+            if error.refusal:
+                self._refused.labels(error.refusal)
+        self._register(_reload_failures)
         self._model_series: dict[tuple[str, str, str], ModelSeries] = {}
         """Series by labels: looking up eight series by their labels would take 1% of a call."""
 
@@ -138,6 +123,10 @@ class Metrics:
             )
         return series
 
+    def _register(self, make_family: Callable[[], Metric]) -> None:
+        """Register a function that each scrape calls, for series that come and go."""
+        self.registry.register(_Collector(make_family))
+
     def collect_server(
         self,
         states: Callable[[], Mapping[tuple[str, str], State]],
@@ -145,6 +134,7 @@ class Metrics:
         serving: Callable[[], Mapping[str, bool]],
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
+        num_dropped_lines: Callable[[], int],
     ) -> None:
         """Register functions that return the state of the server; each scrape calls them.
 
@@ -154,15 +144,17 @@ class Metrics:
             serving: service -> whether its health status is SERVING.
             queued_sequences: number of sequences in the queue of a model.
             queued_tokens: number of tokens in the queue of a model.
+            num_dropped_lines: number of log lines that could not be written.
         """
         self._scan_age.set_function(scan_age_s)
-        self.registry.register(_StateCollector(states))
-        self.registry.register(_HealthCollector(serving))
+        self._register(lambda: _state_family(states()))
+        self._register(lambda: _health_family(serving()))
+        self._register(
+            lambda: CounterMetricFamily(
+                "bertline_log_lines_dropped", "Log lines that could not be written.", num_dropped_lines()
+            )
+        )
         self._queued_sequences, self._queued_tokens = queued_sequences, queued_tokens
-
-    def collect_log(self, num_dropped: Callable[[], int]) -> None:
-        """Register the function that returns the number of dropped log lines."""
-        self.registry.register(_DroppedLinesCollector(num_dropped))
 
     def collect_cache(self, num_bytes: Callable[[], int], num_replies: Callable[[], int]) -> None:
         """Register the functions that return the size of the cache, in bytes and in replies."""
@@ -206,7 +198,7 @@ class Metrics:
         self._load_seconds.remove(*labels[:2])
 
     def refused(self, reason: str) -> None:
-        """Count a refused call; `reason` is one of REFUSALS."""
+        """Count a refused call; `reason` is that of a ServingError."""
         self._refused.labels(reason).inc()
 
     def waited(self, threads: str, seconds: float) -> None:
@@ -225,9 +217,9 @@ class Metrics:
         """Observe the time to turn outputs into a reply."""
         self._series(model).decode.observe(seconds)
 
-    def rejected(self, model: Model, reason: str) -> None:
-        """Count a request that the queue did not admit; `reason` is one of the values of REJECTIONS."""
-        self._rejected.labels(*_labels(model), reason).inc()
+    def job_refused(self, model: Model, error: RefusedError) -> None:
+        """Count a request that the queue did not admit, by its error, one of REJECTIONS."""
+        self._rejected.labels(*_labels(model), REJECTIONS[type(error)]).inc()
 
     def cache_looked_up(self, model: Model, *, hit: bool) -> None:
         """Count a cache lookup; a miss is counted after the reply is computed."""
@@ -253,60 +245,46 @@ class Metrics:
         self._cancelled.labels(*_labels(model)).inc(count)
 
 
-class _StateCollector(Collector):
-    """State of each version, read at each scrape: no removed version stays behind."""
+class _Collector(Collector):
+    """Collector that calls a function at each scrape."""
 
-    def __init__(self, states: Callable[[], Mapping[tuple[str, str], State]]) -> None:
-        self._states = states
+    def __init__(self, make_family: Callable[[], Metric]) -> None:
+        self._make_family = make_family
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(
-            "bertline_model_state", "1 for the current state of a version.", labels=(*VERSION_LABELS, "state")
-        )
-        for key, current in self._states().items():
-            for state in State:
-                family.add_metric((*key, state.value), state is current)
-        yield family
+    def collect(self) -> Iterator[Metric]:
+        yield self._make_family()
 
 
-class _HealthCollector(Collector):
-    """Health status of each service except the one without a name: Prometheus treats an empty label as missing."""
-
-    def __init__(self, serving: Callable[[], Mapping[str, bool]]) -> None:
-        self._serving = serving
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("bertline_serving", "1 if the health status is SERVING.", labels=("service",))
-        for service, serves in self._serving().items():
-            if service:
-                family.add_metric((service,), serves)
-        yield family
+def _state_family(states: Mapping[tuple[str, str], State]) -> GaugeMetricFamily:
+    """Return the state of each version. No removed version stays behind."""
+    family = GaugeMetricFamily(
+        "bertline_model_state", "1 for the current state of a version.", labels=(*VERSION_LABELS, "state")
+    )
+    for key, current in states.items():
+        for state in State:
+            family.add_metric((*key, state.value), state is current)
+    return family
 
 
-class _ReloadCollector(Collector):
-    """Reload errors of watched files, by kind."""
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(
-            "bertline_reload_failed",
-            "1 if changed files cannot be read, so that the content read before stays in use.",
-            labels=("what",),
-        )
-        for kind, is_failing in credentials.failing().items():
-            family.add_metric((kind,), is_failing)
-        yield family
+def _health_family(serving: Mapping[str, bool]) -> GaugeMetricFamily:
+    """Return the health of each service except the one without a name: Prometheus treats an empty label as missing."""
+    family = GaugeMetricFamily("bertline_serving", "1 if the health status is SERVING.", labels=("service",))
+    for service, serves in serving.items():
+        if service:
+            family.add_metric((service,), serves)
+    return family
 
 
-class _DroppedLinesCollector(Collector):
-    """Number of dropped log lines."""
-
-    def __init__(self, num_dropped: Callable[[], int]) -> None:
-        self._num_dropped = num_dropped
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        yield CounterMetricFamily(
-            "bertline_log_lines_dropped", "Log lines that could not be written.", self._num_dropped()
-        )
+def _reload_failures() -> GaugeMetricFamily:
+    """Return the reload errors of watched files, by kind."""
+    family = GaugeMetricFamily(
+        "bertline_reload_failed",
+        "1 if changed files cannot be read, so that the content read before stays in use.",
+        labels=("what",),
+    )
+    for kind, is_failing in credentials.failing().items():
+        family.add_metric((kind,), is_failing)
+    return family
 
 
 def _labels(model: Model) -> tuple[str, str, str]:

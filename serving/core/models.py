@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.core.job import AbortableRun
 from serving.core.latency_model import LinearFit
-from serving.core.session import Arrays, Run, Session, choose_execution
+from serving.core.session import Arrays, Session, choose_execution
 from tasks.base import AnyTask, Outputs, first_line
 from tasks.bundle.manifest import Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
@@ -66,11 +67,11 @@ class Model:
     def __str__(self) -> str:
         return f"{self.manifest.name}/{self.manifest.version} ({self.manifest.task})"
 
-    def new_run(self) -> Run:
+    def new_run(self) -> AbortableRun:
         """Return a run for one call of `compute`."""
         return self.session.new_run()
 
-    def compute(self, sequences: Sequence[Features], run: Run | None = None) -> list[Outputs]:
+    def compute(self, sequences: Sequence[Features], run: AbortableRun | None = None) -> list[Outputs]:
         """Run one batch; return the outputs of each sequence without padding."""
         outputs = self.session.run(collate(sequences, pad_id=self.task.tokenizer.pad_id), run)
         return split_outputs(outputs, [len(item) for item in sequences], token_outputs=self.task.token_outputs)
@@ -180,7 +181,7 @@ def load_model(
             f"the manifest of `{path}` is that of `{manifest.name}/{manifest.version}`; rename the folder or correct "
             "the manifest"
         )
-    task = create_task(manifest.task, _tokenizer(directory), manifest.settings)
+    task = create_task(manifest.task, _load_tokenizer(directory), manifest.settings)
     if task.tokenizer.vocab_size > manifest.vocab_size:
         raise ValueError(
             f"`{path / TOKENIZER_FILE}` has token ids up to {task.tokenizer.vocab_size - 1}, but the manifest's "
@@ -203,23 +204,19 @@ _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
 interpreter lock for 45 ms per MB."""
 
 
-def _tokenizer(directory: ModelDirectory) -> Tokenizer:
-    digest = directory.manifest.files[TOKENIZER_FILE]
-    tokenizer = _tokenizers.get(digest) or _read_tokenizer(directory)
-    _tokenizers[digest] = tokenizer
-    return tokenizer
-
-
 _PROBES = ("A text, with CAPITALS and 12 numbers.", "naïve cafe\u0301", "中文 русский עברית", "🙂\u200d", "\x00 \ufffd")
 
 
-def _read_tokenizer(directory: ModelDirectory) -> Tokenizer:
+def _load_tokenizer(directory: ModelDirectory) -> Tokenizer:
     """Load a tokenizer and try it: some broken files load, but fail on the first text."""
-    tokenizer = Tokenizer.load(directory.path)
-    try:
-        tokenizer.tokenize(_PROBES)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise ValueError(f"`{directory.path / TOKENIZER_FILE}` is broken: {error}") from error
+    digest = directory.manifest.files[TOKENIZER_FILE]
+    if not (tokenizer := _tokenizers.get(digest)):
+        tokenizer = Tokenizer.load(directory.path)
+        try:
+            tokenizer.tokenize(_PROBES)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ValueError(f"`{directory.path / TOKENIZER_FILE}` is broken: {error}") from error
+        _tokenizers[digest] = tokenizer
     return tokenizer
 
 
@@ -282,7 +279,7 @@ class Models:
     @property
     def highest(self) -> list[Model]:
         """Highest loaded version of each name: the models of requests that name no version."""
-        return list(map(_highest, self._by_name.values()))
+        return [list(versions.values())[-1] for versions in self._by_name.values()]
 
     def find(self, name: str, version: str, task: str | None = None) -> Model:
         """Return the model for a request.
@@ -300,23 +297,19 @@ class Models:
         name = name or self.only_name(task, lambda model: task in (None, model.task.name))
         versions = self._by_name.get(name, {})
         if not versions or (version and version not in versions):
-            self._raise_load_error(name, version)
+            unloaded = [item for item in self.versions if item.name == name and version in ("", item.version)]
+            _check_loading(unloaded)
+            if unloaded:
+                raise ModelNotFoundError(f"`{unloaded[-1]}` could not be loaded: {unloaded[-1].error}")
         if not versions:
             hint = "; put the version into the field `version`" if "/" in name else ""
             raise ModelNotFoundError(f"model `{name}` does not exist{hint} (loaded: {_listing(self)})")
         if version and version not in versions:
             raise ModelNotFoundError(f"model `{name}` has no version `{version}` (loaded: {', '.join(versions)})")
-        model = versions[version] if version else _highest(versions)
+        model = versions[version or list(versions)[-1]]
         if task not in (None, model.task.name):
             raise InvalidRequestError(f"{model} does not support the task `{task}` (loaded: {_listing(self)})")
         return model
-
-    def _raise_load_error(self, name: str, version: str) -> None:
-        """Raise an error if a requested version is still being loaded or failed to load."""
-        found = [item for item in self.versions if item.name == name and version in ("", item.version)]
-        _check_loading(found)
-        if found:
-            raise ModelNotFoundError(f"`{found[-1]}` could not be loaded: {found[-1].error}")
 
     def only_name(self, task: str | None, fits: Callable[[Model], bool]) -> str:
         """Return the name of the only model that fits.
@@ -344,10 +337,6 @@ def _check_loading(versions: Sequence[Version]) -> None:
     for item in versions:
         if item.state is State.LOADING:
             raise UnavailableError(f"`{item}` is being loaded; try again")
-
-
-def _highest(versions: dict[str, Model]) -> Model:
-    return list(versions.values())[-1]
 
 
 def _listing(models: Models | Sequence[Model]) -> str:

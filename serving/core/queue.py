@@ -130,7 +130,12 @@ class Queue:
             return []
         job, model = next_job.job, next_job.job.model
         batch, lanes = _Batch(job.first_waiting()), self._lanes[model]
-        urgent = {lane: buckets for lane, buckets in sorted(lanes.items()) if _is_as_urgent(lane, _lane(job))}
+        is_bulk, size = _lane(job)
+        urgent = {
+            lane: buckets
+            for lane, buckets in sorted(lanes.items())
+            if lane[0] <= is_bulk and lane[1] < size + MUCH_SHORTER
+        }
         batch.fill(urgent.values(), model.max_batch_tokens)
         if len(urgent) < len(lanes):
             others = [buckets for lane, buckets in sorted(lanes.items()) if lane not in urgent]
@@ -143,11 +148,6 @@ class Queue:
 
 def _lane(job: Job) -> Lane:
     return job.origin.is_bulk, job.size_class
-
-
-def _is_as_urgent(lane: Lane, first: Lane) -> bool:
-    """Return whether jobs of a lane may share a batch whose first entry is of the lane `first`."""
-    return lane[0] <= first[0] and lane[1] < first[1] + MUCH_SHORTER
 
 
 def nearest(values: Sequence[int], target: int) -> Iterator[int]:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from serving.core.errors import error_line, shorten
+from serving.core.metrics import Metrics
 from serving.core.models import Model, Models, State, Version
 from serving.core.storage import (
     DirectoryScan,
@@ -26,7 +26,6 @@ from serving.core.storage import (
     StorageWork,
     VersionKey,
     Versions,
-    WorkKey,
     fingerprint,
     scan_directory,
 )
@@ -37,33 +36,6 @@ RETRY_S, MAX_RETRY_S = 2.0, 60.0
 """First and maximum delay before a version is loaded again after a storage error; the delay doubles each time."""
 ABSENT_S = 0.2
 """Seconds until a second scan if a directory is missing: one that is being replaced is absent for a moment."""
-
-
-class ModelLoader(Protocol):
-    """Function that loads a model directory."""
-
-    def __call__(self, path: Path, *, loaded: Model | None) -> Model:
-        """Load `path`; return `loaded` if the directory has not changed.
-
-        Raises:
-            ValueError, OSError: when the directory cannot be served.
-        """
-
-
-class RepositoryObserver(Protocol):
-    """Receiver of the repository's events, called in the event loop."""
-
-    def version_seen(self, name: str, version: str) -> None:
-        """Handle the start of a load."""
-
-    def model_loaded(self, model: Model, seconds: float) -> None:
-        """Handle a loaded model."""
-
-    def model_failed(self, name: str, version: str) -> None:
-        """Handle a version that cannot be loaded."""
-
-    def model_unloaded(self, model: Model) -> None:
-        """Handle a model that gets no more requests."""
 
 
 @dataclass
@@ -97,8 +69,8 @@ class Repository:
     def __init__(
         self,
         directory: Path,
-        load: ModelLoader,
-        observer: RepositoryObserver,
+        load: Callable[..., Model],
+        metrics: Metrics,
         publish: Callable[[Models], None],
         *,
         max_versions: int | None = None,
@@ -107,15 +79,15 @@ class Repository:
 
         Args:
             directory: directory of `<name>/<version>`.
-            load: loads a version; called in threads.
-            observer: receives the events.
+            load: loads a version, like `load_model` with only `loaded`; called in threads.
+            metrics: counts loads.
             publish: called with the new snapshot after every change.
             max_versions: maximum number of versions of each model, the highest that can be loaded; None for all.
         """
         self.models = Models([])
         self._directory = directory
         self._load_model = load
-        self._observer = observer
+        self._metrics = metrics
         self._publish = publish
         self._max_versions = max_versions
         self._slots: dict[VersionKey, _VersionSlot] = {}
@@ -158,16 +130,15 @@ class Repository:
             OSError: when the directory cannot be read.
         """
         await self.refresh(parallel=parallel)
-        while (loads := self._running_loads()) and (strict or not self.models.names):
+        while loads := {slot.loading.future for slot in self._slots.values() if slot.loading}:
+            if not strict and self.models.names:
+                break
             await asyncio.wait(loads, return_when=asyncio.FIRST_COMPLETED)
         unreadable = self._scan.unreadable_models.values()
         errors = [*unreadable, *(item.error for item in self.models.versions if item.error)]
         if errors and (strict or not self.models.names):
             problem = "a model cannot be loaded, and --strict is set" if self.models.names else "no model can be loaded"
             raise (TimeoutError if self.is_busy else ValueError)(f"{problem}: {'; '.join(errors)}")
-
-    def _running_loads(self) -> set[asyncio.Future[Model]]:
-        return {slot.loading.future for slot in self._slots.values() if slot.loading}
 
     def request_scan(self) -> None:
         """Make `watch` scan the directory immediately."""
@@ -189,7 +160,9 @@ class Repository:
                 await self.refresh(patient=not is_requested)
                 self._last_error = ""
             except (ValueError, OSError) as error:
-                self._log_once(f"{error_line(error)}; loaded models keep serving")
+                if (line := error_line(error)) != self._last_error:  # later scans repeat it
+                    logger.error("%s; loaded models keep serving", line)
+                self._last_error = line
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException:  # the watcher must not end: new models would never be found
@@ -208,10 +181,16 @@ class Repository:
         """
         scan = await self._scan_directory()
         limit = asyncio.Semaphore(parallel)
-        each = await asyncio.gather(
-            *(self._refresh(name, versions, patient, limit) for name, versions in scan.models.items())
-        )
-        kept: set[VersionKey] = set().union(*each)
+        refreshing = (self._refresh(versions, patient, limit) for versions in scan.models.values())
+        kept: set[VersionKey] = set()
+        for name, found in zip(scan.models, await asyncio.gather(*refreshing, return_exceptions=True), strict=True):
+            if isinstance(found, Exception):  # must not affect other models
+                logger.error("refreshing the versions of `%s` failed; the next scan tries again", name, exc_info=found)
+                kept.update(key for key in self._slots if key[0] == name)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                kept |= found
         for key in self._slots.keys() - kept:
             if not self._stays(key, kept):
                 logger.info("unloading %s/%s", *key)
@@ -226,31 +205,18 @@ class Repository:
             await asyncio.sleep(ABSENT_S)
             scan = await scan_directory(self._directory, self._threads)
         before, self._scan = self._scan, scan
-        self._log_unreadable(before)
+        for path, error in scan.unreadable.items():
+            if error != before.unreadable.get(path):
+                logger.error("%s; loaded versions of `%s` keep serving", error, path.relative_to(self._directory))
+        for path in before.unreadable.keys() - scan.unreadable.keys():
+            logger.info("`%s` can be read again", path)
         for name in scan.unreadable_models:
             scan.models[name] = before.models.get(name, {})
         if not scan.unreadable:
             self._scan_due_s = time.monotonic() if self._polls else None
         return scan
 
-    def _log_unreadable(self, before: DirectoryScan) -> None:
-        """Log folders that have become unreadable, and folders that have become readable."""
-        for path, error in self._scan.unreadable.items():
-            if error != before.unreadable.get(path):
-                name = path.relative_to(self._directory)
-                logger.error("%s; loaded versions of `%s` keep serving", error, name)
-        for path in before.unreadable.keys() - self._scan.unreadable.keys():
-            logger.info("`%s` can be read again", path)
-
-    async def _refresh(self, name: str, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[VersionKey]:
-        """Load the new versions of a model; return the versions to keep."""
-        try:
-            return await self._refresh_each(versions, patient, limit)
-        except Exception:  # must not affect other models
-            logger.exception("refreshing the versions of `%s` failed; the next scan tries again", name)
-            return {key for key in self._slots if key[0] == name}
-
-    async def _refresh_each(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[VersionKey]:
+    async def _refresh(self, versions: Versions, patient: bool, limit: asyncio.Semaphore) -> set[VersionKey]:
         """Load the new versions of a model, highest first; return the versions to keep."""
         kept: set[VersionKey] = set()
         num_ready = 0
@@ -280,11 +246,11 @@ class Repository:
         if slot.fingerprint != found and not slot.model:  # the error belongs to the content before
             slot.error, slot.is_reported, slot.delay_s = "", True, 0.0
         self._publish_changes()
-        self._observer.version_seen(*key)
+        self._metrics.version_seen(*key)
         started_s = time.perf_counter()
         load = partial(self._load_unchanged, slot.path, slot.model, found)
         slot.is_overdue, slot.retry_s = False, math.inf
-        slot.loading = call = self._threads.start(WorkKey("load", slot.path), load)
+        slot.loading = call = self._threads.start(("load", slot.path), load)
         slot.fingerprint = found
         call.future.add_done_callback(partial(self._loaded, key, slot, started_s))
         slot.is_overdue = not await call.wait()
@@ -322,7 +288,7 @@ class Repository:
         before, slot.model, slot.error = slot.model, model, ""
         if model is not before:
             self._unload(key, before)
-            self._observer.model_loaded(model, seconds)
+            self._metrics.model_loaded(model, seconds)
             logger.info("loaded %s in %.2f s", model, seconds)
 
     def _load_unchanged(self, path: Path, loaded: Model | None, found: Fingerprint) -> Model:
@@ -334,7 +300,7 @@ class Repository:
 
     def _report(self, key: VersionKey, slot: _VersionSlot) -> None:
         slot.is_reported = True
-        self._observer.model_failed(*key)
+        self._metrics.model_failed(*key)
         outcome = "the model loaded before keeps serving" if slot.model else "it is not served"
         logger.error("cannot load %s/%s, %s: %s", *key, outcome, slot.error)
         self._publish_changes()
@@ -343,7 +309,7 @@ class Repository:
         if model:
             self._unloaded = [(item, reference) for item, reference in self._unloaded if reference() is not None]
             self._unloaded.append((key, weakref.ref(model)))
-            self._observer.model_unloaded(model)
+            self._metrics.model_unloaded(model)
 
     def _publish_changes(self) -> None:
         """Publish the versions if they changed."""
@@ -351,9 +317,3 @@ class Repository:
         if models.versions != self.models.versions:
             self.models = models
             self._publish(models)
-
-    def _log_once(self, error: str) -> None:
-        """Log an error once, even if later scans repeat it."""
-        if error != self._last_error:
-            logger.error("%s", error)
-            self._last_error = error

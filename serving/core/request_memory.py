@@ -97,14 +97,10 @@ def default_budget() -> int:
     return min(max(available_memory_bytes() // MEMORY_DIVISOR, MIN_BYTES), MAX_BYTES)
 
 
-def _no_more_room() -> None:
-    """Make no room."""
-
-
 class RequestMemory:
     """Reserves memory of a budget for calls. Lives in one event loop."""
 
-    def __init__(self, budget: Budget, make_room: Callable[[], None] = _no_more_room) -> None:
+    def __init__(self, budget: Budget, make_room: Callable[[], None] = lambda: None) -> None:
         """Set the budget.
 
         Args:
@@ -141,16 +137,16 @@ class RequestMemory:
         Raises:
             NoRoomError: when the bytes do not fit.
         """
-        fits = partial(self._fits_reply, connection, num_bytes)
+
+        def fits() -> bool:
+            return not self.budget.reserved_bytes or self.budget.fits(connection, num_bytes)
+
         if not fits():
             self._make_room()
         if not await self.budget.fits_soon(fits, num_bytes):
             raise NoRoomError(f"no room for a reply of {num_bytes} bytes; try later", retry_s=RETRY_S)
         self.budget.add(connection, num_bytes)
         return partial(self.budget.add, connection, -num_bytes)
-
-    def _fits_reply(self, connection: str, num_bytes: int) -> bool:
-        return not self.budget.reserved_bytes or self.budget.fits(connection, num_bytes)
 
     def _reserve(self, call: Call, num_bytes: int) -> None:
         """Reserve bytes for a call. If no other request is in memory, one of any size fits.

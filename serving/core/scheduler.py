@@ -11,8 +11,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -57,13 +58,16 @@ class BatchStats:
 
 
 class SchedulerObserver(Protocol):
-    """Receiver of the scheduler's events, called in its worker threads."""
+    """Receiver of the scheduler's events, called in its worker threads unless stated otherwise."""
 
     def batch_done(self, model: Any, batch: BatchStats) -> None:
         """Handle the end of a batch."""
 
     def sequences_dropped(self, model: Any, count: int) -> None:
         """Handle sequences that were cancelled or expired before they were computed."""
+
+    def job_refused(self, model: Any, error: RefusedError) -> None:
+        """Handle a job that was not admitted. Called in the thread of the caller."""
 
 
 @dataclass(eq=False)
@@ -83,13 +87,14 @@ class _RunningBatch:
         """Model that computes the batch."""
         return self.batch[0].model
 
+    @cached_property
+    def work_s(self) -> float:
+        """Estimated core seconds."""
+        return sum(entry.work_s for entry in self.batch)
+
     def left_s(self, now_s: float) -> float:
         """Return the estimated seconds until it ends."""
-        return max(0.0, self._work_s / self.cores - (now_s - self.started_s))
-
-    @cached_property
-    def _work_s(self) -> float:
-        return sum(entry.work_s for entry in self.batch)
+        return max(0.0, self.work_s / self.cores - (now_s - self.started_s))
 
 
 @dataclass(eq=False)
@@ -157,7 +162,7 @@ class Scheduler:
             RefusedError: as `submit` does.
         """
         estimate = self.latency_model.seconds_per_token(model)
-        with self._changed:
+        with self._report_refusal(model), self._changed:
             try:
                 self._admit(model, num_tokens, estimate, deadline_s, HEADROOM, origin)
             except (TooLargeError, DeadlineTooShortError):
@@ -207,7 +212,7 @@ class Scheduler:
             now_s=self._clock(),
         )
         longest = max((len(entry.sequence) for entry in job.entries), default=0)
-        with self._changed:
+        with self._report_refusal(model), self._changed:
             try:
                 self._admit(model, job.num_tokens, estimate, deadline_s, FINAL_HEADROOM, origin, longest)
             except RefusedError:
@@ -220,6 +225,14 @@ class Scheduler:
         job.future.add_done_callback(lambda _: self._remove_ended(reference()))
         return job.future
 
+    @contextmanager
+    def _report_refusal(self, model: BatchModel) -> Iterator[None]:
+        try:
+            yield
+        except RefusedError as error:
+            self._observer.job_refused(model, error)
+            raise
+
     def close(self) -> None:
         """Cancel waiting jobs, abort running batches and end the workers. May be called again.
 
@@ -231,7 +244,11 @@ class Scheduler:
             self._changed.notify_all()
         for running in self._running_batches():
             self._abort(running)
-        while batch := self._pop_batch():
+        while True:
+            with self._changed:  # other threads may remove cancelled entries at the same time
+                batch = self._queue.pop_batch()
+            if not batch:
+                break
             for entry in batch:
                 entry.job.future.cancel()
         threads = [worker.thread for worker in self._workers if worker.thread]
@@ -240,11 +257,6 @@ class Scheduler:
             thread.join(max(0.0, ends_s - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             raise _stuck_run_error()
-
-    def _pop_batch(self) -> list[Entry]:
-        """Pop a batch under the lock: other threads may remove cancelled entries at the same time."""
-        with self._changed:
-            return self._queue.pop_batch()
 
     def check_workers(self) -> str:
         """Abort batches that take too long and replace workers that have ended. To be called about once a second.
@@ -361,23 +373,20 @@ class Scheduler:
             return False
         model = batch[0].model
         if live := self._live(batch):
-            self._compute(worker, live)
+            running = None
+            try:
+                worker.running = running = self._begin(live)
+                if self._closed:  # `close` may have missed this batch
+                    self._abort(running)
+                outputs = model.compute([entry.sequence for entry in live], running.run)
+                self._end(running, outputs)
+            except BaseException as error:  # after any error, the worker goes on with the next batch
+                if not (running and running.aborted_s is not None):
+                    logger.exception("a batch of %d sequences failed", len(live))
+                self._fail(live, type(error).__name__)
+            worker.running = None
         self._release(model)
         return True
-
-    def _compute(self, worker: _Worker, batch: list[Entry]) -> None:
-        running = None
-        try:
-            worker.running = running = self._begin(batch)
-            if self._closed:  # `close` may have missed this batch
-                self._abort(running)
-            outputs = running.model.compute([entry.sequence for entry in batch], running.run)
-            self._end(running, outputs)
-        except BaseException as error:  # after any error, the worker goes on with the next batch
-            if not (running and running.aborted_s is not None):
-                logger.exception("a batch of %d sequences failed", len(batch))
-            self._fail(batch, type(error).__name__)
-        worker.running = None
 
     def _begin(self, batch: list[Entry]) -> _RunningBatch:
         model, now_s = batch[0].model, self._clock()

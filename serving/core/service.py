@@ -7,13 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from serving.core.admission import Admission, RequestLimits
-from serving.core.cache import CachedReply, ReplyCache, request_key
+from serving.core.cache import CachedReply, ReplyCache
 from serving.core.calls import Call, Stage
 from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, CodecPool, FutureBridge
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply, Request
 from serving.core.errors import RefusedError, TooLargeError, UnavailableError
+from serving.core.limits import RequestLimits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
 from serving.core.models import Model, Models
 from serving.core.scheduler import JobResult, Scheduler
@@ -41,15 +41,12 @@ class InferenceService:
     """
 
     def __init__(
-        self, scheduler: Scheduler, metrics: Metrics, limits: RequestLimits, cache: ReplyCache[Model] | None = None
+        self, scheduler: Scheduler, metrics: Metrics, limits: RequestLimits, cache: ReplyCache | None = None
     ) -> None:
         self.models = Models([])
         self.unavailable: str | None = "the server is starting"
-        self.num_calls = 0
-        """Calls so far, including refused ones."""
         self.limits = limits
-        self.admission = Admission(scheduler, metrics)
-        self.encoder = TextEncoder(self.admission, scheduler.latency_model, metrics, limits)
+        self.encoder = TextEncoder(scheduler, metrics, limits)
         self.codec_pool = CodecPool(CODEC, NUM_THREADS, metrics.waited)
         self.tokenize_pool = CodecPool(TOKENIZE, 1, metrics.waited, max_size=TOKENIZE_BYTES)
         """Separate thread for `Tokenize`: the scheduler does not limit its work, and other calls must not wait."""
@@ -75,7 +72,7 @@ class InferenceService:
         self.models = models
 
     def begin_call(self, *, always: bool = False) -> None:
-        """Count a call, and refuse it while the server is unavailable.
+        """Refuse a call while the server is unavailable.
 
         Args:
             always: True for methods that report the state of the server, and are therefore always answered.
@@ -83,12 +80,11 @@ class InferenceService:
         Raises:
             UnavailableError: when the server is starting or draining.
         """
-        self.num_calls += 1
         if self.unavailable and not always:
             raise UnavailableError(self.unavailable)
 
-    async def infer(self, endpoint: Endpoint, request: Request, call: Call) -> Reply:
-        """Answer a request.
+    async def infer(self, endpoint: Endpoint, request: Request, call: Call) -> bytes:
+        """Answer a request; return the serialised reply.
 
         Small requests are parsed and encoded on the event loop, others in the codec threads. Admission is checked when
         a request is parsed, and again if it had to wait for a thread; the scheduler checks the exact number of tokens.
@@ -103,9 +99,12 @@ class InferenceService:
         """
         run, models, num_bytes, key = self.codec_pool.run, self.models, request.num_bytes, b""
         if self._cache is not None:
-            key = await run(call, num_bytes, lambda: request_key(call.path, request.digest()), small=ADMITTED_BYTES)
+            key = await run(call, num_bytes, lambda: call.path.encode() + request.digest(), small=ADMITTED_BYTES)
             if cached := self._cache.get(key):
-                return self._cached_reply(cached, call)
+                record_model(call, cached.model, cached.num_inputs)
+                call.num_tokens, call.from_cache = cached.num_tokens, True
+                self._metrics.cache_looked_up(cached.model, hit=True)
+                return cached.data
 
         def parse_and_admit() -> tuple[Inference, int, int]:
             message = request.parse(self.limits.for_parsing(call.check))
@@ -115,8 +114,9 @@ class InferenceService:
             self.limits.check_count(num_inputs)
             max_tokens = endpoint.max_tokens(message, model)
             read_bytes = endpoint.read_bytes(message, num_bytes)
-            num_tokens = self.admission.estimate_tokens(model, read_bytes, num_inputs, max_tokens)
-            self.admission.admit(call, model, num_tokens)
+            estimate = self._scheduler.latency_model.estimate_tokens(model, read_bytes, num_inputs)
+            num_tokens = int(min(estimate, max_tokens))
+            self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
             inference = endpoint.prepare(message, model, self.limits)
             return inference, num_tokens, max(num_bytes, endpoint.encode_cost_bytes(message, num_bytes))
 
@@ -127,7 +127,7 @@ class InferenceService:
 
         def encode_and_submit() -> tuple[float, Future[JobResult]]:
             if cost_bytes > SMALL_BYTES:  # it waited for a thread, and others may have filled the queue since
-                self.admission.admit(call, model, num_tokens)
+                self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
             inference.encode(self.encoder, call, num_bytes)
             call.num_tokens = sum(inference.lengths)
             if (reply_bytes := call.reply_factor * inference.reply_bytes) > MAX_REPLY_BYTES:
@@ -136,8 +136,7 @@ class InferenceService:
                     "MiB); send fewer inputs per call"
                 )
             submitted_s, groups = time.monotonic(), inference.windows
-            with self.admission.count_rejections(model):
-                future = self._scheduler.submit(model, groups, decode, deadline_s=call.deadline_s, origin=call.origin)
+            future = self._scheduler.submit(model, groups, decode, deadline_s=call.deadline_s, origin=call.origin)
             return submitted_s, future
 
         submitted_s, future = await run(call, cost_bytes, encode_and_submit, _cancel_submitted)
@@ -163,13 +162,7 @@ class InferenceService:
             if models is self.models:  # else another version may answer the same request now
                 cached = CachedReply(model, call.num_inputs, call.num_tokens, reply.without_timings)
                 self._metrics.cache_evicted(self._cache.put(key, cached))
-        return reply
-
-    def _cached_reply(self, cached: CachedReply[Model], call: Call) -> Reply:
-        record_model(call, cached.model, cached.num_inputs)
-        call.num_tokens, call.from_cache = cached.num_tokens, True
-        self._metrics.cache_looked_up(cached.model, hit=True)
-        return Reply(cached.data)
+        return reply.data
 
 
 class _Timed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
 
+from serving.core.job import AbortableRun
 from tasks.base import first_line
 from tasks.bundle.manifest import FATAL, Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory
@@ -21,6 +23,12 @@ from tasks.text.json_files import read_regular
 Arrays = dict[str, np.ndarray]
 
 logger = logging.getLogger(__name__)
+
+
+def engine_versions() -> dict[str, str]:
+    """Return the versions of the installed engines by name."""
+    found = {"onnxruntime": ort.__version__}  # its distribution has one of several names
+    return found | ({"openvino": version("openvino")} if has_openvino() else {})
 
 
 def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:
@@ -45,13 +53,6 @@ def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -
         logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino is not installed", path)
         return manifest.fallback
     raise ValueError(f"`{path}` was exported for OpenVINO, which is not installed; {remedy}")
-
-
-class Run(Protocol):
-    """Run of a graph that another thread can abort, even before it begins."""
-
-    def abort(self) -> None:
-        """End the run with an exception after its current operator."""
 
 
 class Graph(Protocol):
@@ -186,9 +187,13 @@ class Session:
         """
         self.path = directory.graph_path(execution)
         self._graph = _load(directory, execution, num_cores)
-        inputs, outputs = self._graph.inputs, self._graph.outputs
-        _compare(self.path, "inputs", inputs, directory.manifest.inputs)
-        _compare(self.path, "outputs", outputs, directory.manifest.outputs)
+        inputs, outputs, manifest = self._graph.inputs, self._graph.outputs, directory.manifest
+        for kind, found, named in (("inputs", inputs, manifest.inputs), ("outputs", outputs, manifest.outputs)):
+            if sorted(found) != sorted(named):
+                raise ValueError(
+                    f"`{self.path}` has the {kind} {', '.join(found)}, but its manifest names {', '.join(named)}; "
+                    "export the model again"
+                )
         if unknown := sorted(set(inputs) - set(INPUT_NAMES)):
             raise ValueError(f"`{self.path}` has an unknown input `{unknown[0]}`; allowed: {', '.join(INPUT_NAMES)}")
         if missing := sorted(set(output_names) - set(outputs)):
@@ -197,12 +202,11 @@ class Session:
             )
         self._output_names = list(output_names)
 
-    def new_run(self) -> Run:
+    def new_run(self) -> AbortableRun:
         """Return a handle for one call of `run`."""
-        run: Run = self._graph.new_run()
-        return run
+        return self._graph.new_run()  # type: ignore[no-any-return]
 
-    def run(self, arrays: Arrays, run: Run | None = None) -> Arrays:
+    def run(self, arrays: Arrays, run: AbortableRun | None = None) -> Arrays:
         """Run the graph on one batch.
 
         Args:
@@ -233,11 +237,3 @@ def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None
         raise
     except Exception as error:  # ONNX Runtime's own errors share no base class
         raise ValueError(f"cannot load `{path}`: {first_line(error)}") from error
-
-
-def _compare(path: Path, kind: str, found: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    if sorted(found) != sorted(expected):
-        raise ValueError(
-            f"`{path}` has the {kind} {', '.join(found)}, but its manifest names {', '.join(expected)}; "
-            "export the model again"
-        )

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from serving.core.calls import Call, is_bulk, max_reply_bytes
 from serving.core.credentials import BearerTokens
 from serving.core.errors import (
-    REFUSAL_REASONS,
     MessageTooLargeError,
     RefusedError,
+    ServingError,
     TooManyCallsError,
     drop_tracebacks,
 )
@@ -104,7 +104,11 @@ class RefusalPacer:
             remaining_s: seconds until the deadline of the call; None for a call without one.
         """
         now_s = asyncio.get_running_loop().time()
-        was_refused = self._was_refused(caller, now_s)
+        while self._last_s and next(iter(self._last_s.values())) < now_s - MAX_DELAY_S:
+            self._last_s.popitem(last=False)
+        was_refused = caller in self._last_s
+        self._last_s[caller] = now_s
+        self._last_s.move_to_end(caller)
         self._next_s = min(max(self._next_s, now_s - 1.0) + 1 / RATE, now_s + MAX_DELAY_S)
         delay_s = min(MAX_DELAY_S, self._next_s - now_s)
         if remaining_s is not None:
@@ -116,15 +120,6 @@ class RefusalPacer:
             await asyncio.sleep(delay_s)
         finally:
             self._num_delayed -= 1
-
-    def _was_refused(self, caller: str, now_s: float) -> bool:
-        """Return whether a caller was refused recently, and record that it is refused now."""
-        while self._last_s and next(iter(self._last_s.values())) < now_s - MAX_DELAY_S:
-            self._last_s.popitem(last=False)
-        was_refused = caller in self._last_s
-        self._last_s[caller] = now_s
-        self._last_s.move_to_end(caller)
-        return was_refused
 
 
 class PaceRefusals:
@@ -139,8 +134,8 @@ class PaceRefusals:
         try:
             return await proceed(call, context)
         except Exception as error:
-            if reason := REFUSAL_REASONS.get(type(error)):
-                self._metrics.refused(reason)
+            if isinstance(error, ServingError) and error.refusal:
+                self._metrics.refused(error.refusal)
             if isinstance(error, RefusedError) and not isinstance(error, MessageTooLargeError):
                 drop_tracebacks(error)  # frames hold data of the call, which the budget no longer counts
                 remaining_s = None if call.deadline_s is None else call.deadline_s - time.monotonic()

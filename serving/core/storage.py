@@ -37,13 +37,8 @@ Versions = dict[VersionKey, tuple[Path, Fingerprint | None]]
 """Versions of one model, lowest first. The fingerprint is None if the directory cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkKey:
-    """Identity of some work: at most one thread does the same work on the same path."""
-
-    action: str
-    """Name of the work, such as `scan`."""
-    path: Path
+WorkKey = tuple[str, Path]
+"""Action and path of some work: at most one thread does the same work on the same path."""
 
 
 class StorageWork(Generic[T]):
@@ -54,22 +49,8 @@ class StorageWork(Generic[T]):
         """Result. An error that is no `Exception`, such as a panic of Rust code, becomes a RuntimeError."""
         self.hangs = False
         """True once a caller gave up waiting for it."""
-        self._clock: int | None = None
-
-    def run(self, function: Callable[[], T]) -> Callable[[], None]:
-        """Call the function in this thread. Return a function that sets `future`, for the event loop to call."""
-        if hasattr(time, "pthread_getcpuclockid"):  # macOS has none
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        result, error = _call(function)
-        return partial(self._settle, result, error)
-
-    def _settle(self, result: T | None, error: Exception | None) -> None:
-        if self.future.done():
-            return
-        if error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(cast(T, result))
+        self.clock: int | None = None
+        """Clock of the CPU time of the thread; None if it is unknown, as on macOS."""
 
     async def wait(self) -> bool:
         """Wait until the work has ended or seems to hang. Return whether it has ended."""
@@ -85,7 +66,7 @@ class StorageWork(Generic[T]):
     def _used_s(self) -> float:
         """Return the CPU time of the thread, or of the process if that of the thread is unknown."""
         with suppress(OSError):  # the thread has just ended
-            return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
+            return time.process_time() if self.clock is None else time.clock_gettime(self.clock)
         return 0.0
 
 
@@ -112,9 +93,20 @@ class StorageThreads:
         work.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
         def run() -> None:
-            settle = work.run(function)
+            if hasattr(time, "pthread_getcpuclockid"):
+                work.clock = time.pthread_getcpuclockid(threading.get_ident())
+            result, error = _call(function)
             with suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(self._end, key, settle)
+                loop.call_soon_threadsafe(end, result, error)
+
+        def end(result: T | None, error: Exception | None) -> None:
+            del self._running[key]
+            if work.future.done():
+                return
+            if error:
+                work.future.set_exception(error)
+            else:
+                work.future.set_result(cast(T, result))
 
         self._running[key] = work
         try:
@@ -123,10 +115,6 @@ class StorageThreads:
             del self._running[key]
             raise
         return work
-
-    def _end(self, key: WorkKey, settle: Callable[[], None]) -> None:
-        del self._running[key]
-        settle()
 
     async def call(self, key: WorkKey, function: Callable[[], T]) -> T:
         """Call a function in a thread and return its result.
@@ -141,7 +129,7 @@ class StorageThreads:
         work: StorageWork[T] = self._running.get(key) or self.start(key, function)
         if not work.hangs and await work.wait():
             return work.future.result()
-        raise TimeoutError(f"`{key.path}` does not answer: its storage hangs")
+        raise TimeoutError(f"`{key[1]}` does not answer: its storage hangs")
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -182,35 +170,41 @@ class DirectoryScan:
         """Return why a folder cannot be read; empty if it can."""
         return self.unreadable.get(path) or self.unreadable.get(path.parent, "")
 
-    def add(self, folder: Path, versions: list[tuple[Path, Fingerprint | None]]) -> None:
-        """Record the versions of a model; nothing if there are none."""
-        if kept := {(folder.name, path.name): (path, item) for path, item in versions if item is not _NO_FOLDER}:
-            self.models[folder.name] = kept
-
     def __contains__(self, key: VersionKey) -> bool:
         return key in self.models.get(key[0], ())
 
 
 async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryScan:
-    """Find the versions of each model.
-
-    One thread scans the whole directory, which is fast. While that thread hangs, each folder is scanned in a separate
-    thread, so that one hanging folder does not hide the others.
+    """Find the versions of each model. Each folder is scanned in a separate thread: one that hangs hides no other.
 
     Raises:
         ValueError: when the directory does not exist, holds no model, or is itself a model.
         OSError: when it cannot be read.
         TimeoutError: when its storage does not answer.
     """
-    try:
-        scan = await threads.call(WorkKey("scan", directory), partial(_scan_all, directory))
-    except TimeoutError:
-        folders = await threads.call(WorkKey("list models", directory), partial(model_folders, directory))
-        scan = DirectoryScan(directory)
-        await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
+    folders = await threads.call(("list models", directory), partial(model_folders, directory))
+    scan = DirectoryScan(directory)
+    found = await asyncio.gather(*(_scan_model(folder, scan, threads) for folder in folders))
+    scan.models = {folder.name: versions for folder, versions in zip(folders, found, strict=True) if versions}
     if not scan.models and not scan.unreadable:
-        raise await threads.call(WorkKey("explain why no model was found", directory), partial(_scan_error, directory))
+        raise await threads.call(("explain why no model was found", directory), partial(_scan_error, directory))
     return scan
+
+
+async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads) -> Versions:
+    """Return the versions of a model, and record which of its folders cannot be read."""
+
+    async def read(path: Path, action: str, function: Callable[[Path], T]) -> T | None:
+        try:
+            return await threads.call((action, path), partial(function, path))
+        except Exception as error:
+            scan.unreadable[path] = error_line(error)
+            return None
+
+    paths = await read(folder, "list versions", version_paths) or []
+    found = await asyncio.gather(*(read(path, "fingerprint", fingerprint) for path in paths))
+    pairs = zip(paths, found, strict=True)
+    return {(folder.name, path.name): (path, item) for path, item in pairs if item is not _NO_FOLDER}
 
 
 def _scan_error(directory: Path) -> ValueError:
@@ -223,44 +217,6 @@ def _scan_error(directory: Path) -> ValueError:
     if any(map(holds_manifest, version_paths(path))):
         return ValueError(f"`{directory}` is one model; serve its parent: `{path.parent}`")
     return no_models_error(directory)
-
-
-def _scan_all(directory: Path) -> DirectoryScan:
-    scan = DirectoryScan(directory)
-    for folder in model_folders(directory):
-        try:
-            paths = version_paths(folder)
-        except Exception as error:
-            scan.unreadable[folder] = error_line(error)
-        else:
-            scan.add(folder, [(path, _fingerprint_or_none(path, scan)) for path in paths])
-    return scan
-
-
-def _fingerprint_or_none(path: Path, scan: DirectoryScan) -> Fingerprint | None:
-    try:
-        return fingerprint(path)
-    except Exception as error:
-        scan.unreadable[path] = error_line(error)
-        return None
-
-
-async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads) -> None:
-    try:
-        paths = await threads.call(WorkKey("list versions", folder), partial(version_paths, folder))
-    except Exception as error:
-        scan.unreadable[folder] = error_line(error)
-        return
-    fingerprints = await asyncio.gather(*(_scan_version(path, scan, threads) for path in paths))
-    scan.add(folder, list(zip(paths, fingerprints, strict=True)))
-
-
-async def _scan_version(path: Path, scan: DirectoryScan, threads: StorageThreads) -> Fingerprint | None:
-    try:
-        return await threads.call(WorkKey("fingerprint", path), partial(fingerprint, path))
-    except Exception as error:
-        scan.unreadable[path] = error_line(error)
-        return None
 
 
 _NO_FOLDER: Fingerprint = b"", (("", 0, 0, 0),)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import MAX_WORDS
 from serving.core.errors import InvalidRequestError, Violation
+from serving.core.limits import MAX_WORDS
 from serving.endpoints.base import TextEndpoint, raise_violations
-from serving.endpoints.wire import serialize_parts
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
@@ -90,17 +89,12 @@ class Tag(TextEndpoint):
         result = pb.TagResult()
         for item in prediction.entities:
             result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
-        words = (
-            zip(example.word_offsets, prediction.tags, prediction.scores, strict=True)
-            if request.return_words
-            else iter(())
-        )
-        chunks = iter(lambda: list(islice(words, SERIALIZED_WORDS)), [])
-        return serialize_parts([result, *map(_tagged_words, chunks)])
-
-
-def _tagged_words(words: Sequence[tuple[tuple[int, int], str, float]]) -> pb.TagResult:
-    result = pb.TagResult()
-    for (start, end), tag, score in words:
-        result.words.add(start=start, end=end, tag=tag, score=score)
-    return result
+        parts = [result]
+        if request.return_words:
+            words = zip(example.word_offsets, prediction.tags, prediction.scores, strict=True)
+            for chunk in iter(lambda: list(islice(words, SERIALIZED_WORDS)), []):
+                parts.append(pb.TagResult())
+                for (start, end), tag, score in chunk:
+                    parts[-1].words.add(start=start, end=end, tag=tag, score=score)
+        # Serialising a large message in one step would hold the interpreter lock.
+        return b"".join(part.SerializeToString() for part in parts)

@@ -11,15 +11,14 @@ from typing import Any, ClassVar
 from google.protobuf.message import Message
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import RequestLimits
 from serving.core.calls import Call
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
+from serving.core.limits import RequestLimits
 from serving.core.models import Model, Models
 from serving.core.scheduler import JobResult
-from serving.endpoints.catalog import reference
 from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
@@ -81,13 +80,13 @@ class TextEndpoint(Endpoint):
         """
         return model.task
 
-    @abstractmethod
     def examples(self, request: Any, task: Any) -> list[Any]:
-        """Return the inputs of a request as examples of the task.
+        """Return the inputs of a request as examples of the task: by default the inputs themselves.
 
         Raises:
             InvalidRequestError: when an input cannot be an example.
         """
+        return list(getattr(request, self.inputs))
 
     def windowed_fields(self, request: Any) -> frozenset[str]:
         """Return the fields of the examples that are split into windows and may have any length."""
@@ -106,8 +105,9 @@ class TextEndpoint(Endpoint):
         return 0
 
     def field_path(self, invalid: InvalidExample, request: Any) -> str:
-        """Return the path of an invalid example in the request."""
-        return f"{self.inputs}[{invalid.index}].{invalid.field}"
+        """Return the path of an invalid example in the request; inputs named `texts` have no fields."""
+        path = f"{self.inputs}[{invalid.index}]"
+        return path if self.inputs == "texts" else f"{path}.{invalid.field}"
 
     @abstractmethod
     def result(self, prediction: Any, example: Any, task: Any, request: Any) -> Any:
@@ -141,7 +141,7 @@ class TextInference(Inference):
     def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Encode the inputs, and check the size of the reply."""
         endpoint, message = self.endpoint, self.request
-        encoded = encoder.encode(
+        self.examples, self.windows = encoder.encode(
             call,
             self.model,
             self.task,
@@ -151,7 +151,6 @@ class TextInference(Inference):
             windowed=endpoint.windowed_fields(message),
             field_path=lambda invalid: endpoint.field_path(invalid, message),
         )
-        self.examples, self.windows = encoded.examples, encoded.windows
         self.reply_bytes = endpoint.reply_bytes(self.windows, message, self.task)
         if endpoint.returns_vectors:
             self.reply_bytes = 4 * self.model.num_outputs(self.lengths)
@@ -180,6 +179,11 @@ class TextInference(Inference):
         results = self.endpoint.serialized_results(done.results)
         data = b"".join([reply.SerializeToString(), *results, serialized_timings])
         return Reply(data, len(serialized_timings))
+
+
+def reference(model: Model) -> pb.ModelRef:
+    """Return the name and version of a model."""
+    return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
 
 
 def raise_violations(violations: Iterable[Violation]) -> None:

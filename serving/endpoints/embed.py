@@ -13,7 +13,7 @@ from serving.core.errors import UnusableOutputError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.wire import header
-from tasks.base import AnyTask, InvalidExample
+from tasks.base import AnyTask
 from tasks.embedding import Embedding, Pooling
 from tasks.prompts import InputType
 from tasks.small_vectors import VectorFormat
@@ -49,24 +49,19 @@ class Embed(TextEndpoint):
         is_small = request.format != pb.VECTOR_FORMAT_UNSPECIFIED
         if not (request.windows or request.dimensions or is_small) and prompt_name is None:  # `replace` takes time
             return task  # type: ignore[no-any-return]
+        dimensions, small = request.dimensions or model.manifest.hidden_size, model.manifest.small_vectors
         return replace(
             task,
             windows=request.windows,
             window_stride=request.window_stride,
-            dimensions=request.dimensions or model.manifest.hidden_size,
+            dimensions=dimensions,
             prompt_name=prompt_name,
             format=FORMATS[request.format],
-            scales=_scales(request, model) if request.format == pb.VECTOR_FORMAT_INT8 else None,
+            scales=small.scales_for(dimensions) if small and request.format == pb.VECTOR_FORMAT_INT8 else None,
         )
-
-    def examples(self, request: pb.EmbedRequest, task: Embedding) -> list[str]:
-        return list(request.texts)
 
     def windowed_fields(self, request: pb.EmbedRequest) -> frozenset[str]:
         return frozenset({"text"} if request.windows else ())
-
-    def field_path(self, invalid: InvalidExample, request: pb.EmbedRequest) -> str:
-        return f"texts[{invalid.index}]"
 
     def result(self, prediction: np.ndarray, example: Any, task: Embedding, request: pb.EmbedRequest) -> bytes:
         if task.format == "float16":
@@ -88,13 +83,6 @@ def check_float16(vectors: np.ndarray) -> None:
         raise UnusableOutputError(Violation("format", "a vector exceeds float16; ask for float32"))
 
 
-def _scales(request: pb.EmbedRequest, model: Model) -> np.ndarray:
-    """Return the scales of int8 vectors, [dim] float32."""
-    small = model.manifest.small_vectors
-    assert small
-    return small.scales_for(request.dimensions or model.manifest.hidden_size)
-
-
 def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     settings: Any = model.task.settings
     hidden_size, min_stride = model.manifest.hidden_size, settings.max_seq_length // MAX_WINDOWS_PER_TOKEN
@@ -111,7 +99,10 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
     wrong_prompt = list(prompt_violations(request, model.task))
     yield from wrong_prompt
     if request.windows and not wrong_prompt:
-        yield from _room_violations(request, model.task)
+        embedding: Any = model.task
+        prompted = replace(embedding, prompt_name=prompt_name_of(request, embedding))
+        if problem := prompted.window_problem():  # the prompt leaves too little room
+            yield Violation("windows", problem)
     if request.format not in FORMATS:
         known = ", ".join(f"{number} for {name}" for number, name in FORMATS.items())
         yield Violation("format", f"unknown: {request.format} ({known})")
@@ -127,13 +118,6 @@ def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:
         yield Violation(
             "window_stride", f"must be 0 or at least {min_stride} tokens, a quarter of the model's max_seq_length"
         )
-
-
-def _room_violations(request: pb.EmbedRequest, task: Any) -> Iterator[Violation]:
-    """Yield a violation if the prompt leaves too little room in a window."""
-    prompted = replace(task, prompt_name=prompt_name_of(request, task))
-    if problem := prompted.window_problem():
-        yield Violation("windows", problem)
 
 
 def prompt_name_of(request: Any, task: AnyTask) -> str | None:

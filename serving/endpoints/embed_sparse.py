@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from serving.core.models import Model
 from serving.endpoints.base import MAX_SCORES, TextEndpoint, raise_violations
 from serving.endpoints.embed import prompt_name_of, prompt_violations
 from serving.endpoints.wire import header, serialize_elements
-from tasks.base import InvalidExample
 from tasks.features import Features
 from tasks.sparse_embedding import SparseEmbedding, SparseVector
 
@@ -36,21 +35,23 @@ class EmbedSparse(TextEndpoint):
         raise_violations(prompt_violations(request, task))
         return replace(task, top_k=request.top_k, prompt_name=prompt_name_of(request, task))  # type: ignore[no-any-return]
 
-    def examples(self, request: pb.EmbedSparseRequest, task: SparseEmbedding) -> list[str]:
-        return list(request.texts)
-
     def reply_bytes(
         self, windows: Sequence[Sequence[Features]], request: pb.EmbedSparseRequest, task: SparseEmbedding
     ) -> int:
         return weights_bytes(len(windows), task, MAX_SCORES if request.return_tokens else MAX_WEIGHTS)
 
-    def field_path(self, invalid: InvalidExample, request: pb.EmbedSparseRequest) -> str:
-        return f"texts[{invalid.index}]"
-
     def result(
         self, prediction: SparseVector, example: Any, task: SparseEmbedding, request: pb.EmbedSparseRequest
     ) -> bytes:
-        return b"".join(_serialized(prediction, task if request.return_tokens else None))
+        if not len(prediction.indices):
+            return b""
+        parts: list[bytes] = []
+        for number, array in ((INDICES, prediction.indices.astype("<u4")), (VALUES, prediction.values.astype("<f4"))):
+            parts += header(number, array.nbytes), array.tobytes()  # packed numbers of four bytes are arrays
+        if request.return_tokens:
+            names = (task.tokenizer.token(index).encode() for index in prediction.indices.tolist())
+            parts += serialize_elements(TOKENS, names)
+        return b"".join(parts)
 
     def start_reply(self, results: Sequence[bytes], task: SparseEmbedding) -> pb.EmbedSparseReply:
         return pb.EmbedSparseReply(dim=task.tokenizer.vocab_size)
@@ -63,19 +64,3 @@ def weights_bytes(num_texts: int, task: SparseEmbedding, limit: int = MAX_WEIGHT
         reason = f"too many weights requested: `{count}` (maximum `{limit}`); send fewer texts or a smaller top_k"
         raise InvalidRequestError(reason, [Violation("top_k", reason)])
     return 8 * count
-
-
-def _serialized(vector: SparseVector, task: SparseEmbedding | None) -> Iterable[bytes]:
-    """Yield a SparseVector in parts: packed numbers of four bytes are arrays.
-
-    Args:
-        task: adds the tokens; None for none.
-    """
-    if not len(vector.indices):
-        return
-    for number, array in ((INDICES, vector.indices.astype("<u4")), (VALUES, vector.values.astype("<f4"))):
-        yield header(number, array.nbytes)
-        yield array.tobytes()
-    if task:
-        names = (task.tokenizer.token(index).encode() for index in vector.indices.tolist())
-        yield from serialize_elements(TOKENS, names)

@@ -12,7 +12,6 @@ from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, raise_violations
 from serving.endpoints.embed import check_float16, prompt_name_of, prompt_violations
 from serving.endpoints.wire import header
-from tasks.base import InvalidExample
 from tasks.features import Features
 from tasks.small_vectors import VectorFormat, to_bytes
 from tasks.token_embedding import TokenEmbedding, TokenVectors
@@ -51,17 +50,11 @@ class EmbedTokens(TextEndpoint):
             format=kind,
         )
 
-    def examples(self, request: pb.EmbedTokensRequest, task: TokenEmbedding) -> list[str]:
-        return list(request.texts)
-
     def reply_bytes(
         self, windows: Sequence[Sequence[Features]], request: pb.EmbedTokensRequest, task: TokenEmbedding
     ) -> int:
         check_num_vectors(sum(len(window) for items in windows for window in items))
         return 0
-
-    def field_path(self, invalid: InvalidExample, request: pb.EmbedTokensRequest) -> str:
-        return f"texts[{invalid.index}]"
 
     def result(
         self, prediction: TokenVectors, example: Any, task: TokenEmbedding, request: pb.EmbedTokensRequest

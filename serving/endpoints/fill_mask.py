@@ -11,7 +11,7 @@ from serving.core.errors import InvalidRequestError, Violation
 from serving.core.models import Model
 from serving.endpoints.base import MAX_SCORES, SCORE_BYTES, TextEndpoint, raise_violations
 from serving.endpoints.wire import serialize_elements
-from tasks.base import AnyTask, InvalidExample
+from tasks.base import AnyTask
 from tasks.features import Features
 from tasks.masked_lm import ClozeExample, MaskedLM, MaskPrediction
 from tasks.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class FillMask(TextEndpoint):
     def task_for(self, request: pb.FillMaskRequest, model: Model) -> AnyTask:
         tokenizer = model.task.tokenizer
         raise_violations(
-            Violation(f"targets[{index}]", _not_in_vocabulary(token, tokenizer))
+            Violation(f"targets[{index}]", f"not in the vocabulary{_hint(token, tokenizer)}")
             for index, token in enumerate(request.targets)
             if tokenizer.token_id(token) is None
         )
@@ -47,9 +47,6 @@ class FillMask(TextEndpoint):
 
     def reply_bytes(self, windows: Sequence[Sequence[Features]], request: pb.FillMaskRequest, task: MaskedLM) -> int:
         return tokens_bytes(windows, task, request.top_k or DEFAULT_TOP_K, len(request.targets))
-
-    def field_path(self, invalid: InvalidExample, request: pb.FillMaskRequest) -> str:
-        return f"texts[{invalid.index}]"
 
     def result(
         self, prediction: MaskPrediction, example: ClozeExample, task: MaskedLM, request: pb.FillMaskRequest
@@ -66,12 +63,10 @@ class FillMask(TextEndpoint):
         return fill
 
 
-def _not_in_vocabulary(token: str, tokenizer: Tokenizer) -> str:
-    """Describe a target that is no token, with the token of the same word behind a space, if there is one."""
-    word = token.strip()
-    behind_space = (f"{mark}{word}" for mark in _SPACE_MARKS)
-    found = next((item for item in (word, *behind_space) if tokenizer.token_id(item) is not None), "")
-    return "not in the vocabulary" + f"; did you mean `{found}`?" * bool(found)
+def _hint(target: str, tokenizer: Tokenizer) -> str:
+    """Return a hint to the token of the same word, perhaps behind a space; empty if there is none."""
+    candidates = (mark + target.strip() for mark in ("", *_SPACE_MARKS))
+    return next((f"; did you mean `{item}`?" for item in candidates if tokenizer.token_id(item) is not None), "")
 
 
 def tokens_bytes(windows: Sequence[Sequence[Features]], task: MaskedLM, top_k: int, num_targets: int = 0) -> int:

@@ -15,8 +15,7 @@ from serving.core.encoding import limited
 from serving.core.endpoint import Request
 from serving.core.models import Model
 from serving.core.service import ADMITTED_BYTES, InferenceService, record_model
-from serving.endpoints.base import text_pair
-from serving.endpoints.catalog import reference
+from serving.endpoints.base import reference, text_pair
 from serving.endpoints.wire import header
 from tasks.text.sequence_template import SequenceTemplate
 from tasks.text.tokenizer import Tokenizer

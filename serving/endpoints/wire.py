@@ -1,4 +1,4 @@
-"""Wire format of protobuf: parse requests in pieces, find strings that are not UTF-8, serialise replies in parts.
+"""Wire format of protobuf: parse requests in pieces, serialise replies in parts.
 
 Protobuf holds the interpreter lock until it has parsed all bytes that it was given, and an empty message of two bytes
 takes up to a hundred bytes of memory. So large requests are parsed in pieces, and refused if they have too many fields.
@@ -7,25 +7,21 @@ takes up to a hundred bytes of memory. So large requests are parsed in pieces, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from serving.core.admission import ParseLimits
-from serving.core.errors import MAX_VIOLATIONS, InvalidRequestError, Violation
+from serving.core.errors import InvalidRequestError, Violation
+from serving.core.limits import ParseLimits
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 PIECE_BYTES = 64 * 1024
 """Bytes to parse in one step: one to three milliseconds if all of them are empty messages."""
-CHECKED_STRINGS = 256
-"""Number of strings to check for UTF-8 in one step."""
 DEFAULT_LIMITS = ParseLimits()
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _VARINT_TYPES = {
@@ -83,25 +79,17 @@ def parse(request_type: type[MessageT], data: bytes, limits: ParseLimits = DEFAU
     """Parse a request.
 
     Raises:
-        InvalidRequestError: naming the strings that are not UTF-8, or the field with too many items; without names if
-            the bytes are not a message of this type.
+        InvalidRequestError: when the bytes are not a message of this type, or a field has too many items.
     """
     try:
-        return _parse(request_type, data, limits)
+        if len(data) <= PIECE_BYTES:
+            return request_type.FromString(data)
+        message = request_type()
+        _PieceParser(data, limits).merge(message, _layout(request_type.DESCRIPTOR), 0, len(data))
+        return message
     except DecodeError as error:
-        full_name = request_type.DESCRIPTOR.full_name
-        violations = [Violation(path, "not UTF-8") for path in _not_utf8(request_type, data, limits)]
-        raise InvalidRequestError(
-            f"the message is not a `{full_name}`" if not violations else "", violations
-        ) from error
-
-
-def _parse(message_type: type[MessageT], data: bytes, limits: ParseLimits) -> MessageT:
-    if len(data) <= PIECE_BYTES:
-        return message_type.FromString(data)
-    message = message_type()
-    _PieceParser(data, limits).merge(message, _layout(message_type.DESCRIPTOR), 0, len(data))
-    return message
+        name = request_type.DESCRIPTOR.full_name
+        raise InvalidRequestError(f"the message is not a `{name}`, or holds a string that is not UTF-8") from error
 
 
 class _Field(NamedTuple):
@@ -187,17 +175,17 @@ class _PieceParser:
             size = place - first
             if start and field and (field.is_deep or size > PIECE_BYTES) and (field.layout or field.is_packed):
                 self._merge_piece(message, piece, first)
-                self._merge_inner(message, field, first, start, place, outer)
+                self._merge_inner(message, field, number, start, place, outer)
                 piece = place
             elif place - piece > PIECE_BYTES:
                 self._merge_piece(message, piece, first)
                 piece = first
         self._merge_piece(message, piece, end)
 
-    def _merge_inner(self, message: Message, field: _Field, first: int, start: int, end: int, outer: str) -> None:
+    def _merge_inner(self, message: Message, field: _Field, number: int, start: int, end: int, outer: str) -> None:
         """Merge a field whose content is merged in pieces."""
         if field.layout is None:
-            self._merge_packed(message, self._data[first : first + _varint_size(self._data, first)], start, end)
+            self._merge_packed(message, number, start, end)
             return
         inner = getattr(message, field.name)
         if field.is_repeated:
@@ -211,14 +199,14 @@ class _PieceParser:
             self._limits.check()
             message.MergeFromString(self._data[start:end])
 
-    def _merge_packed(self, message: Message, tag: bytes, start: int, end: int) -> None:
+    def _merge_packed(self, message: Message, number: int, start: int, end: int) -> None:
         """Merge packed numbers as several fields, which protobuf concatenates."""
         while start < end:
             stop = min(start + PIECE_BYTES, end)
             while stop < end and self._data[stop - 1] & 0x80:  # inside a number
                 stop += 1
             self._limits.check()
-            message.MergeFromString(tag + _varint(stop - start) + self._data[start:stop])
+            message.MergeFromString(header(number, stop - start) + self._data[start:stop])
             start = stop
 
     def _check_count(self, name: str, count: int, limit: int, what: str) -> None:
@@ -258,14 +246,6 @@ class _PieceParser:
         raise DecodeError("a number does not end")
 
 
-def serialize_parts(parts: Iterable[Message]) -> bytes:
-    """Serialise a message that is given in parts, each with some of its fields.
-
-    Serialising a large message in one step would hold the interpreter lock.
-    """
-    return b"".join(part.SerializeToString() for part in parts)
-
-
 def serialize_elements(number: int, values: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a repeated field, serialised in parts. Joining them releases the interpreter lock, unlike protobuf.
 
@@ -289,74 +269,3 @@ def _varint(value: int) -> bytes:
         groups.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*groups, value])
-
-
-def _varint_size(data: bytes, place: int) -> int:
-    return next(size for size in range(1, 11) if data[place + size - 1] < 0x80)
-
-
-def _not_utf8(request_type: type[Message], data: bytes, limits: ParseLimits) -> list[str]:
-    """Return the paths of the first strings that are not UTF-8, at most MAX_VIOLATIONS."""
-    try:
-        twin = _parse(_bytes_twin(request_type.DESCRIPTOR), data, limits)
-    except DecodeError:
-        return []
-    return list(islice(_broken_fields(twin, request_type.DESCRIPTOR, limits), MAX_VIOLATIONS))
-
-
-@cache
-def _bytes_twin(descriptor: Descriptor) -> type[Message]:
-    """Return the same message type with `bytes` instead of `string`, which accepts strings that are not UTF-8."""
-    file = descriptor_pb2.FileDescriptorProto()
-    descriptor.file.CopyToProto(file)
-    for message in file.message_type:
-        _replace_strings(message)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(descriptor.full_name))
-
-
-def _replace_strings(message: descriptor_pb2.DescriptorProto) -> None:
-    for field in message.field:
-        is_key = message.options.map_entry and field.name == "key"  # keys of maps cannot be bytes
-        if field.type == field.TYPE_STRING and not is_key:
-            field.type = field.TYPE_BYTES
-    for nested in message.nested_type:
-        _replace_strings(nested)
-
-
-def _broken_fields(message: Message, original: Descriptor, limits: ParseLimits, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of fields of a twin message that are strings in the original type but not UTF-8."""
-    for twin, value in message.ListFields():
-        field, path = original.fields_by_number[twin.number], f"{prefix}{twin.name}"
-        if (kind := field.message_type) and _is_map_entry(kind):
-            field = kind.fields_by_name["value"]
-            parts: Iterator[tuple[str, Any]] = ((f"{path}[{key!r:.80}]", item) for key, item in value.items())
-        elif field.is_repeated:
-            parts = _suspicious_elements(path, value, field, limits)
-        else:
-            parts = iter([(path, value)])
-        for item_path, item in parts:
-            if field.message_type:
-                yield from _broken_fields(item, field.message_type, limits, f"{item_path}.")
-            elif field.type == field.TYPE_STRING and not _is_utf8(item):
-                yield item_path
-
-
-def _suspicious_elements(
-    path: str, values: Any, field: FieldDescriptor, limits: ParseLimits
-) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of a repeated field that may be broken, with their paths."""
-    for first in range(0, len(values), CHECKED_STRINGS):
-        limits.check()
-        chunk: Sequence[Any] = values[first : first + CHECKED_STRINGS]
-        if field.message_type or (field.type == field.TYPE_STRING and not _is_utf8(b" ".join(chunk))):
-            yield from ((f"{path}[{first + index}]", item) for index, item in enumerate(chunk))
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

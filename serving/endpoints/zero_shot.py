@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import RequestLimits
 from serving.core.errors import InvalidRequestError, Violation
+from serving.core.limits import RequestLimits
 from serving.core.models import Model
 from serving.endpoints.base import TextEndpoint, TextInference, raise_violations
 from serving.endpoints.classify import serialize_classification
@@ -60,9 +60,6 @@ class ZeroShot(TextEndpoint):
     def read_bytes(self, request: pb.ZeroShotRequest, num_bytes: int) -> int:
         texts = sum(map(len, request.texts))
         return num_bytes + len(request.labels) * texts + len(request.texts) * _hypothesis_chars(request)
-
-    def examples(self, request: pb.ZeroShotRequest, task: zero_shot.ZeroShot) -> list[str]:
-        return list(request.texts)
 
     def field_path(self, invalid: InvalidExample, request: pb.ZeroShotRequest) -> str:
         return f"texts[{invalid.index}]" if invalid.field == "text" else invalid.field

@@ -185,6 +185,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             messages: receives and answers messages.
             observers: called with each ended call.
         """
+        self.num_calls = 0
+        """Calls that gRPC has handed over so far."""
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
         """Wrapped handlers of known methods, by path."""
         self._steps: list[Step] = [
@@ -209,6 +211,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
         """Return the handler of a call, wrapped into the steps."""
+        self.num_calls += 1
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         call = Call(path, headers=dict(metadata), is_health=path.startswith(_HEALTH))
         if "authorization" in call.headers:

@@ -12,8 +12,6 @@ from grpc_status import rpc_status
 
 from serving.core.calls import Call
 from serving.core.errors import (
-    ERROR_REASONS,
-    INTERNAL_REASON,
     ErrorKind,
     InvalidRequestError,
     RefusedError,
@@ -21,6 +19,7 @@ from serving.core.errors import (
     UnusableOutputError,
     Violation,
     drop_tracebacks,
+    error_reason,
     shorten,
 )
 
@@ -52,7 +51,7 @@ SERVER_FAULTS = frozenset(
 def status_of(error: Exception) -> grpc.Status:
     """Return the status for an error. An error of another class than ServingError is logged and becomes INTERNAL.
 
-    The details hold a google.rpc.ErrorInfo with one of ERROR_REASONS. If fields are wrong, they also hold a
+    The details hold a google.rpc.ErrorInfo with the reason of the error. If fields are wrong, they also hold a
     google.rpc.BadRequest that names them, or only the first ones if there are too many for the trailing metadata.
     `num_violations` in the metadata of the ErrorInfo is their number, at most MAX_VIOLATIONS.
     """
@@ -63,7 +62,7 @@ def status_of(error: Exception) -> grpc.Status:
     message = str(error) if is_expected else "internal error; see the log of the server"
     status = status_pb2.Status(code=code.value[0], message=shorten(message))
     violations = error.violations if isinstance(error, InvalidRequestError | UnusableOutputError) else []
-    info = error_details_pb2.ErrorInfo(reason=ERROR_REASONS.get(type(error), INTERNAL_REASON), domain=DOMAIN)
+    info = error_details_pb2.ErrorInfo(reason=error_reason(error), domain=DOMAIN)
     if violations:
         info.metadata["num_violations"] = str(len(violations))
         status.details.add().Pack(_bad_request(violations, MAX_DETAILS_BYTES - info.ByteSize()))

@@ -15,8 +15,6 @@ import orjson
 from serving.core.calls import Call
 from serving.core.codec_pool import CodecPool
 from serving.core.errors import (
-    ERROR_REASONS,
-    INTERNAL_REASON,
     ErrorKind,
     InvalidRequestError,
     MessageTooLargeError,
@@ -27,6 +25,7 @@ from serving.core.errors import (
     TooLargeError,
     UnsupportedMediaError,
     UnusableOutputError,
+    error_reason,
     shorten,
 )
 from serving.http_api.json_body import has_few_values, memory_of_values, parse_object
@@ -206,8 +205,7 @@ def violations_of(error: Exception) -> list[dict[str, str]]:
 
 def own_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     """Return an error as Bertline's own routes write it."""
-    reason = ERROR_REASONS.get(type(error), INTERNAL_REASON)
-    found: dict[str, Any] = {"code": int(status), "reason": reason, "message": message_of(error)}
+    found: dict[str, Any] = {"code": int(status), "reason": error_reason(error), "message": message_of(error)}
     if violations := violations_of(error):
         found["violations"] = violations
     return {"error": found}
@@ -222,6 +220,6 @@ def openai_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
             "message": message_of(error),
             "type": kind,
             "param": violations[0]["field"] if violations else None,
-            "code": ERROR_REASONS.get(type(error), INTERNAL_REASON).lower(),
+            "code": error_reason(error).lower(),
         }
     }

@@ -15,9 +15,9 @@ import numpy as np
 import orjson
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import RequestLimits
 from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
+from serving.core.limits import RequestLimits
 from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.base import TextInference
@@ -104,8 +104,8 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         fields, endpoint, request = await body.read(partial(read, body.data))
         with named_as({"texts": "input", "inputs": "input", "format": "output_dtype"}):
             reply = await service.infer(endpoint, request, call)
-        write = partial(_embeddings, reply.data, fields.output_dtype, fields.encoding_format)
-        return HttpReply(await service.codec_pool.run(call, len(reply.data), write))
+        write = partial(_embeddings, reply, fields.output_dtype, fields.encoding_format)
+        return HttpReply(await service.codec_pool.run(call, len(reply), write))
 
     async def models(body: Body, call: Call, exchange: Exchange) -> HttpReply:
         found = {model.manifest.name: _model(model.manifest.name) for model in service.models}

@@ -128,7 +128,7 @@ def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Op
         if fields.return_documents:
             call.reserve_memory(call.request_bytes)
         with named_as(NAMES):
-            data = (await service.infer(endpoint, request, call)).data
+            data = await service.infer(endpoint, request, call)
         size = call.request_bytes if fields.return_documents else len(data)
         return HttpReply(await pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
 

@@ -12,10 +12,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from serving.core.admission import MAX_WORDS
 from serving.core.calls import Call
 from serving.core.endpoint import Request
 from serving.core.errors import InvalidRequestError, Violation, shorten
+from serving.core.limits import MAX_WORDS
 from serving.core.service import InferenceService
 from serving.endpoints.answer_tag import Tag
 from serving.endpoints.methods import ENCODER, encoder_methods

@@ -339,7 +339,7 @@ class TeiRoutes:
             names: as in `named_as`.
         """
         with named_as(names):
-            reply = (await self._service.infer(endpoint, request, call)).data
+            reply = await self._service.infer(endpoint, request, call)
         return await self._service.codec_pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
 
     def _model(self, name: str, task: str | None = None) -> Model:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from serving.core.admission import RequestLimits
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.endpoint import Endpoint, Inference
+from serving.core.limits import RequestLimits
 from serving.core.models import Model, Models
 from serving.open_inference.task_tensors import TASK_TENSORS
 from serving.open_inference.tensors import BYTES, check_shapes, invalid_field

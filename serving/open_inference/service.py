@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from serving.core.admission import ParseLimits
 from serving.core.calls import Call
 from serving.core.endpoint import Request
+from serving.core.limits import ParseLimits
 from serving.core.models import Model
 from serving.core.service import InferenceService
-from serving.endpoints.methods import Method, infer_method
+from serving.endpoints.methods import Method
 from serving.grpc_api.routing import route
 from serving.open_inference import token_ids
 from serving.open_inference.endpoint import ModelInfer, check_named, find_named
@@ -59,7 +60,7 @@ class OpenInference:
             "ModelReady": _method(self._model_ready),
             "ServerMetadata": _method(_server_metadata),
             "ModelMetadata": _method(self._model_metadata),
-            "ModelInfer": infer_method(self._service, ModelInfer()),
+            "ModelInfer": partial(self._service.infer, ModelInfer()),
             "ModelConfig": _method(self._model_config),
             "RepositoryIndex": _method(self._repository_index),
         }

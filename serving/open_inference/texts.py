@@ -54,7 +54,7 @@ class TextTensorInference(Inference):
         arrays = read_inputs(message, tensors.inputs)
         self.outputs = requested_outputs(message, tensors.outputs(self.model))
         self.task = tensors.task_for(self.model.task, self.options)
-        encoded = encoder.encode(
+        self.examples, self.windows = encoder.encode(
             call,
             self.model,
             self.task,
@@ -64,7 +64,6 @@ class TextTensorInference(Inference):
             windowed=tensors.windowed_fields,
             field_path=partial(_field_path, list(arrays)),
         )
-        self.examples, self.windows = encoded.examples, encoded.windows
         self.reply_bytes = tensors.reply_bytes(self.windows, self.options, self.task)
         if tensors.returns_vectors:
             self.reply_bytes = 4 * self.model.num_outputs(self.lengths)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
 from typing import Any
 
-from serving.core.calls import Call, Stage
+from serving.core.calls import Call
 from serving.process.logs import LineLimit
 
 logger = logging.getLogger("serving.calls")
@@ -31,16 +31,12 @@ class CallLog:
 
     def __call__(self, call: Call) -> None:
         """Log a call."""
-        if call.status == "OK" or _is_closed_watch(call):
+        is_closed_watch = call.method == "Watch" and call.status == "CANCELLED"  # every watch ends like this
+        if call.status == "OK" or is_closed_watch:
             if self._all:
                 logger.info("call", extra={"fields": _fields(call)})
         elif self._failed and (omitted := self._limit.omitted()) is not None:
             logger.info("call", extra={"fields": _fields(call) | ({"omitted": omitted} if omitted else {})})
-
-
-def _is_closed_watch(call: Call) -> bool:
-    """Return whether the call is a health watch whose client left. Every watch ends like this."""
-    return call.method == "Watch" and call.status == "CANCELLED"
 
 
 def _fields(call: Call) -> dict[str, Any]:
@@ -54,24 +50,14 @@ def _fields(call: Call) -> dict[str, Any]:
         "reply_bytes": call.reply_bytes,
         "trace_id": call.trace_context.get("traceparent", "")[3:35],
     }
+    durations: defaultdict[str, float] = defaultdict(float)  # a call may have several stages of the same name
+    for stage in call.stages:
+        durations[f"{stage.name}_ms"] += stage.seconds
     return {
         "method": call.method,
         "code": call.status,
         "request_id": call.request_id,
         "peer": call.peer,
         **{name: value for name, value in optional.items() if value},
-        "ms": _ms(call.seconds),
-        **{f"{name}_ms": _ms(seconds) for name, seconds in _durations(call.stages).items()},
+        **{name: round(1000 * seconds, 2) for name, seconds in {"ms": call.seconds, **durations}.items()},
     }
-
-
-def _durations(stages: Sequence[Stage]) -> dict[str, float]:
-    """Return seconds by stage name. A call may have several stages of the same name."""
-    durations: dict[str, float] = {}
-    for stage in stages:
-        durations[stage.name] = durations.get(stage.name, 0.0) + stage.seconds
-    return durations
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 2)

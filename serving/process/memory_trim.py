@@ -45,21 +45,8 @@ async def trim_memory() -> None:
 class _Info(ctypes.Structure):
     """`struct mallinfo2` of glibc."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keep",
-        )
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keep"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
 
 
 def _unused_bytes(library: ctypes.CDLL) -> int:

@@ -6,11 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 from serving.core.calls import Call
-from serving.process.extras import missing_package
+from serving.settings import missing_package
 
 logger = logging.getLogger(__name__)
 
@@ -67,31 +66,34 @@ class Traces:
             attributes: returns the attributes of a call's span that the conventions for the protocol ask for.
             faults: names of the statuses that are errors of the server.
         """
-        return partial(self._trace_call, attributes, faults)
 
-    def _trace_call(
-        self, attributes: Callable[[Call], Mapping[str, str | int]], faults: Collection[str], call: Call
-    ) -> None:
-        epoch_ns = time.time_ns() - time.monotonic_ns()
-        span = self._tracer.start_span(
-            call.path.removeprefix("/"),
-            context=self._propagator.extract(call.trace_context),
-            kind=self._trace.SpanKind.SERVER,
-            start_time=epoch_ns + _ns(call.started_s),
-            attributes={**attributes(call), **_attributes(call)},
-        )
-        if span.is_recording():
-            self._num_spans += 1 + len(call.stages)
-            self._add_stages(span, call, epoch_ns)
-        if call.status in faults:
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, call.details))
-        span.end(epoch_ns + _ns(call.started_s + call.seconds))
+        def trace(call: Call) -> None:
+            epoch_ns = time.time_ns() - time.monotonic_ns()
+            span = self._tracer.start_span(
+                call.path.removeprefix("/"),
+                context=self._propagator.extract(call.trace_context),
+                kind=self._trace.SpanKind.SERVER,
+                start_time=epoch_ns + _ns(call.started_s),
+                attributes={
+                    **attributes(call),
+                    "client.address": call.peer,
+                    "bertline.request_id": call.request_id,
+                    "bertline.model": call.model,
+                    "bertline.inputs": call.num_inputs,
+                    "bertline.tokens": call.num_tokens,
+                },
+            )
+            if span.is_recording():
+                self._num_spans += 1 + len(call.stages)
+                context = self._trace.set_span_in_context(span)
+                for stage in call.stages:
+                    start_ns, end_ns = epoch_ns + _ns(stage.started_s), epoch_ns + _ns(stage.started_s + stage.seconds)
+                    self._tracer.start_span(stage.name, context=context, start_time=start_ns).end(end_ns)
+            if call.status in faults:
+                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, call.details))
+            span.end(epoch_ns + _ns(call.started_s + call.seconds))
 
-    def _add_stages(self, span: Any, call: Call, epoch_ns: int) -> None:
-        context = self._trace.set_span_in_context(span)
-        for stage in call.stages:
-            start_ns, end_ns = (epoch_ns + _ns(s) for s in (stage.started_s, stage.started_s + stage.seconds))
-            self._tracer.start_span(stage.name, context=context, start_time=start_ns).end(end_ns)
+        return trace
 
     def close(self) -> None:
         """Send the remaining spans for at most CLOSE_S, then end. May be called again."""
@@ -123,16 +125,6 @@ class _CountingExporter:
         if not self._ended:
             self._ended = True
             self._exporter.shutdown()
-
-
-def _attributes(call: Call) -> dict[str, str | int]:
-    return {
-        "client.address": call.peer,
-        "bertline.request_id": call.request_id,
-        "bertline.model": call.model,
-        "bertline.inputs": call.num_inputs,
-        "bertline.tokens": call.num_tokens,
-    }
 
 
 def _ns(seconds: float) -> int:

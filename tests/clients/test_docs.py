@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertline.testing import FakeServer
-from serving.core.errors import ERROR_REASONS, INTERNAL_REASON
+from serving.core.errors import ERRORS, INTERNAL_REASON
 from serving.grpc_api.status import CODES
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,6 @@ def test_every_reason_is_documented() -> None:
     page = (ROOT / OTHER_CLIENTS).read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([A-Z_]+) \| ((?:`[A-Z_]+`(?:, )?)+) \|", page, re.MULTILINE)
     documented = {(status, reason) for status, reasons in rows for reason in re.findall(r"`(\w+)`", reasons)}
-    known = {(CODES[kind.kind].name, reason) for kind, reason in ERROR_REASONS.items()}  # type: ignore[attr-defined]
+    known = {(CODES[error.kind].name, error.reason) for error in ERRORS}
 
     assert documented == known | {("INTERNAL", INTERNAL_REASON)}

@@ -47,7 +47,7 @@ def client_process(source, *arguments):
         process.wait()
 
 
-def wait_until(condition, message, limit_s=60):
+def wait_until(condition, message="it never came", limit_s=60):
     """Wait until a condition is true."""
     end = time.monotonic() + limit_s
     while not condition():

@@ -42,6 +42,9 @@ class _Ignore:
     def sequences_dropped(self, model, count):
         pass
 
+    def job_refused(self, model, error):
+        pass
+
 
 class SimulatedScheduler(Scheduler):
     """Scheduler without threads; `Simulation` computes its batches."""

@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 
-import grpc
 import numpy as np
 import pytest
 
@@ -108,16 +107,3 @@ def test_places_in_hard_texts_of_the_open_protocol(fresh):
         for place in range(found["num_spans"][row]):
             start, end = found["start"][row, place], found["end"][row, place]
             assert context[start:end] == found["answer"][row, place] != ""
-
-
-def test_lone_surrogates(fresh):
-    """Lone surrogates, which JSON can contain, are reported as invalid UTF-8."""
-    message = (
-        pb.EmbedRequest(texts=["cat", "XXX"])
-        .SerializeToString()
-        .replace(b"XXX", "\ud83d".encode("utf-8", "surrogatepass"))
-    )
-    call = fresh.channel.unary_unary("/bertline.v1.Encoder/Embed").future(message)
-
-    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert call.details() == "texts[1]: not UTF-8"

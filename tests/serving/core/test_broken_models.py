@@ -87,24 +87,28 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_model_affects_no_other(tmp_path, name):
-    """A broken model affects no other one, at start or later, and is served once it is corrected."""
+def test_broken_models_affect_no_other(tmp_path):
+    """Broken models affect no other one, at start or later, and are served once they are corrected."""
     write_model(tmp_path)
-    write_model(tmp_path, "broken")
-    damage, message = BROKEN[name]
-    damage(tmp_path / "broken" / "1")
+    broken = {f"broken{number}": case for number, case in enumerate(BROKEN.values())}
+    for name, (damage, _) in broken.items():
+        write_model(tmp_path, name)
+        damage(tmp_path / name / "1")
     with serve(tmp_path, poll_s=0.02) as server:
-        assert states(server) == {"broken/1": "FAILED", "tiny/1": "READY"}
-        error = versions(server)["broken/1"][1]
-        assert message in error
-        assert "\n" not in error
+        for name, (_, message) in broken.items():
+            state, error = versions(server)[f"{name}/1"]
+            assert state == "FAILED"
+            assert message in error
+            assert "\n" not in error
+        assert states(server)["tiny/1"] == "READY"
 
-        write_model(tmp_path, "broken", "2")
-        damage(tmp_path / "broken" / "2")
-        wait_until(lambda: states(server).get("broken/2") == "FAILED", "it was not reported")
-        write_model(tmp_path, "broken", "3")
-        wait_until(lambda: states(server).get("broken/3") == "READY", "the watcher has ended")
+        for name, (damage, _) in broken.items():
+            write_model(tmp_path, name, "2")
+            damage(tmp_path / name / "2")
+        wait_until(lambda: all(states(server).get(f"{name}/2") == "FAILED" for name in broken), "some are not reported")
+        for name in broken:
+            write_model(tmp_path, name, "3")
+        wait_until(lambda: all(states(server).get(f"{name}/3") == "READY" for name in broken), "the watcher has ended")
         assert embed(server, name="tiny").dim == 8
 
 
@@ -187,19 +191,27 @@ class PanicException(BaseException):
     """Stand-in for the exception of a Rust panic, which no module exports."""
 
 
-@pytest.mark.parametrize("error", [MemoryError(), PanicException("a panic"), RecursionError(), SystemExit(3)])
-def test_unexpected_errors(tmp_path, monkeypatch, caplog, error):
+def test_unexpected_errors(tmp_path, monkeypatch, caplog):
     """Any error while a model is loaded fails that model only, also without a message or from BaseException."""
     write_model(tmp_path)
+    errors = {
+        "memory": MemoryError(),
+        "panic": PanicException("a panic"),
+        "recursion": RecursionError(),
+        "exit": SystemExit(3),
+    }
 
     def failing(path, *, loaded, **options):
-        if path.parent.name == "other":
+        if error := errors.get(path.parent.name):
             raise error
         return load_model(path, loaded=loaded, **options)
 
     monkeypatch.setattr("serving.server.load_model", failing)
-    write_model(tmp_path, "other")
+    for name in errors:
+        write_model(tmp_path, name)
     with serve(tmp_path) as server:
-        assert states(server) == {"other/1": "FAILED", "tiny/1": "READY"}
-        assert versions(server)["other/1"][1].startswith("unexpected ")
-        assert "loading other/1 failed" in caplog.text
+        found = versions(server)
+
+    assert found.pop("tiny/1")[0] == "READY"
+    assert all(state == "FAILED" and error.startswith("unexpected ") for state, error in found.values())
+    assert all(f"loading {name}/1 failed" in caplog.text for name in errors)

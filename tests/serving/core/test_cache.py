@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.cache import OVERHEAD_BYTES, CachedReply, ReplyCache, request_key
+from serving.core.cache import OVERHEAD_BYTES, CachedReply, ReplyCache
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post
 from tests.serving.models import write_model
@@ -52,17 +52,10 @@ def test_reply_larger_than_the_cache_is_not_stored():
     assert not cache.get(b"b")
 
 
-def test_keys_tell_methods_and_messages_apart():
-    """Methods with the same request bytes have different keys."""
-    requests = [("/a", b"x"), ("/b", b"x"), ("/a", b""), ("/a", b"x\0"), ("/ax", b"")]
-
-    assert len({request_key(*request) for request in requests}) == len(requests)
-
-
 @pytest.fixture
-def cached(all_tasks):
+def cached(embedder):
     """Server with a small cache, and no calls yet."""
-    with serve(all_tasks[0], cache_bytes=2000) as running:
+    with serve(embedder, cache_bytes=2000) as running:
         yield running
 
 
@@ -139,10 +132,10 @@ def test_http_uses_the_cache(embedder):
     assert len({first for first, _ in found}) == hits == len(bodies)
 
 
-def test_a_scan_without_changes_keeps_the_cache(all_tasks):
+def test_a_scan_without_changes_keeps_the_cache(embedder):
     """A scan without changes keeps the cache."""
     request = pb.EmbedRequest(texts=["the cat"])
-    with serve(all_tasks[0], cache_bytes=10_000, poll_s=0.02) as server:
+    with serve(embedder, cache_bytes=10_000, poll_s=0.02) as server:
         server.stub.Embed(request)
         looks = server.server._repository.refresh
         for _ in range(3):
@@ -165,11 +158,3 @@ def test_a_change_of_the_models_empties_the_cache(tmp_path):
     for reply, reference, version in ((old, before, "1"), (new, after, "2")):
         assert reply.model.version == version
         assert np.allclose(np.frombuffer(reply.vectors, "<f4"), reference.predict(["the cat"])[0], atol=1e-5)
-
-
-def test_no_cache_by_default(all_tasks):
-    """Each request is computed without --cache-bytes."""
-    with serve(all_tasks[0]) as server:
-        for _ in range(2):
-            assert server.stub.Embed(pb.EmbedRequest(texts=["the cat"])).HasField("timings")
-        assert server.total("bertline_cache_requests_total") == 0

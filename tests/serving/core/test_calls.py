@@ -1,7 +1,6 @@
 import pytest
 
-from serving.core.calls import is_bulk, max_reply_bytes, request_id, trace_context
-from serving.core.errors import InvalidRequestError
+from serving.core.calls import request_id, trace_context
 
 
 @pytest.mark.parametrize(
@@ -21,18 +20,3 @@ def test_trace_context():
         "tracestate": "b",
     }
     assert trace_context({"tracestate": "b"}) == {}
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"), [({}, False), ({"priority": "bulk"}, True), ({"priority": "u=3"}, False)]
-)
-def test_priorities(headers, expected):
-    """Only `bulk` lowers the priority, and values of RFC 9218 are ignored."""
-    assert is_bulk(headers) is expected
-
-
-@pytest.mark.parametrize("read", [is_bulk, max_reply_bytes])
-def test_invalid_values(read):
-    """Errors repeat the invalid value."""
-    with pytest.raises(InvalidRequestError, match="`many`"):
-        read({"priority": "many", "max-reply-bytes": "many"})

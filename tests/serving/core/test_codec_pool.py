@@ -23,19 +23,14 @@ SOME = ["cat"] * 20
     [
         ("Embed", pb.EmbedRequest(texts=["the cat", "dog"]), False),
         ("Embed", pb.EmbedRequest(texts=SOME), True),
-        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(context="who", choices=["cat", "dog"])]), False),
-        ("Choose", pb.ChooseRequest(inputs=[pb.ChooseInput(choices=SOME)]), True),
         (
             "Choose",
             pb.ChooseRequest(inputs=[pb.ChooseInput(context="cat", question=LONG, choices=SOME[:2])], truncate=True),
             True,
         ),
-        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=SOME[:2])]), False),
         ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=SOME)]), True),
-        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="cat")] * 20), True),
         ("Tokenize", pb.TokenizeRequest(model=pb.ModelRef(name="embedder"), inputs=[pb.TextInput(text="cat")]), True),
         ("ModelInfer", infer_request("embedder", text=["the cat", "dog"]), False),
-        ("ModelInfer", infer_request("tagger", text=SOME), True),
         ("ModelInfer", infer_request("chooser", choices=[SOME]), True),
         (
             "ModelInfer",
@@ -197,15 +192,6 @@ def test_work_of_ended_calls_is_not_run():
 
     assert order == [0, 3]
     assert [type(item) for item in found] == [type(None), ExpiredError, asyncio.CancelledError, type(None)]
-
-
-def test_too_many_calls(monkeypatch):
-    """The number of waiting calls is bounded."""
-    monkeypatch.setattr(codec_pool_module, "MAX_WAITING", 3)
-    found = in_turns([call_of("a") for _ in range(5)], lambda number: number)
-
-    assert found[:3] == [0, 1, 2]
-    assert [type(item) for item in found[3:]] == [NoThreadError] * 2
 
 
 def test_closing_ends_waiting_calls():

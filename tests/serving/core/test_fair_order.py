@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.fair_order import OLD_BURST_S, OLD_RATIO, SHORT_RATIO, FairOrder, size_class
+from serving.core.fair_order import OLD_BURST_S, OLD_RATIO, SHORT_RATIO, FairOrder
 from serving.core.job import Job, Origin
 
 SECONDS_PER_TOKEN = 0.001
@@ -59,16 +59,6 @@ def seconds_by_caller(order, num_batches):
         job = take(order)
         found[job.origin.caller] += len(job.entries[0].sequence) * SECONDS_PER_TOKEN
     return found
-
-
-def test_short_before_long():
-    """A short job goes before long ones that came before it; long ones keep their order."""
-    order = FairOrder()
-    long = [add(order, 40) for _ in range(2)]
-    short = add(order, 2)
-
-    assert [take(order) for _ in range(3)] == [short, *long]
-    assert order.next_job() is None
 
 
 def test_jobs_of_a_batch_keep_their_order():
@@ -136,25 +126,12 @@ def test_short_jobs_go_first_for_half_of_the_time_only():
     """A flood of short jobs leaves half of the time to the caller who is next."""
     order = FairOrder()
     for number in range(50):
-        add(order, 100, f"bulk {number}", count=1000)
-    for _ in range(10_000):
+        add(order, 100, f"bulk {number}", count=20)
+    for _ in range(2500):
         add(order, 10, "flood")
-    found = seconds_by_caller(order, 8000)
+    found = seconds_by_caller(order, 2000)
 
     assert found["flood"] / sum(found.values()) == pytest.approx(SHORT_RATIO, abs=0.05)
-
-
-def test_callers_with_short_jobs_take_turns():
-    """A flood of short jobs does not delay the short jobs of another caller."""
-    order = FairOrder()
-    add(order, 100, "bulk", count=1000)
-    for _ in range(1000):
-        add(order, 2, "flood")
-    for _ in range(20):
-        take(order)
-    query = add(order, 2, "query")
-
-    assert query in [take(order) for _ in range(3)]
 
 
 def test_bulk_waits_for_interactive_jobs():
@@ -309,8 +286,3 @@ def test_wait_estimates_include_large_callers():
 
         found = [order.estimate_wait(Origin("new"), 10.0, 0.0).work_ahead_s for _ in range(6)]
         assert all(seconds == pytest.approx(10.6, abs=0.3) for seconds in found)
-
-
-def test_size_classes_are_powers_of_two():
-    """Size classes are powers of two."""
-    assert size_class(0.25) - size_class(0.124) == 2

@@ -14,8 +14,8 @@ from tests.serving.models import VOCAB, write_model
 from tests.serving.open_inference.messages import infer
 
 BROKEN, SOUND = "the bird [MASK]", "the cat [MASK]"
-VALUES = {"nan": np.nan, "infinite": np.inf, "negative": -np.inf}
-TASKS = ("embedding", "classification", "regression", "multiple-choice", "spans", "tagging", "masked-lm")
+VALUES = {"nan": np.nan, "negative": -np.inf}
+TASKS = tuple(TASK_TYPES)
 
 
 def spoil(value):
@@ -42,6 +42,8 @@ def requests(text):
     single, words = [pb.TextInput(text=text)], text.split()
     return {
         "Embed": pb.EmbedRequest(texts=[text]),
+        "EmbedSparse": pb.EmbedSparseRequest(texts=[text]),
+        "EmbedTokens": pb.EmbedTokensRequest(texts=[text]),
         "Classify": pb.ClassifyRequest(inputs=single),
         "Regress": pb.RegressRequest(inputs=single),
         "Choose": pb.ChooseRequest(inputs=[pb.ChooseInput(choices=[text, "cat"])]),
@@ -78,6 +80,20 @@ def test_non_finite_outputs_in_the_open_protocol(spoilt, inputs):
     assert re.match(r"(text|input_ids)\[0\]: embedding/1 \(embedding\) returned NaN", caught.value.details())
 
 
+@pytest.fixture(scope="module")
+def over_http(tmp_path_factory):
+    """Server with HTTP, whose models give NaN for one word and huge numbers for another."""
+
+    def edit(weights):
+        weights.embedding[VOCAB.index("bird")], weights.embedding[VOCAB.index("cat")] = np.nan, 1e6
+
+    models = tmp_path_factory.mktemp("http")
+    for task in ("embedding", "spans"):
+        write_model(models, task, task=task, edit=edit)
+    with serve(models, http_port=0) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -88,16 +104,9 @@ def test_non_finite_outputs_in_the_open_protocol(spoilt, inputs):
         ("/rerank", {"query": "who", "texts": ["cat", "bird"]}, "texts: spans/1"),
     ],
 )
-def test_routes_name_their_own_fields(tmp_path, path, body, message):
+def test_routes_name_their_own_fields(over_http, path, body, message):
     """Errors about outputs name the field of the caller's request, not that of the RPC behind the route."""
-
-    def edit(weights):
-        weights.embedding[VOCAB.index("bird")], weights.embedding[VOCAB.index("cat")] = np.nan, 1e6
-
-    for task in ("embedding", "spans"):
-        write_model(tmp_path, task, task=task, edit=edit)
-    with serve(tmp_path, http_port=0) as running:
-        reply = post(running, path, body)
+    reply = post(over_http, path, body)
 
     assert reply.status == 500
     assert (reply.error if isinstance(reply.error, str) else reply.error["message"]).startswith(message)

@@ -104,16 +104,6 @@ def test_a_query_does_not_wait_for_less_urgent_work_in_its_batch(others, is_bulk
     assert lengths(batch) == expected
 
 
-def test_a_large_job_takes_small_ones_into_its_batch():
-    """Entries of smaller jobs join the batch of a large one."""
-    queue, model = Queue(), Model(1000)
-    bulk = add(queue, model, [10] * 20, 0.001, is_bulk=True)
-    queue.remove(bulk.job.entries[1:])
-    add(queue, model, [10], 0.001, is_bulk=True)
-
-    assert lengths(queue.pop_batch()) == [10, 10]
-
-
 def test_remove():
     """An entry can be removed from any position, once."""
     queue = Queue()

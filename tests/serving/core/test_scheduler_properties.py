@@ -57,6 +57,9 @@ class Sums:
     def sequences_dropped(self, model, count):
         self.dropped.append(count)
 
+    def job_refused(self, model, error):
+        pass
+
 
 class SchedulerMachine(RuleBasedStateMachine):
     """State machine that submits, cancels and breaks, and checks the outcome of each job at the end."""

@@ -116,7 +116,7 @@ def test_a_flood_of_short_queries():
     assert all(simulation.records[f"bulk {number}"].done_tokens for number in range(4))
 
 
-def test_short_texts_do_not_block_a_long_document_of_the_same_caller():
+def test_own_short_texts_do_not_block_a_long_document():
     """A caller's own short texts do not block its long document."""
     simulation, model = Simulation(2), SimulatedModel()
     simulation.bulk("own", model, [SHORT], in_flight=100)

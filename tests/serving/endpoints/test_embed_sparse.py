@@ -110,28 +110,3 @@ def test_replies_are_bounded(server, monkeypatch):
         ask(server, ["a"] * 3)
 
     ask(server, ["a"] * 3, top_k=20)
-
-
-def test_damaged_weights(tmp_path):
-    """NaN is an error, and no vector without weights."""
-
-    def damage(weights):
-        weights.embedding[:] = np.nan
-
-    write_model(tmp_path, "sparse", task="sparse-embedding", edit=damage)
-    with serve(tmp_path) as broken, pytest.raises(grpc.RpcError) as refused:
-        ask(broken)
-
-    assert "returned NaN or infinity" in refused.value.details()
-
-
-def test_description(server, references):
-    """The dimension is the size of the vocabulary."""
-    info = server.stub.GetModel(pb.GetModelRequest(model=pb.ModelRef(name="sparse")))
-
-    assert (info.task, info.dim) == ("sparse-embedding", references["sparse"].task.tokenizer.vocab_size)
-
-
-def test_no_text(server):
-    """No texts give no vectors."""
-    assert list(ask(server, []).results) == []

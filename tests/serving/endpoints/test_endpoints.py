@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertline import Client
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints import ENDPOINTS, answer_tag
 from serving.endpoints.tokenize import Part
@@ -64,34 +63,6 @@ def test_embed_input_types(server, kind, name):
     found = server.stub.Embed(pb.EmbedRequest(texts=TEXTS, input_type=kind))
 
     assert found.vectors == server.stub.Embed(pb.EmbedRequest(texts=TEXTS, prompt_name=name)).vectors
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"input_type": pb.INPUT_TYPE_QUERY, "prompt_name": ""}, "input_type: set together with `prompt_name`"),
-        ({"input_type": 7}, "input_type: unknown: 7 (1 for query, 2 for document)"),
-    ],
-)
-def test_wrong_input_types(server, options, message):
-    """A type is one of two, and cannot be combined with a prompt."""
-    with pytest.raises(grpc.RpcError) as refused:
-        server.stub.Embed(pb.EmbedRequest(texts=TEXTS, **options))
-
-    assert message in refused.value.details()
-
-
-def test_embed_windows_with_a_prompt(server, references):
-    """Each window of a long text begins with the prompt, and the reply counts it."""
-    text = "the dog sees the old cat " * 10
-    request = pb.EmbedRequest(texts=[text, TEXTS[0]], prompt_name="query", windows=True, window_stride=20)
-
-    reply = server.stub.Embed(request)
-
-    expected = references["embedder"].predict([text, TEXTS[0]], windows=True, window_stride=20, prompt_name="query")
-    np.testing.assert_allclose(vectors(reply), expected, rtol=1e-5)
-    assert list(reply.num_windows) == [3, 1]
-    assert list(reply.num_tokens) == [32 + 32 + (60 - 2 * 20) + 4, 10]
 
 
 @pytest.mark.parametrize("method", [endpoint.name for endpoint in ENDPOINTS])
@@ -174,24 +145,6 @@ def test_fill_mask(server, references):
             assert [item.score for item in mask.targets] == pytest.approx(list(targets), rel=1e-5)
 
 
-def test_fill_mask_whole_vocabulary(server):
-    """A top_k above the vocabulary size returns all tokens, with probabilities that sum to 1."""
-    reply = server.stub.FillMask(pb.FillMaskRequest(texts=["[MASK]"], top_k=2**32 - 1))
-
-    scores = [item.score for item in reply.results[0].masks[0].tokens]
-
-    assert len(scores) == len(VOCAB)
-    assert sum(scores) == pytest.approx(1, rel=1e-5)
-
-
-def test_truncate(server, references):
-    """Truncated texts have the vectors of their beginnings."""
-    reply = server.stub.Embed(pb.EmbedRequest(texts=["cat " * 100], truncate=True))
-
-    assert list(reply.num_tokens) == [32]
-    np.testing.assert_allclose(vectors(reply), references["embedder"].predict(["cat " * 30]), rtol=1e-5)
-
-
 def test_list_models(server, references):
     """Models are listed with task, sizes, labels, digest and manifest."""
     models = {info.model.name: info for info in server.stub.ListModels(pb.ListModelsRequest()).models}
@@ -262,20 +215,6 @@ def test_regress(server, references):
     examples = [RegressionExample(TEXTS[0]), RegressionExample(TEXTS[0], TEXTS[2])]
 
     assert list(reply.values) == pytest.approx(references["scorer"].predict(examples), rel=1e-5)
-
-
-def test_regress_with_a_sigmoid(tmp_path):
-    """A model whose manifest has a sigmoid answers with numbers from 0 to 1."""
-    plain = write_model(tmp_path, "plain", task="regression", seed=4)
-    sigmoid = settings_from_dict("regression", {"max_seq_length": 32, "activation": "sigmoid"})
-    write_model(tmp_path, "sigmoid", task="regression", seed=4, settings=sigmoid)
-
-    with serve(tmp_path) as running:
-        request = pb.RegressRequest(model=pb.ModelRef(name="sigmoid"), inputs=[pb.TextInput(text=TEXTS[0])])
-        (value,) = running.stub.Regress(request).values
-
-    (logit,) = plain.predict([RegressionExample(TEXTS[0])])
-    assert value == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-5)
 
 
 def test_choose(server, references):
@@ -424,43 +363,6 @@ def test_one_label_is_selected(server):
     assert reply.problem_type == pb.PROBLEM_TYPE_SINGLE_LABEL
     assert [[item.selected for item in result.labels] for result in reply.results] == [[True, False, False]] * 4
     assert server.stub.Classify(pb.ClassifyRequest()).problem_type == pb.PROBLEM_TYPE_SINGLE_LABEL
-
-
-def test_clients_see_the_selected_labels(multi_label):
-    """The client's result has the kind and selected labels; the model's description has the kind before any call."""
-    running, _, _ = multi_label
-    reply = running.stub.Classify(pb.ClassifyRequest(inputs=[pb.TextInput(text=TEXTS[0])])).results[0]
-
-    with Client(running.target) as client:
-        (result,), (model,) = client.classify([TEXTS[0]]), client.models()
-
-    assert result.multi_label
-    assert model.multi_label
-    assert result.selected == tuple(item.label for item in reply.labels if item.selected)
-
-
-def test_top_k_keeps_selected_labels(tmp_path):
-    """A reply of a multi-label model has the top_k most likely labels, and all that are selected."""
-    values = {"max_seq_length": 32, "thresholds": [0.9, 0.001, 0.9], **MULTI_LABEL}
-    settings = settings_from_dict("classification", values)
-    write_model(tmp_path, "sets", task="classification", seed=1, settings=settings)
-    inputs = [pb.TextInput(text=TEXTS[0])]
-    with serve(tmp_path) as running:
-        every = running.stub.Classify(pb.ClassifyRequest(inputs=inputs)).results[0]
-        best = running.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=1)).results[0]
-
-    assert [(item.label, item.selected) for item in every.labels] == [("no", True), ("yes", False), ("maybe", True)]
-    assert list(best.labels) == [every.labels[0], every.labels[2]]
-
-
-def test_classify_top_k(server):
-    """Replies have the top_k most likely labels."""
-    item = pb.TextInput(text="the cat")
-    every = server.stub.Classify(pb.ClassifyRequest(inputs=[item])).results[0].labels
-    best = server.stub.Classify(pb.ClassifyRequest(inputs=[item], top_k=2)).results[0].labels
-
-    assert (len(every), len(best)) == (3, 2)
-    assert [label.label for label in best] == [label.label for label in every[:2]]
 
 
 def test_timings(server):

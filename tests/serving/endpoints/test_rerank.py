@@ -30,20 +30,6 @@ def scores_of(reply):
     return [found[number] for number in sorted(found)]
 
 
-def test_a_regression_ranks_by_its_numbers(server, references):
-    """Scores of documents that fit into one window are those of Regress, the largest first."""
-    examples = [RegressionExample(QUERY, document) for document in DOCUMENTS]
-
-    reply = rerank(server)
-
-    expected = references["scorer"].predict(examples)
-    order = [item.document for item in reply.results[0].documents]
-    assert scores_of(reply) == pytest.approx(expected, rel=1e-5)
-    assert order == sorted(range(len(DOCUMENTS)), key=lambda number: -expected[number])
-    assert reply.model == pb.ModelRef(name="scorer", version="1")
-    assert list(reply.num_windows) == [len(DOCUMENTS)]
-
-
 @given(query=sentences, documents=st.lists(sentences, min_size=1, max_size=8))
 def test_ranking_equals_regression(server, references, query, documents):
     """Any documents that fit get the scores of Regress; equal documents keep their order."""
@@ -136,8 +122,6 @@ def test_long_queries(server, model, longest):
         ({"query": ""}, "inputs[0].query: empty text"),
         ({"documents": []}, "inputs[0].documents: empty; at least one is needed"),
         ({"documents": ["cat", " "]}, "inputs[0].documents[1]: empty text"),
-        ({"documents": [" "], "model": "reader"}, "inputs[0].documents[0]: empty text"),
-        ({"documents": ["cat", " "], "model": "reader"}, "inputs[0].documents[1]: empty text"),
         ({"model": ""}, "several models are loaded for the task `rerank`; name one: reader/1 (spans), scorer/1"),
         ({"model": "embedder"}, "embedder/1 (embedding) cannot rank documents: models for `embedding` cannot"),
         (
@@ -149,7 +133,6 @@ def test_long_queries(server, model, longest):
             {"label": "entailment"},
             "`label` is for models with labels, not for `regression`; leave it out",
         ),
-        ({"model": "none"}, "model `none` does not exist"),
     ],
 )
 def test_wrong_requests(server, changes, message):

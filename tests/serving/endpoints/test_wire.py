@@ -14,9 +14,8 @@ from google.protobuf.message import DecodeError
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core.admission import MAX_WORDS, ParseLimits
-from serving.core.calls import Call
-from serving.core.errors import MAX_VIOLATIONS, ExpiredError, InvalidRequestError
+from serving.core.errors import ExpiredError, InvalidRequestError
+from serving.core.limits import MAX_WORDS, ParseLimits
 from serving.endpoints import wire
 from serving.endpoints.methods import SERVICE
 from serving.endpoints.wire import parse
@@ -125,12 +124,12 @@ def test_too_many_parts(name):
     """Messages with too many fields are refused before they take time or memory."""
     kind, make = HOSTILE[name]
     data = make()
-    started = time.monotonic()
+    started_s = time.process_time()
     with pytest.raises(InvalidRequestError, match=r"more than \d+ (values, nested ones included|words);") as caught:
         parse(kind, data)
 
     assert caught.value.violations[0].field in {*kind.DESCRIPTOR.fields_by_name, "unknown fields"}
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started_s < 1
 
 
 @pytest.mark.parametrize("name", HARMLESS)
@@ -180,35 +179,6 @@ def test_parsing_stops_when_the_caller_has_left():
         data = make()
         with pytest.raises(ExpiredError):
             parse(kind, data, ParseLimits(check=left))
-
-
-def test_very_many_broken_strings():
-    """Errors name the first broken strings, and the search then ends."""
-    with pytest.raises(InvalidRequestError, match=r"texts\[0\]: not UTF-8; .* \(and at least \d+ more\)$") as caught:
-        parse(pb.EmbedRequest, many(b"\x12\x01\xff"), ParseLimits(max_fields=10**9))
-
-    assert len(caught.value.violations) == MAX_VIOLATIONS
-
-
-def test_a_broken_string_among_many():
-    """Errors name a single broken string at any position."""
-    request = pb.TagRequest(inputs=[pb.TagInput(words=["cat"]), pb.TagInput(words=["dog"] * 100_000)])
-    data = request.SerializeToString()[:-1] + b"\xff"
-
-    with pytest.raises(InvalidRequestError, match=r"^inputs\[1\]\.words\[99999\]: not UTF-8$"):
-        parse(pb.TagRequest, data)
-
-
-@pytest.mark.parametrize(
-    ("ended", "deadline_s"), [(True, None), (False, time.monotonic() - 1)], ids=["cancelled", "expired"]
-)
-def test_calls_that_ended_are_not_parsed(ended, deadline_s):
-    """Requests of cancelled or expired calls are not parsed."""
-    call = Call("/bertline.v1.Encoder/Tag", has_ended=ended, deadline_s=deadline_s)
-    kind, make = HARMLESS["words"]
-
-    with pytest.raises(ExpiredError):
-        parse(kind, make(), ParseLimits(check=call.check))
 
 
 def test_parsing_stops_when_the_call_is_cancelled(server, monkeypatch):

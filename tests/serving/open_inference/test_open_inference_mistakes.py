@@ -171,25 +171,6 @@ def test_outputs_too_large(server, monkeypatch):
     assert infer(server, "embedder", input_ids=ids)["sentence_embedding"].shape == (1000, 8)
 
 
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (infer_request("embedder", XX=["cat"]), "inputs[0].name"),
-        (infer_request("embedder", XX=np.array([[200]])), "inputs[0].name"),
-        (_replace(infer_request("XX", text=[""]), "raw_input_contents", [b"\xff"]), "model_name"),
-        (infer_request("embedder", text=["cat"], parameters={"a": "XX"}), "parameters['a'].string_param"),
-    ],
-    ids=["name", "raw contents", "contents of any bytes", "parameter"],
-)
-def test_not_utf8(server, request_, field):
-    """Strings of the protocol that are not UTF-8 are named, in nested messages, too; contents may be any bytes."""
-    with pytest.raises(grpc.RpcError) as caught:
-        stub(server, "ModelInfer")(request_.SerializeToString().replace(b"XX", b"\xff\xfe"))
-
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details() == f"{field}: not UTF-8"
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_malformed_message_names_the_expected_type(server, method):
     """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""

@@ -15,7 +15,6 @@ from bertline.v1 import encoder_pb2_grpc
 from serving.grpc_api.listening import channel_options
 from serving.process.descriptors import MAX_SCRAPES, max_connections, max_scrapes, open_file_limit
 from serving.settings import Settings
-from tests.deploy.files import DEPLOY
 from tests.serving.models import write_model
 from tests.serving.processes import listening, started
 from tests.serving.reliability import open_channel, wait_until
@@ -113,11 +112,6 @@ def has_page(address):
             return b"bertline_" in reply.read()
     except OSError:
         return False
-
-
-def test_systemd_unit_raises_the_limit():
-    """The systemd unit raises the default limit."""
-    assert int(re.search(r"^LimitNOFILE=(\d+)$", (DEPLOY / "bertline.service").read_text(), re.MULTILINE)[1]) >= 65_536
 
 
 def test_options_fit_into_gRPC_integers():

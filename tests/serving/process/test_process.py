@@ -12,8 +12,10 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.process.ready import notify
-from serving.settings import Settings, unknown_variables
+from serving.process.print_config import describe_settings, versions
+from serving.process.ready import Ready, announce
+from serving.settings import Settings, missing_package, read_settings, unknown_variables
+from tests.serving.conftest import serve
 from tests.serving.models import write_model
 from tests.serving.processes import command, started
 from tests.serving.reliability import wait_until
@@ -21,13 +23,79 @@ from tests.serving.reliability import wait_until
 LONG = "the cat " * 15
 
 
-def failure(*arguments, **environment):
-    """Return exit code and stderr of a server that cannot start."""
+def test_mistakes_exit_with_2(tmp_path):
+    """A mistake in settings or models is one line on standard error, and exit code 2."""
+    environment = os.environ | {"BERTLINE_PORT": "0", "BERTLINE_METRICS_PORT": "0"}
     done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False
+        command(tmp_path / "none"), capture_output=True, text=True, timeout=60, env=environment, check=False
     )
-    assert not done.stdout
-    return done.returncode, done.stderr
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"error: no directory of models: `.*none`; .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("flag", ["port", "metrics_port", "http_port"])
+def test_busy_port(embedder, flag):
+    """A busy port is an error that names its address, and its flag unless it is --port."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with (
+            pytest.raises(OSError, match=f"cannot listen on `127.0.0.1:{port}`: address already in use") as refused,
+            serve(embedder, load=False, **{flag: port}),
+        ):
+            pass
+
+    named = [name for name in ("metrics_port", "http_port") if f"--{name.replace('_', '-')}" in str(refused.value)]
+    assert named == ([] if flag == "port" else [flag])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--port", "70000"], {}, r"--port \(BERTLINE_PORT\): .* 65535: `70000`"),
+        ([], {"BERTLINE_WORKERS": "many"}, r"--workers \(BERTLINE_WORKERS\): .*: `many`"),
+        (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
+        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* must be set together"),
+        ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
+        (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: `3` is more than .* --workers, `2`"),
+        (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
+        (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
+        (["--ready-fd", "99"], {}, r"--ready-fd \(BERTLINE_READY_FD\): file descriptor `99` is not open; .* must pass"),
+    ],
+)
+def test_bad_settings(monkeypatch, arguments, environment, message):
+    """A wrong setting is an error of one line that names it."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(ValueError, match=rf"^{message}[^\n]*$"):
+        read_settings(arguments)
+
+
+def test_read_end_as_ready_fd_is_an_error():
+    """The wrong end of a pipe is an error at the start: the process that waits for the line would wait forever."""
+    read_fd, write_fd = os.pipe()
+    try:
+        with pytest.raises(ValueError, match=r"^--ready-fd .* open for reading only; "):
+            read_settings(["--ready-fd", str(read_fd)])
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def test_directories_that_hold_no_models(tmp_path):
+    """The folder of a model or version, and a checkpoint, are refused with what to do."""
+    write_model(tmp_path / "models")
+    for folder, message in (("tiny", "one model; serve its parent"), ("tiny/1", "one version of")):
+        path = tmp_path / "models" / folder
+        with pytest.raises(ValueError, match=rf"^`{path}` is {message}.*: `{tmp_path / 'models'}`$"), serve(path):
+            pass
+    (tmp_path / "config.json").write_text("{}")
+    with (
+        pytest.raises(ValueError, match="is a checkpoint, not a directory of models; export it first"),
+        serve(tmp_path),
+    ):
+        pass
 
 
 def wait_until_computing(metrics):
@@ -78,101 +146,6 @@ def test_second_signal(slow_models):
         assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
 
 
-@pytest.mark.parametrize("flag", ["--port", "--metrics-port", "--http-port"])
-def test_busy_port(all_tasks, flag):
-    """A busy port is a one-line error and exit code 2."""
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        ports = {"--port": 0, "--metrics-port": 0, flag: busy.getsockname()[1]}
-        code, stderr = failure(all_tasks[0], *(item for pair in ports.items() for item in pair))
-
-    assert code == 2
-    assert re.fullmatch(rf"error: .*cannot listen on `127.0.0.1:{ports[flag]}`: address already in use; .*\n", stderr)
-    named = [name for name in ("--metrics-port", "--http-port") if name in stderr]
-    assert named == ([] if flag == "--port" else [flag])
-
-
-def test_changed_file_exits_with_2(tmp_path):
-    """A changed file is a one-line error that names it, and exit code 2."""
-    write_model(tmp_path)
-    path = tmp_path / "tiny" / "1" / "model.onnx"
-    path.write_bytes(path.read_bytes() + b"\0")
-
-    code, stderr = failure(tmp_path, "--port", 0, "--metrics-port", 0)
-
-    assert code == 2
-    assert re.search(r"^error: no model can be loaded: wrong digest of `.*model.onnx`: .*\n\Z", stderr, re.MULTILINE)
-
-
-def test_missing_model_directory_exits_with_2(tmp_path):
-    """A missing directory of models is a one-line error and exit code 2."""
-    code, stderr = failure(BERTLINE_MODELS_DIR=str(tmp_path / "none"), BERTLINE_PORT="0", BERTLINE_METRICS_PORT="0")
-
-    assert code == 2
-    assert re.fullmatch(r"error: no directory of models: `.*none`; .*\n", stderr)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment", "message"),
-    [
-        (["--port", "70000"], {}, r"--port \(BERTLINE_PORT\): .* 65535: `70000`"),
-        ([], {"BERTLINE_WORKERS": "many"}, r"--workers \(BERTLINE_WORKERS\): .*: `many`"),
-        (["--tls-cert", "none.pem"], {}, r"--tls-cert \(BERTLINE_TLS_CERT\): .* not point to a file: `none.pem`"),
-        (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* must be set together"),
-        ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
-        (["--tokens-file", __file__], {}, rf"`{re.escape(__file__)}`, line \d+: a token consists of letters"),
-        (
-            ["--num-threads", "3", "--workers", "2"],
-            {},
-            r"--num-threads .*: `3` is more than .* --workers, `2`",
-        ),
-        (
-            ["--port", "0", "--metrics-host", "a" * 300],
-            {},
-            r"metrics: cannot listen on `a{300}`: not a valid host name",
-        ),
-        (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
-        (["--host", ""], {}, r"--host \(BERTLINE_HOST\): .* at least 1 character: ``"),
-        (["--workers", "10000"], {}, r"--workers \(BERTLINE_WORKERS\): .* 1024: `10000`"),
-        (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
-        (
-            ["--ready-fd", "99"],
-            {},
-            r"--ready-fd \(BERTLINE_READY_FD\): file descriptor `99` is not open; .* must pass it",
-        ),
-        (["--ready-fd", str(10**20)], {}, rf"--ready-fd \(BERTLINE_READY_FD\): .* 2147483647: `{10**20}`"),
-    ],
-)
-def test_bad_settings(arguments, environment, message):
-    """A wrong setting is a one-line error that names it, and exit code 2."""
-    code, stderr = failure(*arguments, **environment)
-
-    assert code == 2
-    assert re.fullmatch(rf"error: {message}.*\n", stderr)
-
-
-@pytest.mark.parametrize(("folder", "message"), [("tiny", "one model; serve its parent"), ("tiny/1", "one version of")])
-def test_a_folder_of_one_model(tmp_path, folder, message):
-    """The folder of a model instead of its parent is a one-line error that names the parent, and exit code 2."""
-    write_model(tmp_path)
-
-    code, stderr = failure(tmp_path / folder, "--port", 0, "--metrics-port", 0)
-
-    assert code == 2
-    assert re.fullmatch(rf"error: `{tmp_path / folder}` is {message}.*: `{tmp_path}`\n", stderr)
-
-
-def test_a_checkpoint_is_no_directory_of_models(tmp_path):
-    """A checkpoint is refused with what to do, and exit code 2."""
-    (tmp_path / "config.json").write_text("{}")
-
-    code, stderr = failure(tmp_path, "--port", 0, "--metrics-port", 0)
-
-    assert (code, stderr) == (
-        2,
-        f"error: `{tmp_path}` is a checkpoint, not a directory of models; export it first: python -m export\n",
-    )
-
-
 def ready_lines(*arguments):
     """Start a server; return its ready lines on stdout and at --ready-fd."""
     ready_fd, write_fd = os.pipe()
@@ -209,49 +182,6 @@ def test_ready_line(tmp_path, log_format):
     )
 
 
-def test_read_end_as_ready_fd_is_an_error(tmp_path):
-    """The wrong end of a pipe is an error at the start: the process that waits for the line would wait forever."""
-    read_fd, write_fd = os.pipe()
-    try:
-        done = subprocess.run(
-            command(tmp_path, "--ready-fd", read_fd), capture_output=True, text=True, pass_fds=[read_fd], timeout=60
-        )
-    finally:
-        os.close(read_fd)
-        os.close(write_fd)
-
-    assert done.returncode == 2
-    assert re.fullmatch(r"error: --ready-fd .* open for reading only; .*\n", done.stderr)
-
-
-def test_missing_reader_of_ready_fd_is_a_warning(tmp_path):
-    """If the reader of --ready-fd is gone, the server logs a warning and goes on."""
-    write_model(tmp_path)
-    ready_fd, write_fd = os.pipe()
-    os.close(ready_fd)
-    flags = ("--port", 0, "--metrics-port", 0, "--ready-fd", write_fd)
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command(tmp_path, *flags), stdout=pipe, stderr=pipe, text=True, pass_fds=[write_fd]
-    ) as process:
-        os.close(write_fd)
-        try:
-            assert process.stdout.readline().startswith("serving 1 model")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-            assert f"cannot write to --ready-fd `{write_fd}`: Broken pipe" in process.stderr.read()
-        finally:
-            process.kill()
-
-
-def test_help():
-    """The help names every flag."""
-    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
-
-    for part in ("--host", "--port", "--metrics-port", "--workers", "--max-queue-s", "--grace-s", "BERTLINE_"):
-        assert part in text
-
-
 def test_sighup_scans_for_models(tmp_path):
     """SIGHUP scans for models immediately, and a broken model does not stop the server."""
     write_model(tmp_path)
@@ -272,24 +202,22 @@ def test_sighup_scans_for_models(tmp_path):
         assert process.wait(60) == 0
 
 
-def test_every_flag_is_a_variable_too():
-    """Each setting is a flag and an environment variable, and the help explains it."""
+def test_missing_reader_of_ready_fd_is_a_warning(caplog):
+    """If the reader of --ready-fd is gone, the log has a warning."""
+    ready_fd, write_fd = os.pipe()
+    os.close(ready_fd)
+    announce(Ready("host:1", 1, "", 2, "", False, ["tiny"]), "text", write_fd)
+
+    wait_until(lambda: f"cannot write to --ready-fd `{write_fd}`: Broken pipe" in caplog.text)
+
+
+def test_every_flag_is_explained():
+    """The help has every setting, and the prefix of the environment variables."""
     text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
     for name, field in Settings.model_fields.items():
         assert field.description, name
         assert f"--{name.replace('_', '-')}" in text or name == "models_dir"
-
-
-def print_config(*arguments, **environment):
-    done = subprocess.run(
-        command(*arguments, "--print-config"),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=os.environ | environment,
-    )
-    return json.loads(done.stdout)
+    assert "BERTLINE_" in text
 
 
 def test_unknown_variables(monkeypatch):
@@ -309,14 +237,12 @@ def test_unknown_variables(monkeypatch):
     assert unknown_variables() == ["BERTLINE_NUM_THREAD"]
 
 
-def test_print_config():
+def test_print_config(monkeypatch):
     """--print-config prints all settings with their sources; flags win over variables, and passwords are masked."""
-    environment = {
-        "BERTLINE_PORT": "7",
-        "BERTLINE_MAX_TEXTS": "9",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@collector:4317",
-    }
-    found = print_config("models", "--port", "50051", "--open-health", **environment)
+    monkeypatch.setenv("BERTLINE_PORT", "7")
+    monkeypatch.setenv("BERTLINE_MAX_TEXTS", "9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@collector:4317")
+    found = json.loads(describe_settings(["models", "--port", "50051", "--open-health"]))
 
     assert found.keys() == Settings.model_fields.keys()
     assert found["port"] == {"value": 50051, "from": "flag"}
@@ -329,11 +255,38 @@ def test_print_config():
     }
 
 
-def test_version_prints_one_line():
+def test_versions():
     """--version prints the versions of Bertline and its main packages in one line."""
-    done = subprocess.run(command("--version"), capture_output=True, text=True, check=True, timeout=60)
+    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, (openvino \S+, )?grpcio .*\)", versions())
 
-    assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, (openvino \S+, )?grpcio .*\)\n", done.stdout)
+
+def test_unusable_changed_file(embedder, tmp_path):
+    """The metrics report an unusable token file without any call, until it is corrected."""
+    path = tmp_path / "tokens"
+    path.write_text("good\n")
+    with serve(embedder, tokens_file=path) as running:
+        assert running.total("bertline_reload_failed") == 0
+        for content, failing in (("two words\n", 1), ("better\n", 0)):
+            path.write_text(content)
+            wait_until(lambda failing=failing: running.total("bertline_reload_failed", what="tokens") == failing)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        (None, "python -m pip install --group http -c constraints.txt"),
+        ("bertline-server-gpu", "python -m pip install 'dist/bertline_server_gpu-0.1-py3-none-any.whl[http]'"),
+    ],
+)
+def test_the_command_fits_the_installation(monkeypatch, distribution, command):
+    """The error has the command for a checkout, or for the installed wheel: its file, since PyPI may have its name."""
+    installed = {"bertline_server": [distribution]} if distribution else {}
+    monkeypatch.setattr("serving.settings.packages_distributions", lambda: installed)
+    monkeypatch.setattr("serving.settings.version", lambda name: "0.1")
+
+    assert str(missing_package("--a-flag", "a_package", "http")) == (
+        f"--a-flag needs the package `a_package`: run `{command}`"
+    )
 
 
 def files(*directories):
@@ -376,38 +329,6 @@ def test_systemd(tmp_path):
             assert process.wait(60) == 0
 
 
-def test_unusable_changed_file(tmp_path):
-    """The metrics report an unusable token file without any call, until it is corrected."""
-    write_model(tmp_path / "models")
-    path = tmp_path / "tokens"
-    path.write_text("good\n")
-    with started(tmp_path / "models", "--tokens-file", path) as (_, _, metrics):
-
-        def failed():
-            with urllib.request.urlopen(metrics, timeout=10) as reply:
-                found = re.findall(r'^bertline_reload_failed{what="(\w+)"} 1.0$', reply.read().decode(), re.MULTILINE)
-            return found
-
-        assert failed() == []
-        for content, expected in (("two words\n", ["tokens"]), ("better\n", [])):
-            path.write_text(content)
-            wait_until(lambda expected=expected: failed() == expected, "the metrics show another state", 20)
-
-
-def test_full_notification_socket_is_a_warning(tmp_path, monkeypatch, caplog):
-    """If the notification socket is full, the server logs a warning and goes on."""
-    monkeypatch.setattr("serving.process.ready.NOTIFY_S", 0.1)
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "notify"))
-        for _ in range(10_000):
-            notify("READY=1")
-            if caplog.messages:
-                break
-
-    assert re.search("cannot send READY=1 to NOTIFY_SOCKET .*: timed out", caplog.text)
-
-
 HANGING = """
 import sys, time
 import serving.core.scheduler
@@ -423,30 +344,6 @@ def hanging(self, arrays, *rest):
 Session.run = hanging
 sys.exit(main(sys.argv[1:]))
 """
-
-
-LOADING = """
-import sys, time
-import serving.server
-from serving.__main__ import main
-serving.server.load_model = lambda *_, **options: print("loading", file=sys.stderr, flush=True) or time.sleep(1000)
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_exit_while_a_model_loads(tmp_path):
-    """SIGTERM ends the process while a model loads, although its thread cannot be ended."""
-    write_model(tmp_path)
-    command = [sys.executable, "-c", LOADING, tmp_path, "--port", "0", "--metrics-port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert "loading\n" in iter(process.stderr.readline, "")
-            process.send_signal(signal.SIGTERM)
-
-            assert process.wait(20) == 0
-            assert process.stderr.read().endswith("ended\n")
-        finally:
-            process.kill()
 
 
 READING = """

@@ -1,18 +1,12 @@
-"""Admission: refuse requests that are too large, or cannot be computed in time, before the work of encoding them."""
+"""Limits of a request: its fields, inputs, words and characters, which are checked before it is tokenized."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from serving.core.calls import Call
-from serving.core.errors import InvalidRequestError, RefusedError, Violation
-from serving.core.metrics import REJECTIONS, Metrics
-from serving.core.models import Model
-from serving.core.scheduler import Scheduler
+from serving.core.errors import InvalidRequestError, Violation
 from tasks.base import InvalidExample, InvalidExamplesError, TaskSettings
 from tasks.features import Features
 
@@ -25,10 +19,6 @@ MAX_WORDS = 2**18
 """Maximum number of words of a `Tag` request. An empty word has two bytes on the wire, and a hundred in memory."""
 
 
-def _do_nothing() -> None:
-    """Check nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ParseLimits:
     """Limits on the parsing of a request."""
@@ -38,7 +28,7 @@ class ParseLimits:
     inside messages that hold no further messages do not count."""
     max_words: int = MAX_WORDS
     """Maximum number of words, which are counted separately."""
-    check: Callable[[], None] = _do_nothing
+    check: Callable[[], None] = lambda: None
     """Called regularly; raises ExpiredError when nobody waits for the request any more."""
 
 
@@ -159,40 +149,3 @@ def _cut(value: Any, limit: int, windowed: frozenset[str]) -> Any:
         return value
     names = [field.name for field in fields(value) if field.name not in windowed]
     return replace(value, **{name: _cut(getattr(value, name), limit, windowed) for name in names})
-
-
-class Admission:
-    """Asks the scheduler whether it can compute a request in time, and counts rejections."""
-
-    def __init__(self, scheduler: Scheduler, metrics: Metrics) -> None:
-        self._scheduler = scheduler
-        self._metrics = metrics
-
-    def estimate_tokens(self, model: Model, num_bytes: int, num_inputs: int, max_tokens: float = math.inf) -> int:
-        """Estimate the tokens of a request that is not tokenized yet.
-
-        Args:
-            model: model that answers it.
-            num_bytes: size of the serialised request.
-            num_inputs: number of its inputs.
-            max_tokens: upper bound of the estimate, as `Endpoint.max_tokens`.
-        """
-        return int(min(self._scheduler.latency_model.estimate_tokens(model, num_bytes, num_inputs), max_tokens))
-
-    def admit(self, call: Call, model: Model, num_tokens: int) -> None:
-        """Check that a request of about `num_tokens` tokens can be computed in time.
-
-        Raises:
-            RefusedError: when it cannot.
-        """
-        with self.count_rejections(model):
-            self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
-
-    @contextmanager
-    def count_rejections(self, model: Model) -> Iterator[None]:
-        """Count rejections by the scheduler in the metrics."""
-        try:
-            yield
-        except RefusedError as error:
-            self._metrics.rejected(model, REJECTIONS[type(error)])
-            raise

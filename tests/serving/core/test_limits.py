@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.admission import Admission
 from serving.core.encoding import TextEncoder
 from serving.core.errors import ExpiredError
+from serving.core.scheduler import Scheduler
 from serving.endpoints import classify, fill_mask
 from tasks.text import _splitter
 from tasks.text import tokenizer as tokenizer_module
@@ -48,14 +48,6 @@ def test_characters_of_a_text(server):
     assert fields == {"texts[1]": reason}
 
 
-def test_fields_are_named(limited):
-    """The error names the text that is too long, for inputs with several texts."""
-    inputs = [pb.TextInput(text="cat", text_pair="x" * 5001), pb.TextInput(text="x" * 6000)]
-    _, fields = refused(limited.stub.Classify, pb.ClassifyRequest(inputs=inputs))
-
-    assert fields.keys() == {"inputs[0].text_pair", "inputs[1].text"}
-
-
 def test_truncation_by_characters(server):
     """Truncated texts are cut before they are tokenized, and get the result of their beginning."""
     longer, beginning = "cat dog " * 2000, "cat dog " * 1000
@@ -90,16 +82,6 @@ def test_a_cut_is_never_silent(server, text, num_truncated):
     assert reply.num_tokens == [3, 3]
     assert reply.num_truncated == [0, num_truncated]
     assert server.total("bertline_truncated_total", model="embedder") == before + num_truncated
-
-
-def test_truncation_of_pairs(server):
-    """Truncation cuts both texts of a pair."""
-    item = pb.TextInput(text="cat " * 3000, text_pair="dog " * 3000)
-
-    reply = server.stub.Classify(pb.ClassifyRequest(inputs=[item], truncate=True))
-
-    assert reply.num_tokens == [32]
-    assert reply.num_truncated == [2 * (2000 + 1) - 29]
 
 
 def test_contexts(server, limited):
@@ -160,15 +142,6 @@ def test_choices_contexts_and_targets_are_limited(limited, method, request_, cam
     assert violations == {field: error.details()}
 
 
-def test_elements_of_a_tensor(limited):
-    """Texts of tensors are counted for any shape."""
-    choices = infer_request("chooser", choices=[["cat", "dog"], ["cat", "dog"]])
-    error, _ = refused(stub(limited, "ModelInfer"), choices)
-
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "too many elements: `4` (maximum `3`)" in error.details()
-
-
 def test_scores_of_a_reply(server, monkeypatch):
     """A request for too many tokens at its [MASK]s is INVALID_ARGUMENT before it is computed."""
     monkeypatch.setattr(fill_mask, "MAX_SCORES", 20)
@@ -200,16 +173,6 @@ def test_labels_of_a_reply(server, monkeypatch):
     )
 
 
-def test_a_question_before_many_choices(server):
-    """A long question with many choices is refused."""
-    inputs = [pb.ChooseInput(context="the cat", question="who " * 1000, choices=["dog"] * 1000)]
-    _, fields = refused(server.stub.Choose, pb.ChooseRequest(inputs=inputs, truncate=True))
-
-    assert fields == {
-        "inputs[0].question": "too long: `4000` characters before each of 1000 choices (maximum `1000000` in all)"
-    }
-
-
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     """Errors give the tokens that were read of a far too long text, and all tokens of a slightly too long one."""
     monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 200)
@@ -222,32 +185,30 @@ def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):
     assert "`42` tokens (maximum `32`)" in fields["texts[1]"]
 
 
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("Tag", pb.TagRequest(inputs=[pb.TagInput(text="." * 300_000)] * 3)),
-        ("Answer", pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["." * 299_000, "." * 300_000])])),
-        ("Embed", pb.EmbedRequest(texts=["." * 299_000, "." * 300_000], windows=True)),
-    ],
-)
-def test_too_long_wait_is_refused_during_tokenization(all_tasks, method, request_):
-    """A request is refused during tokenization as soon as its estimated wait is too long."""
-    with serve(all_tasks[0], max_queue_s=0.002) as running:
-        read = []
-        with_progress = Tokenizer.with_progress
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                Tokenizer,
-                "with_progress",
-                lambda self, watch, *more: with_progress(self, lambda n: read.append(n) or watch(n), *more),
-            )
-            error, _ = refused(getattr(running.stub, method), request_)
-        rejected = running.total("bertline_rejected_total", reason="request_too_large")
+TOO_LONG = {
+    "Tag": pb.TagRequest(inputs=[pb.TagInput(text="." * 300_000)] * 3),
+    "Answer": pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["." * 299_000, "." * 300_000])]),
+    "Embed": pb.EmbedRequest(texts=["." * 299_000, "." * 300_000], windows=True),
+}
 
-    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "send fewer inputs per call" in error.details()
-    assert 0 < sum(read) < 300_000
-    assert rejected == 1
+
+def test_too_long_wait_is_refused_during_tokenization(all_tasks, monkeypatch):
+    """A request is refused during tokenization as soon as its estimated wait is too long."""
+    read, with_progress = [], Tokenizer.with_progress
+    with serve(all_tasks[0], max_queue_s=0.002) as running:
+        monkeypatch.setattr(
+            Tokenizer,
+            "with_progress",
+            lambda self, watch, *more: with_progress(self, lambda n: read.append(n) or watch(n), *more),
+        )
+        for method, request_ in TOO_LONG.items():
+            read.clear()
+            error, _ = refused(getattr(running.stub, method), request_)
+
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "send fewer inputs per call" in error.details()
+            assert 0 < sum(read) < 300_000
+        assert running.total("bertline_rejected_total", reason="request_too_large") == len(TOO_LONG)
 
 
 WINDOWED = {
@@ -311,7 +272,7 @@ def test_reading_ends_with_the_deadline(server, monkeypatch, method):
     read = Tokenizer._encode
     monkeypatch.setattr(Tokenizer, "_encode", slowly)
     monkeypatch.setattr(TextEncoder, "encode", recorded)
-    monkeypatch.setattr(Admission, "admit", lambda *_: None)  # on a slow machine it refuses such a short deadline
+    monkeypatch.setattr(Scheduler, "check", lambda *_, **__: None)  # on a slow machine it refuses such a short deadline
     requests = {
         "Tag": pb.TagRequest(inputs=[pb.TagInput(text="cat " * 200_000)]),
         "Classify": pb.ClassifyRequest(inputs=[pb.TextInput(text=f"{n} " * 3000) for n in range(100)], truncate=True),
