@@ -11,7 +11,7 @@ task `embedding`, which `python -m export` turns into a model to serve. The same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,18 +20,19 @@ import torch
 import tyro
 
 from tasks.embedding import Embedding, EmbeddingSettings
-from tasks.regression import RegressionExample
 from tasks.schema import Bounds
 from training.checkpoint.reader import load_tokenizer, read_shape
-from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
-from training.command_line.bounds import COUNT
+from training.checkpoint.sentence_transformers import checkpoint_directory, load_embedder
+from training.command_line.bounds import refuse_unused
 from training.command_line.command import command
 from training.data.examples import Examples
 from training.data.table_examples import read_positives, read_texts
 from training.finetuning.embedding_run import (
+    EmbeddingData,
     EmbeddingRecipe,
     describe_vectors,
     different_texts,
+    embedding_digests,
     embedding_settings,
     encode_texts,
     parse_embedding_recipe,
@@ -39,17 +40,14 @@ from training.finetuning.embedding_run import (
     report_texts,
     scores_before,
     train_embedder,
-    write_embedder,
 )
 from training.loop.distributed import World, resolve_on_all, world
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.loop.types import Stage
-from training.model.heads import BertModel
 from training.objectives.base import LabelledFeatures
 from training.objectives.contrastive import ContrastiveObjective
-from training.objectives.finetuning import FinetuningData
-from training.reports.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.reports.result import PATH_FIELDS, provenance
 from training.text.sentences import split_sentences
 
 Views = tuple[str, ...]
@@ -76,19 +74,15 @@ class ContrastiveRecipe(EmbeddingRecipe):
     pooling cls and no layers after it."""
     temperature: Annotated[float, Bounds(above=0)] = 0.05
     """Divisor of cosines before the softmax."""
-    global_batch_size: Annotated[int, COUNT] = 64
+    global_batch_size: Annotated[int, Bounds(least=2)] = 64
     """Texts in a step, each with its positive, over all processes; the other texts are negatives."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.global_batch_size < 2:
-            raise ValueError("global_batch_size must be at least 2: the other texts of a batch are the negatives")
-        if self.head == "on" and self.pooling not in (None, "cls"):
-            raise ValueError("--head on needs --pooling cls: BERT's pooler is a layer over [CLS]")
-        if self.mode == "unsupervised" and self.min_label is not None:
-            raise ValueError("--min-label chooses among pairs; unsupervised training has none")
-        if self.mode == "supervised" and self.split_sentences:
-            raise ValueError("--split-sentences is for single texts; supervised training is on pairs")
+        if self.mode == "unsupervised":
+            refuse_unused(self, "min_label", "chooses among pairs of supervised training")
+        else:
+            refuse_unused(self, "split_sentences", "is for single texts of unsupervised training")
 
     def with_head(self, settings: EmbeddingSettings) -> bool:
         """Return whether [CLS] goes through the pooler in training.
@@ -98,10 +92,7 @@ class ContrastiveRecipe(EmbeddingRecipe):
         """
         is_cls = settings.pooling == "cls" and not settings.layers
         if self.head == "on" and not is_cls:
-            raise ValueError(
-                f"--head on needs vectors of [CLS] alone; `{self.checkpoint}` has {', '.join(settings.poolings)} and "
-                f"layers: {', '.join(settings.layers) or 'none'}; give --head off"
-            )
+            raise ValueError(f"--head on needs vectors of [CLS] alone, not {describe_vectors(settings)}")
         return self.head == "on" or (self.head == "auto" and is_cls and self.mode == "unsupervised")
 
 
@@ -115,71 +106,45 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
         ValueError: if data or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        return _train_embedding(recipe, run)
-
-
-def _train_embedding(recipe: ContrastiveRecipe, run: RunDirectory) -> Path:
-    data = _read_data(recipe)
-    recipe = replace(recipe, pooling=data.task.settings.pooling)
-    digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
-    digests["checkpoint_sha256"] = folder_digest(recipe.checkpoint)
-    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
-    if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
+        data = _read_data(recipe)
+        settings = data.task.settings
+        recipe = replace(recipe, pooling=settings.pooling)
+        digests = embedding_digests(recipe, recipe.train)
+        origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
+        if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
+            return run.checkpoint_path
+        torch.manual_seed(recipe.seed)
+        model = load_embedder(recipe.checkpoint, settings, new_head=True, dropout=recipe.dropout)
+        with_head = recipe.with_head(settings)
+        model.bert.pooler.requires_grad_(with_head)
+        baselines: dict[str, dict[str, float]] = {}
+        if world.is_main:
+            baselines = scores_before(data, model, world)
+            origin["cuts"] = _report_data(recipe, data)
+        objective = ContrastiveObjective(
+            settings, model.dense, with_head=with_head, temperature=recipe.temperature, world=world
+        )
+        train_embedder(recipe, run, data, model, objective, baselines=baselines, origin=origin, label="contrastive")
         return run.checkpoint_path
-    torch.manual_seed(recipe.seed)
-    model = _create_model(recipe, data.task.settings)
-    baselines: dict[str, dict[str, float]] = {}
-    if run.world.is_main:
-        baselines = scores_before(data.task, data.dev, model, run.world) if data.dev else {}
-        origin["cuts"] = _report_data(recipe, data)
-    batches = _batches(recipe, data, model, run.world)
-    progress = train_embedder(recipe, run, data.task, data.dev, model, batches, label="contrastive")
-    if run.world.is_main:
-        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
-        write_embedder(recipe, run, data.task, data.dev, model, baselines=baselines, origin=origin)
-    run.world.barrier()
-    return run.checkpoint_path
 
 
 # Data
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Data:
-    """Texts of a run, and the task that encodes them."""
-
-    task: Embedding
-    views: Examples
-    """Views of each training text."""
-    encoded: list[LabelledFeatures]
-    """Features of the views."""
-    dev: Sequence[RegressionExample]
-    """Pairs with a similarity; empty without dev data."""
-
-
-def _read_data(recipe: ContrastiveRecipe) -> _Data:
-    tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
-    check_dropout(recipe)
-    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
-    recipe.with_head(task.settings)  # raises before the data are read
-    views = read_views(recipe)
-    encoded = encode_views(views, task, recipe)
-    return _Data(task=task, views=views, encoded=encoded, dev=read_dev_pairs(recipe, tokenizer))
-
-
-def check_dropout(recipe: ContrastiveRecipe) -> None:
-    """Check that unsupervised training has dropout; without it, both views of a text are equal.
-
-    Raises:
-        ValueError: if it has none.
-    """
-    shape = read_shape(checkpoint_directory(recipe.checkpoint))
+def _read_data(recipe: ContrastiveRecipe) -> EmbeddingData:
+    directory = checkpoint_directory(recipe.checkpoint)
+    tokenizer, shape = load_tokenizer(directory), read_shape(directory)
     default = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
     if recipe.mode == "unsupervised" and not (default if recipe.dropout is None else recipe.dropout):
         problem = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
         raise ValueError(
             f"checkpoint `{recipe.checkpoint}` {problem}, so that both views of a text were equal; give --dropout 0.1"
         )
+    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
+    recipe.with_head(task.settings)  # raises before the data are read
+    views = read_views(recipe)
+    items = encode_views(views, task, recipe)
+    return EmbeddingData(task=task, texts=views, items=items, dev=read_dev_pairs(recipe, tokenizer))
 
 
 def read_views(recipe: ContrastiveRecipe) -> Examples:
@@ -191,7 +156,7 @@ def read_views(recipe: ContrastiveRecipe) -> Examples:
     views = Examples(item for path in recipe.train for item in _read_views(path, recipe))
     names = ", ".join(f"`{path}`" for path in recipe.train)
     if not views:
-        hint = f" with a `{recipe.columns.label}` of {recipe.min_label} or more" * (recipe.min_label is not None)
+        hint = "" if recipe.min_label is None else f" with a `{recipe.columns.label}` of {recipe.min_label} or more"
         raise ValueError(f"no {'texts' if recipe.mode == 'unsupervised' else 'pairs'}{hint} in {names}")
     if len({len(item) for item in views}) > 1:
         raise ValueError(
@@ -228,44 +193,14 @@ def encode_views(views: Examples, task: Embedding, recipe: ContrastiveRecipe) ->
     ]
 
 
-def _report_data(recipe: ContrastiveRecipe, data: _Data) -> dict[str, Any]:
-    """Describe the data, with warnings and notes.
-
-    Returns:
-        Records of truncated texts, for the task card.
-    """
-    print(f"{len(data.encoded):,} texts with their positives; {describe_vectors(data.task.settings)}", flush=True)
-    cuts = report_texts(recipe, data.task, (item.features for item in data.encoded), data.dev)
-    _note_overlap(data)
-    return cuts
-
-
-def _note_overlap(data: _Data) -> None:
-    """Print a note if dev pairs are in the training data."""
-    trained = {frozenset(item[:2]) for item in data.views}
+def _report_data(recipe: ContrastiveRecipe, data: EmbeddingData) -> dict[str, Any]:
+    """Describe the data, with warnings and notes; return records of truncated texts, for the task card."""
+    print(f"{len(data.items):,} texts with their positives; {describe_vectors(data.task.settings)}", flush=True)
+    cuts = report_texts(recipe, data)
+    trained = {frozenset(item[:2]) for item in data.texts}
     if count := sum(frozenset((pair.text, pair.text_pair)) in trained for pair in data.dev):
         print(f"note: {count:,} of {len(data.dev):,} dev pairs are in the training data, too", flush=True)
-
-
-# Training
-
-
-def _create_model(recipe: ContrastiveRecipe, settings: EmbeddingSettings) -> BertModel:
-    model = load_embedder(recipe.checkpoint, settings, new_head=True, dropout=recipe.dropout)
-    model.bert.pooler.requires_grad_(recipe.with_head(settings))
-    return model
-
-
-def _batches(recipe: ContrastiveRecipe, data: _Data, model: BertModel, world: World) -> FinetuningData:
-    settings = data.task.settings
-    with_head = recipe.with_head(settings)
-    objective = ContrastiveObjective(
-        settings, model.dense, with_head=with_head, temperature=recipe.temperature, world=world
-    )
-    pad_id = data.task.tokenizer.pad_id
-    return FinetuningData(
-        data.encoded, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id
-    )
+    return cuts
 
 
 @command

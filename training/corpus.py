@@ -5,7 +5,7 @@
 A shard is a pure function of a chunk of text and the tokenizer, so chunks run in parallel and the number of processes
 does not matter. After an interruption, the same command continues with the shards in `build/corpus.partial`. The
 directory also holds the tokenizer and `corpus.json` with counts and digests, which
-`python -m training.verify_corpus build/corpus` checks.
+`python -m training.corpus verify build/corpus` checks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tyro
+
 from tasks.bundle.files import atomic_write, check_output_path, resumable_directory, sha256
 from tasks.schema import Bounds
-from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_FILE
 from training.checkpoint.tokenizer import copy_tokenizer, read_tokenizer
 from training.command_line.bounds import check_numbers
@@ -101,14 +102,16 @@ def prepare_corpus(recipe: CorpusRecipe) -> dict[str, Any]:
         **words,
     }
     with resumable_directory(recipe.out, made_from=made_from, replace=recipe.replace) as directory:
-        tokenizer_sha256 = _copy_tokenizer(recipe.tokenizer, directory)
+        copy_tokenizer(recipe.tokenizer, directory)
+        if not (directory / TOKENIZER_FILE).is_file():
+            tokenizer.backend.save(str(directory / TOKENIZER_FILE))
         info = _collect(_shards(recipe, files, directory, words.get("words"))) | words
         if not info["num_tokens"]:
             raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
         if _states(files) != states:
             raise ValueError("the text was changed while it was read; prepare the corpus again")
         info |= {"vocab_size": tokenizer.vocab_size, "sources": made_from["data"]}
-        info["tokenizer_sha256"] = tokenizer_sha256
+        info["tokenizer_sha256"] = sha256(directory / TOKENIZER_FILE)
         atomic_write(directory / CORPUS_FILE, (json.dumps(info, indent=2) + "\n").encode())
     return info
 
@@ -144,20 +147,18 @@ def _shards(recipe: CorpusRecipe, files: list[Path], directory: Path, words: str
     """Make the shards that do not exist, and yield the statistics of all, in order."""
     total, num_tokens = sum(path.stat().st_size for path in files), 0
     jobs = _jobs(files, directory, recipe.chunk_bytes, words)
+    if recipe.ray is None:
+        shards = map_in_order(make_shard, jobs, num_workers=recipe.num_workers)
+    else:
+        shards = make_shards_on_ray(
+            jobs, directory, num_file_bytes=total, num_workers=recipe.num_workers, address=recipe.ray
+        )
     with ProgressBar("corpus", unit="byte", total=total) as bar:
-        for shard in _run(recipe, jobs, directory, total):
+        for shard in shards:
             num_tokens += shard.record["num_tokens"]
             bar.note(f"{num_tokens:,} tokens")
             bar.update(shard.num_file_bytes)
             yield shard
-
-
-def _run(recipe: CorpusRecipe, jobs: Iterator[Job], directory: Path, num_file_bytes: int) -> Iterator[ShardStatistics]:
-    if recipe.ray is None:
-        return map_in_order(make_shard, jobs, num_workers=recipe.num_workers)
-    return make_shards_on_ray(
-        jobs, directory, num_file_bytes=num_file_bytes, num_workers=recipe.num_workers, address=recipe.ray
-    )
 
 
 def _jobs(files: list[Path], directory: Path, chunk_bytes: int, words: str | None) -> Iterator[Job]:
@@ -182,16 +183,22 @@ def _chunks(files: list[Path], chunk_bytes: int) -> Iterator[list[Block]]:
         yield chunk
 
 
-def _copy_tokenizer(source: Path, directory: Path) -> str:
-    copy_tokenizer(source, directory)
-    if not (directory / TOKENIZER_FILE).is_file():
-        Tokenizer.load(source).backend.save(str(directory / TOKENIZER_FILE))
-    return sha256(directory / TOKENIZER_FILE)
+@dataclass(frozen=True, kw_only=True)
+class VerifyRecipe:
+    """Compare the shards of a corpus with their digests in corpus.json."""
+
+    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
+    """Directory written by training.corpus."""
 
 
 @command
 def main() -> None:
     """Command line."""
+    if sys.argv[1:2] == ["verify"]:
+        corpus = Corpus(parse(VerifyRecipe, "training.corpus verify", __doc__, sys.argv[2:]).corpus)
+        corpus.verify()
+        print(f"{len(corpus.info['shards'])} shards are intact: `{corpus.directory}`")
+        return
     recipe = parse(CorpusRecipe, "training.corpus", __doc__, _with_address(sys.argv[1:]))
     info = prepare_corpus(recipe)
     counts = ", ".join(f"{info[key]:,} {key[4:]}" for key in COUNTS)
@@ -201,9 +208,14 @@ def main() -> None:
     words = f"{info['num_words']:,} words ({recipe.words}); " if recipe.words else ""
     print(f"{counts}; {words}{duplicates} -> {recipe.out}")
     corpus = Corpus(recipe.out)
-    pairs = _estimate_pairs(corpus)
-    print(_describe_pairs(corpus, pairs))
-    for warning in (*_warnings(info), *_pair_warnings(corpus, pairs)):
+    pairs, num_single = _estimate_pairs(corpus), corpus.num_single()
+    text = (
+        f"{num_single:,} of {corpus.num_documents:,} documents ({num_single / corpus.num_documents:.1%}) have a single "
+        f"sentence; an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text"
+    )
+    next_pairs = f"; about {pairs.can_be_next:.1%} of its sentence pairs can be consecutive"
+    print(text + next_pairs * (corpus.num_documents > 1))
+    for warning in _warnings(corpus, pairs):
         print(f"warning: {warning}", file=sys.stderr)
 
 
@@ -216,18 +228,8 @@ def _with_address(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _word_warnings(info: dict[str, Any]) -> Iterator[str]:
-    fraction = info.get("word_boundary_fraction", 0.5)
-    if fraction is None or fraction > 1 - MIN_BOUNDARY_FRACTION:
-        yield f"--words {info['words'].split()[0]} found no words of several characters in this text; leave it out"
-    elif fraction < MIN_BOUNDARY_FRACTION:
-        yield (
-            f"words begin at only {fraction:.1%} of the boundaries between characters; if the text is not segmented, "
-            "use --words jieba"
-        )
-
-
-def _warnings(info: dict[str, Any]) -> Iterator[str]:
+def _warnings(corpus: Corpus, pairs: PairStatistics) -> Iterator[str]:
+    info = corpus.info
     if max(info["duplicate_token_fraction"].values()) > MAX_DUPLICATE_FRACTION:
         yield (
             "much of the text occurs more than once, which makes the loss look better than the model is; remove "
@@ -238,18 +240,34 @@ def _warnings(info: dict[str, Any]) -> Iterator[str]:
             f"{info['unknown_token_fraction']:.1%} of tokens are [UNK]: the vocabulary does not fit the text; train a "
             "vocabulary on this text, or a larger one, with training.vocab"
         )
-    if _has_long_sentences(info):
+    mean_tokens = info["num_tokens"] / info["num_sentences"]
+    if mean_tokens > EXAMPLE_TOKENS:
         yield (
-            f"a sentence has {info['num_tokens'] / info['num_sentences']:.0f} tokens on average, and pretraining cuts "
-            "sentences that are longer than an example; put a sentence a line"
+            f"a sentence has {mean_tokens:.0f} tokens on average, and pretraining cuts sentences that are longer than "
+            "an example; put a sentence a line"
         )
-    yield from _word_warnings(info)
-    if info["num_documents"] < 2:
+    boundaries = info.get("word_boundary_fraction", 0.5)
+    if boundaries is None or boundaries > 1 - MIN_BOUNDARY_FRACTION:
+        yield f"--words {info['words'].split()[0]} found no words of several characters in this text; leave it out"
+    elif boundaries < MIN_BOUNDARY_FRACTION:
+        yield (
+            f"words begin at only {boundaries:.1%} of the boundaries between characters; if the text is not segmented, "
+            "use --words jieba"
+        )
+    if corpus.num_documents < 2:
         yield "the text is a single document, but pretraining needs two; put a blank line between documents"
-
-
-def _has_long_sentences(info: dict[str, Any]) -> bool:
-    return bool(info["num_tokens"] > EXAMPLE_TOKENS * info["num_sentences"])
+    elif pairs.can_be_next < MIN_CAN_BE_NEXT:
+        yield (
+            f"about {pairs.can_be_next:.1%} of sentence pairs can be consecutive ({corpus.num_single():,} of "
+            f"{corpus.num_documents:,} documents have a single sentence): if sentence ends were not found, put a "
+            "sentence a line; if each line is a document, put blank lines between whole documents only; or pretrain "
+            "with --no-next-sentences"
+        )
+    if pairs.shown < MIN_SHOWN and mean_tokens <= EXAMPLE_TOKENS:  # else covered by another warning
+        yield (
+            f"an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text: sentences "
+            "longer than an example are cut; put a sentence a line, or pretrain with a larger --max-seq-length"
+        )
 
 
 def _estimate_pairs(corpus: Corpus) -> PairStatistics:
@@ -262,32 +280,6 @@ def _estimate_pairs(corpus: Corpus) -> PairStatistics:
         next_sentences=corpus.num_documents > 1,
     )
     return estimate_pair_statistics(corpus, rules, step=step)
-
-
-def _describe_pairs(corpus: Corpus, pairs: PairStatistics) -> str:
-    num_single = corpus.num_single()
-    text = (
-        f"{num_single:,} of {corpus.num_documents:,} documents ({num_single / corpus.num_documents:.1%}) have a single "
-        f"sentence; an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text"
-    )
-    if corpus.num_documents < 2:
-        return text
-    return f"{text}; about {pairs.can_be_next:.1%} of its sentence pairs can be consecutive"
-
-
-def _pair_warnings(corpus: Corpus, pairs: PairStatistics) -> Iterator[str]:
-    if corpus.num_documents >= 2 and pairs.can_be_next < MIN_CAN_BE_NEXT:
-        yield (
-            f"about {pairs.can_be_next:.1%} of sentence pairs can be consecutive ({corpus.num_single():,} of "
-            f"{corpus.num_documents:,} documents have a single sentence): if sentence ends were not found, put a "
-            "sentence a line; if each line is a document, put blank lines between whole documents only; or pretrain "
-            "with --no-next-sentences"
-        )
-    if pairs.shown < MIN_SHOWN and not _has_long_sentences(corpus.info):  # covered by another warning
-        yield (
-            f"an epoch of examples of {EXAMPLE_TOKENS} tokens shows about {pairs.shown:.1%} of the text: sentences "
-            "longer than an example are cut; put a sentence a line, or pretrain with a larger --max-seq-length"
-        )
 
 
 if __name__ == "__main__":

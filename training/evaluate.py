@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -33,7 +33,7 @@ from training.data.input_warnings import report_inputs
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline, check_kind, check_labels
 from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap
-from training.reports.scores import format_scores
+from training.reports.tables import format_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,9 @@ def evaluate_predictions(
     report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
-        _write_predictions(recipe.predictions, task, examples, predictions)
+        values = (task.to_dict(*pair) for pair in zip(examples, predictions, strict=True))
+        lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+        atomic_write(recipe.predictions, lines.encode(errors="backslashreplace"))  # as JSON escapes it
     rows = {recorded_name(recipe.checkpoint): task.score(examples, predictions)}
     if recipe.train:
         name, scores = best_baseline(task.name, _read_examples(recipe, task, recipe.train), examples, task.tokenizer)
@@ -85,12 +87,6 @@ def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path])
     return read_examples(
         task.name, paths, columns=recipe.columns, tokenizer=task.tokenizer, max_passage_tokens=max_passage_tokens
     )
-
-
-def _write_predictions(path: Path, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Write a JSON object a line for each example."""
-    lines = [json.dumps(task.to_dict(*pair), ensure_ascii=False) for pair in zip(examples, predictions, strict=True)]
-    atomic_write(path, "".join(line + "\n" for line in lines).encode(errors="backslashreplace"))  # as JSON escapes it
 
 
 def evaluate_vectors(recipe: EvaluateRecipe, task: AnyTask, run: RunModel) -> tuple[int, dict[str, dict[str, float]]]:

@@ -20,7 +20,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -59,7 +59,7 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
-from training.reports.provenance import PATH_FIELDS, Digests, input_digests
+from training.reports.result import PATH_FIELDS, Digests, input_digests
 
 REPORT_FILE = "grid.json"
 PLOT_FILE = "grid.png"
@@ -135,29 +135,30 @@ def grid(recipe: GridRecipe, world: World) -> GridReport:
         ValueError: if data or checkpoint cannot be used, the run directory is not a grid's or has another recipe, the
             metric is unknown, or all runs failed.
     """
-    _check_run_dir(recipe.run_dir)
+    check_no_run(recipe.run_dir)
+    if (recipe.run_dir / "checkpoint").exists() and not (recipe.run_dir / REPORT_FILE).is_file():
+        raise ValueError(f"`{recipe.run_dir}` holds a checkpoint that is not a grid's; choose another run directory")
     _check_metric(recipe)
     recipe = with_learning_rates(recipe, world)
     recipes = [run_recipe for setting in recipe.settings() for run_recipe in recipe.recipes(setting)]
-    progress = _Progress(recipe, recipes, enabled=world.is_main)
+    progress = _Progress(recipe, recipes, world)
     outcomes: list[Outcome] = []
     for run_recipe in recipes:
-        outcomes.append(progress.run(run_recipe, world))
+        outcomes.append(progress.run(run_recipe))
         best = _best(recipe, outcomes)
-        if best and world.is_main and recipe.keep == "best":
-            _drop_weights(recipe, outcomes, best)
+        if best and world.is_main and recipe.keep == "best" and _weights(recipe, best).is_file():
+            _drop_weights(recipe, [outcome for outcome in outcomes if outcome is not best])
     if not best:
         raise ValueError(f"all {len(outcomes)} runs failed; the first: {outcomes[0].error}")
     if not _weights(recipe, best).is_file():  # the metric or the settings have changed
         directory = recipe.run_dir / best.name
         raise ValueError(f"the best run is now `{directory}`, whose weights were dropped; remove it to run it again")
     baselines = recipe.recipes(best.setting, from_scratch=True) if recipe.from_scratch else []
-    unpretrained = [progress.run(run_recipe, world) for run_recipe in baselines]
+    unpretrained = [progress.run(run_recipe) for run_recipe in baselines]
     found = report(recipe.task, outcomes, unpretrained, metric_of(best.scores["dev"], recipe.metric))
     if world.is_main:
         if recipe.keep == "best":
-            for outcome in unpretrained:
-                _weights(recipe, outcome).unlink(missing_ok=True)
+            _drop_weights(recipe, unpretrained)
         _write(recipe, found, best)
     world.barrier()
     return found
@@ -175,18 +176,12 @@ def with_learning_rates(recipe: GridRecipe, world: World) -> GridRecipe:
     return replace(recipe, learning_rates=rates)
 
 
-def _check_run_dir(run_dir: Path) -> None:
-    check_no_run(run_dir)
-    if (run_dir / "checkpoint").exists() and not (run_dir / REPORT_FILE).is_file():
-        raise ValueError(f"`{run_dir}` holds a checkpoint that is not a grid's; choose another run directory")
-
-
 class _Progress:
     """Runs of a grid: starts one after the other, and prints its number and the time left."""
 
-    def __init__(self, recipe: GridRecipe, recipes: Sequence[FinetuneRecipe], *, enabled: bool) -> None:
+    def __init__(self, recipe: GridRecipe, recipes: Sequence[FinetuneRecipe], world: World) -> None:
         num_baselines = len(recipe.seeds) if recipe.from_scratch else 0
-        self._enabled = enabled
+        self._world = world
         self._digests = functools.cache(input_digests)
         self._epochs_left = [run_recipe.num_epochs for run_recipe in recipes] + [max(recipe.epochs)] * num_baselines
         self._num_runs = len(self._epochs_left)
@@ -198,28 +193,25 @@ class _Progress:
             f"{sum(self._epochs_left):g} epochs in all" + (f"; {done} runs are finished" if done else "")
         )
 
-    def run(self, run_recipe: FinetuneRecipe, world: World) -> Outcome:
+    def run(self, run_recipe: FinetuneRecipe) -> Outcome:
         """Start or resume a run, or look up its outcome."""
-        is_new, start = look_up(run_recipe, self._digests) is None, time.monotonic()
-        if is_new:
-            number = self._num_runs - len(self._epochs_left) + 1
-            self._print(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{self._time_left()}")
-        outcome = run_or_look_up(run_recipe, world, self._digests)
+        number = self._num_runs - len(self._epochs_left) + 1
+        seconds_left = self._seconds / (self._epochs_done or 1) * sum(self._epochs_left)
         epochs = self._epochs_left.pop(0)
-        if is_new and outcome.error:
+        if outcome := look_up(run_recipe, self._digests):
+            return outcome
+        left = f", about {timedelta(seconds=round(seconds_left))} left" if seconds_left else ""
+        self._print(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{left}")
+        start = time.monotonic()
+        outcome = run_or_look_up(run_recipe, self._world, self._digests)
+        if outcome.error:
             self._print(f"\nfailed: {outcome.error}")
-        elif is_new:
+        else:
             self._epochs_done, self._seconds = self._epochs_done + epochs, self._seconds + time.monotonic() - start
         return outcome
 
-    def _time_left(self) -> str:
-        if not self._epochs_done:
-            return ""
-        seconds = self._seconds / self._epochs_done * sum(self._epochs_left)
-        return f", about {timedelta(seconds=round(seconds))} left"
-
     def _print(self, text: str) -> None:
-        if self._enabled:
+        if self._world.is_main:
             print(text, flush=True)
 
 
@@ -231,15 +223,19 @@ def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = 
     """
     if outcome := look_up(run_recipe, digests):
         return outcome
+    failure_path = run_recipe.run_dir / FAILURE_FILE
     try:
         distil_task(run_recipe, world) if isinstance(run_recipe, TaskDistillRecipe) else finetune(run_recipe, world)
     except DivergedError as diverged:
         if world.is_main:
-            _write_failure(run_recipe, str(diverged), _record(run_recipe, digests))
-        return _outcome(run_recipe, error=str(diverged))
+            failure = {"error": str(diverged), "recipe": _record(run_recipe, digests).values}
+            atomic_write(failure_path, (json.dumps(failure, indent=2) + "\n").encode())
+            shutil.rmtree(run_recipe.run_dir / "state", ignore_errors=True)
+        return _outcome(run_recipe, {}, error=str(diverged))
     if world.is_main:
-        (run_recipe.run_dir / FAILURE_FILE).unlink(missing_ok=True)  # of an earlier recipe
-    return _outcome(run_recipe, scores=_read_scores(run_recipe))
+        failure_path.unlink(missing_ok=True)  # of an earlier recipe
+    card = read_task_card(run_recipe.run_dir / "checkpoint")
+    return _outcome(run_recipe, card.scores if card else {})
 
 
 def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Outcome | None:
@@ -249,12 +245,13 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
         RunMismatchError: if it finished with another recipe or other data.
         ValueError: naming a damaged file.
     """
-    scores, (error, recipe) = _read_scores(run_recipe), _read_failure(run_recipe)
-    if scores:
+    if card := read_task_card(run_recipe.run_dir / "checkpoint"):
         _record(run_recipe, digests).check(read_json(run_recipe.run_dir / RECIPE_FILE), run_recipe.run_dir)
-        return _outcome(run_recipe, scores=scores)
-    if error and not _record(run_recipe, digests).difference(recipe):
-        return _outcome(run_recipe, error=error)
+        return _outcome(run_recipe, card.scores)
+    path = run_recipe.run_dir / FAILURE_FILE
+    failure = read_json(path) if path.is_file() else {}
+    if failure and not _record(run_recipe, digests).difference(failure["recipe"]):
+        return _outcome(run_recipe, {}, error=failure["error"])
     return None
 
 
@@ -264,42 +261,20 @@ def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 
-def _outcome(
-    run_recipe: FinetuneRecipe, *, scores: Mapping[str, Any] | None = None, error: str | None = None
-) -> Outcome:
+def _outcome(run_recipe: FinetuneRecipe, scores: Mapping[str, Any], *, error: str | None = None) -> Outcome:
     assert run_recipe.learning_rate is not None
     setting = Setting(run_recipe.learning_rate, run_recipe.global_batch_size, run_recipe.num_epochs)
-    return Outcome(
-        name=run_recipe.run_dir.name, setting=setting, seed=run_recipe.seed, scores=scores or {}, error=error
-    )
-
-
-def _read_scores(run_recipe: FinetuneRecipe) -> Mapping[str, Any]:
-    """Return the scores of a finished run; empty if it is not finished."""
-    card = read_task_card(run_recipe.run_dir / "checkpoint")
-    if card and not isinstance(card.scores.get("dev"), Mapping):
-        raise ValueError(f"`{run_recipe.run_dir / 'checkpoint'}` has no scores on dev; remove `{run_recipe.run_dir}`")
-    return card.scores if card else {}
-
-
-def _read_failure(run_recipe: FinetuneRecipe) -> tuple[str, Mapping[str, Any]]:
-    """Return the error that stopped a run, and its recipe; empty if it did not fail."""
-    path = run_recipe.run_dir / FAILURE_FILE
-    failure = read_json(path) if path.is_file() else {"error": "", "recipe": {}}
-    error, recipe = failure.get("error"), failure.get("recipe")
-    if not isinstance(error, str) or not isinstance(recipe, Mapping):
-        raise ValueError(f"broken `{path}`: expected `error` and `recipe`; remove the file to repeat the run")
-    return error, recipe
-
-
-def _write_failure(run_recipe: FinetuneRecipe, error: str, record: RecipeRecord) -> None:
-    failure = {"error": error, "recipe": record.values}
-    atomic_write(run_recipe.run_dir / FAILURE_FILE, (json.dumps(failure, indent=2) + "\n").encode())
-    shutil.rmtree(run_recipe.run_dir / "state", ignore_errors=True)
+    return Outcome(name=run_recipe.run_dir.name, setting=setting, seed=run_recipe.seed, scores=scores, error=error)
 
 
 def _weights(recipe: GridRecipe, outcome: Outcome) -> Path:
     return recipe.run_dir / outcome.name / "checkpoint" / WEIGHTS_FILE
+
+
+def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> None:
+    """Remove the weights of some runs. Task cards stay: they mark finished runs."""
+    for outcome in outcomes:
+        _weights(recipe, outcome).unlink(missing_ok=True)
 
 
 def _check_metric(recipe: GridRecipe) -> None:
@@ -319,41 +294,29 @@ def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:
     return best_outcome(scored, metric_of(scored[0].scores["dev"], recipe.metric)) if scored else None
 
 
-def _drop_weights(recipe: GridRecipe, outcomes: Sequence[Outcome], best: Outcome) -> None:
-    """Remove the weights of all runs but the best so far. Task cards stay: they mark finished runs."""
-    if _weights(recipe, best).is_file():
-        for outcome in outcomes:
-            if outcome is not best:
-                _weights(recipe, outcome).unlink(missing_ok=True)
-
-
 def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
-    """Write report, plot and checkpoint, and print the report.
+    """Write report, plot and checkpoint, and print the report. The checkpoint's scores record how it was chosen.
 
     Raises:
         ValueError: if all runs failed.
     """
-    text = json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n"
     atomic_write(recipe.run_dir / REPORT_FILE, text.encode())
     plot_report(found, recipe.run_dir / PLOT_FILE)
     print("\n" + format_report(found), flush=True)
     if found.best["failure"]:
         raise ValueError(f"all {found.num_runs} runs failed; the best: {found.best['failure']}")
-    _publish(_weights(recipe, best).parent, recipe.run_dir / "checkpoint", found)
-    print(f"best: {best.name}, {found.selection}")
-
-
-def _publish(source: Path, target: Path, found: GridReport) -> None:
-    """Publish a checkpoint, and record in its scores how it was chosen."""
+    source = _weights(recipe, best).parent
     card = read_task_card(source)
     assert card
     choice = {"selection": found.selection, "num_settings": found.num_settings, "num_runs": found.num_runs}
-    with atomic_directory(target, replace=True) as temporary:
+    with atomic_directory(recipe.run_dir / "checkpoint", replace=True) as directory:
         for file in source.iterdir():
-            if file.name != TASK_FILE:
-                _link(file, temporary / file.name)
+            _link(file, directory / file.name)
+        (directory / TASK_FILE).unlink()  # a link: the run keeps its own
         card = replace(card, scores={**card.scores, **choice})
-        (temporary / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
+        (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
+    print(f"best: {best.name}, {found.selection}")
 
 
 def _link(source: Path, target: Path) -> None:

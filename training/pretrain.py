@@ -48,9 +48,8 @@ from training.objectives.encoder_distillation import EncoderDistillation
 from training.objectives.masked_lm import MaskedLM, evaluate_pretraining
 from training.objectives.replaced_tokens import ReplacedTokenDetection, base_rate_scores
 from training.reports.model_card import score_rows
-from training.reports.provenance import training_machine
-from training.reports.result import write_result
-from training.reports.scores import format_scores
+from training.reports.result import training_machine, write_result
+from training.reports.tables import format_scores
 from training.text.corpus import Corpus
 
 _TEACHER_FIELDS = ("token_weight", "relation_weight", "relation_heads", "teacher_layer")
@@ -132,19 +131,29 @@ class PretrainRecipe(LoopSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.masking  # raises if its fields are wrong
-        self._check_unused()
-        self._check_family()
-        if self.init and self.initialization != "bert":
+        self._check_objective()
+        if not self.long_seq_length:
+            refuse_unused(self, "long_fraction", "needs --long-seq-length")
+        if self.init:
+            for name in ("initialization", "family"):
+                refuse_unused(self, name, "is for new weights, but --init gives trained ones: leave out one of them")
+            return  # its positions count, which `_check_same_tokens` knows
+        if self.family != "bert" and self.next_sentences:
             raise ValueError(
-                f"initialization `{self.initialization}` is for new weights, but --init gives trained ones: leave out "
-                "one of them"
+                f"family `{self.family}` is trained without next sentences: give --no-next-sentences, or --family bert"
             )
-        self._check_lengths()
+        for flag, length in (("--max-seq-length", self.max_seq_length), ("--long-seq-length", self.long_seq_length)):
+            if length and length > self.max_position_embeddings:
+                raise ValueError(
+                    f"{flag} `{length}` is above --max-position-embeddings `{self.max_position_embeddings}`"
+                )
 
-    def _check_unused(self) -> None:
+    def _check_objective(self) -> None:
         if self.objective != "replaced-tokens":
             for name in ("generator_layers", "discriminator_weight", "corrector_weight"):
                 refuse_unused(self, name, "is for --objective replaced-tokens")
+        elif self.family != "bert":
+            refuse_unused(self, "objective", f"is not for family `{self.family}`: give --family bert")
         if self.objective != "distillation":
             for name in ("teacher", *_TEACHER_FIELDS):
                 refuse_unused(self, name, "is for --objective distillation")
@@ -153,34 +162,9 @@ class PretrainRecipe(LoopSettings):
         elif not (self.token_weight or self.relation_weight):
             raise ValueError("nothing is learnt from the teacher: give a weight above 0, such as --relation-weight 1")
         elif self.compile == "on":
-            raise ValueError("--objective distillation reads states inside the networks: leave out --compile")
+            raise ValueError("--objective distillation does not work with --compile on: leave it out")
         else:
             object.__setattr__(self, "compile", "off")
-        if not self.long_seq_length:
-            refuse_unused(self, "long_fraction", "needs --long-seq-length")
-
-    def _check_family(self) -> None:
-        """Raise for parts of BERT that another family lacks."""
-        if self.family == "bert":
-            return
-        if self.init:
-            raise ValueError(f"family `{self.family}` is for new weights, but --init gives trained ones: leave it out")
-        if self.next_sentences:
-            raise ValueError(
-                f"family `{self.family}` is trained without next sentences: give --no-next-sentences, or --family bert"
-            )
-        if self.objective == "replaced-tokens":
-            refuse_unused(self, "objective", f"is not for family `{self.family}`: give --family bert")
-
-    def _check_lengths(self) -> None:
-        if self.init:  # its positions count, which `_check_same_tokens` knows
-            return
-        for name in ("max_seq_length", "long_seq_length"):
-            if (length := getattr(self, name) or 0) > self.max_position_embeddings:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} `{length}` is above --max-position-embeddings "
-                    f"`{self.max_position_embeddings}`"
-                )
 
     @property
     def training_objective(self) -> MaskedLM:
@@ -219,7 +203,10 @@ class PretrainRecipe(LoopSettings):
             "max_position_embeddings": self.max_position_embeddings,
         }
         if self.family == "modernbert":
-            return ModernBertConfig(**sizes, intermediate_size=_gated_size(self.hidden_size), layer_norm_eps=1e-5)
+            # A gated feed-forward network has three matrices, BERT's two of 4 times the hidden size. With this size, a
+            # multiple of 64, both have about the same number of parameters.
+            gated_size = max(64, round(8 / 3 * self.hidden_size / 64) * 64)
+            return ModernBertConfig(**sizes, intermediate_size=gated_size, layer_norm_eps=1e-5)
         return EncoderConfig(**sizes, intermediate_size=4 * self.hidden_size)
 
     def examples(self, corpus: Corpus, **settings: Any) -> PretrainingExamples:
@@ -263,47 +250,47 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         ValueError: if the corpus cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        return _pretrain(recipe, run)
-
-
-def _pretrain(recipe: PretrainRecipe, run: RunDirectory) -> Path:
-    corpus, dev_corpus = corpora(recipe)
-    record = recipe_record(recipe, corpus, dev_corpus)
-    if not run.begin(record):
+        corpus, dev_corpus = corpora(recipe)
+        record = recipe_record(recipe, corpus, dev_corpus)
+        if not run.begin(record):
+            return run.checkpoint_path
+        torch.manual_seed(recipe.seed)
+        objective = recipe.training_objective
+        model = objective.network(_create_model(recipe, corpus))
+        if world.is_main:
+            _report_corpora(recipe, model, corpus, dev_corpus)
+        phases = _phases(corpus, recipe, objective)
+        # The dev examples are masked as in the paper for all recipes, so that runs can be compared.
+        dev = recipe.examples(dev_corpus, max_seq_length=recipe.max_seq_length) if dev_corpus else None
+        world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # takes a pass of pairs
+        evaluation = _evaluation(model, recipe, dev, world) if dev else None
+        origin = _provenance(recipe, record, corpus)
+        progress = train(
+            model,
+            phases,
+            objective.losses,
+            num_steps=recipe.num_steps,
+            settings=recipe,
+            run=run,
+            weights=objective.weights,
+            evaluation=evaluation,
+            monitor=LossMonitor(_plateau(corpus, recipe, _examples_of(phases[0]).masking)),
+            label="pretrain",
+        )
+        if world.is_main:
+            origin |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(world)
+            scores = _scores(evaluation, recipe, corpus, dev) if evaluation and dev else {}
+            card = TaskCard(
+                task="masked-lm",
+                settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
+                scores=scores,
+                provenance={"pretraining": origin},
+            )
+            write_result(run, objective.result(model), tokenizer_from=recipe.corpus, card=card)
+            if rows := score_rows(scores):
+                print(format_scores(rows), flush=True)
+        world.barrier()
         return run.checkpoint_path
-    torch.manual_seed(recipe.seed)
-    objective = recipe.training_objective
-    model = objective.network(_create_model(recipe, corpus))
-    if run.world.is_main:
-        _report_corpora(recipe, model, corpus, dev_corpus)
-    dev = _dev_examples(recipe, dev_corpus) if dev_corpus else None
-    phases = _phases(corpus, recipe, objective)
-    run.world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # takes a pass of pairs
-    evaluation = _evaluation(model, recipe, dev, run.world) if dev else None
-    origin = _starting_checkpoint(recipe, record)
-    progress = train(
-        model,
-        phases,
-        objective.losses,
-        num_steps=recipe.num_steps,
-        settings=recipe,
-        run=run,
-        weights=objective.weights,
-        evaluation=evaluation,
-        monitor=LossMonitor(_plateau(corpus, recipe, _examples_of(phases[0]).masking)),
-        label="pretrain",
-    )
-    if run.world.is_main:
-        origin |= {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
-        origin |= {"num_steps": progress.step, "num_tokens": progress.num_tokens} | training_machine(run.world)
-        if recipe.teacher:
-            licence = read_licence(recipe.teacher)
-            teacher = checkpoint_record(recipe.teacher) | {"sha256": checkpoint_digest(recipe.teacher)}
-            origin["teachers"] = [{**teacher, "licence": licence}]
-        scores = _scores(evaluation, recipe, corpus, dev) if evaluation and dev else {}
-        _write_result(recipe, run, objective.result(model), scores, origin)
-    run.world.barrier()
-    return run.checkpoint_path
 
 
 # Corpora
@@ -333,22 +320,34 @@ def recipe_record(recipe: PretrainRecipe, corpus: Corpus, dev: Corpus | None) ->
     return RecipeRecord(recipe, digests, paths=("corpus", "dev_corpus", "init", "teacher"))
 
 
+def _provenance(recipe: PretrainRecipe, record: RecipeRecord, corpus: Corpus) -> dict[str, Any]:
+    """Return the provenance of a run: its starting checkpoint, and its pretraining if recorded; recipe and teacher."""
+    origin: dict[str, Any] = {}
+    if recipe.init:
+        origin["init"] = {**checkpoint_record(recipe.init), "sha256": record.values["init_sha256"]}
+        card = read_task_card(recipe.init)
+        if card and (before := card.provenance.get("pretraining")):
+            origin["before"] = before
+    origin |= {"recipe": recipe_fields(recipe), "corpus": corpus.digest}
+    if recipe.teacher:
+        digest, licence = checkpoint_digest(recipe.teacher), read_licence(recipe.teacher)
+        origin["teachers"] = [{**checkpoint_record(recipe.teacher), "sha256": digest, "licence": licence}]
+    return origin
+
+
 def _report_corpora(recipe: PretrainRecipe, model: BertModel, corpus: Corpus, dev: Corpus | None) -> None:
     """Describe network and corpus, with notes."""
-    print(_describe(model, corpus), flush=True)
+    config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
+    print(
+        f"L{config.num_hidden_layers} H{config.hidden_size} A{config.num_attention_heads}, "
+        f"vocabulary {config.vocab_size:,}, {size / 1e6:.1f}M parameters; "
+        f"corpus of {corpus.info['num_tokens']:,} tokens in {corpus.num_documents:,} documents",
+        flush=True,
+    )
     if recipe.whole_words and (note := whole_words_note(corpus)):
         print(f"note: {note}", flush=True)
     if dev and dev.digest == corpus.digest:
         print("note: the dev corpus is the training corpus, so its loss says nothing about other text", flush=True)
-
-
-def _describe(model: BertModel, corpus: Corpus) -> str:
-    config, size = model.config, sum(parameter.numel() for parameter in model.parameters())
-    return (
-        f"L{config.num_hidden_layers} H{config.hidden_size} A{config.num_attention_heads}, "
-        f"vocabulary {config.vocab_size:,}, {size / 1e6:.1f}M parameters; "
-        f"corpus of {corpus.info['num_tokens']:,} tokens in {corpus.num_documents:,} documents"
-    )
 
 
 def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
@@ -359,19 +358,18 @@ def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: Pretrain
         warn_about_dev_pairs(dev, recipe.eval_examples)
 
 
-# Network
+# Network and examples
 
 
 def _create_model(recipe: PretrainRecipe, corpus: Corpus) -> BertForPreTraining:
-    model = _pretrained_model(recipe, corpus) if recipe.init else _new_model(recipe, corpus)
+    if recipe.init:
+        model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
+        _check_same_tokens(recipe.init, recipe, corpus)
+    else:
+        model = create_model("masked-lm", recipe.shape(corpus.tokenizer), dropout=recipe.dropout)
     assert isinstance(model, BertForPreTraining)
-    return model
-
-
-def _pretrained_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
-    assert recipe.init
-    model = load_model(recipe.init, "masked-lm", new_head=True, dropout=recipe.dropout)
-    _check_same_tokens(recipe.init, recipe, corpus)
+    if recipe.initialization == "local":
+        initialize_local(model, corpus.token_counts())
     return model
 
 
@@ -384,54 +382,21 @@ def _check_same_tokens(checkpoint: Path, recipe: PretrainRecipe, corpus: Corpus)
         raise ValueError(f"`{checkpoint}` has {num_positions} positions, too few for {longest} tokens")
 
 
-def _new_model(recipe: PretrainRecipe, corpus: Corpus) -> BertModel:
-    model = create_model("masked-lm", recipe.shape(corpus.tokenizer), dropout=recipe.dropout)
-    if recipe.initialization == "local":
-        assert isinstance(model, BertForPreTraining)
-        initialize_local(model, corpus.token_counts())
-    return model
-
-
-def _gated_size(hidden_size: int) -> int:
-    """Return the size of a gated feed-forward network that has about the parameters of BERT's: a multiple of 64.
-
-    A gated one has three matrices, BERT's two of 4 times the hidden size.
-    """
-    return max(64, round(8 / 3 * hidden_size / 64) * 64)
-
-
-# Examples
-
-
 def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
     """Return a phase of short examples, then one of long examples in smaller micro-batches."""
-    size, targets = recipe.global_batch_size, objective.targets
-    short = PretrainingData(_examples(corpus, recipe, recipe.max_seq_length), size, targets)
-    if recipe.long_seq_length is None:
+    lengths = [recipe.max_seq_length, *([recipe.long_seq_length] if recipe.long_seq_length else [])]
+    rules: dict[str, Any] = {name: getattr(recipe, name) for name in ("masking", "short_seq_prob", "seed")}
+    examples = (recipe.examples(corpus, max_seq_length=length, **rules) for length in lengths)
+    short, *long = (PretrainingData(some, recipe.global_batch_size, objective.targets) for some in examples)
+    if not long:
         return [Phase(data=short)]
-    long = PretrainingData(_examples(corpus, recipe, recipe.long_seq_length), size, targets)
-    fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
-    return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long, micro_batch_size=fewer)]
-
-
-def _examples(corpus: Corpus, recipe: PretrainRecipe, max_seq_length: int) -> PretrainingExamples:
-    return recipe.examples(
-        corpus,
-        max_seq_length=max_seq_length,
-        masking=recipe.masking,
-        short_seq_prob=recipe.short_seq_prob,
-        seed=recipe.seed,
-    )
+    fewer = max(1, recipe.micro_batch_size * lengths[0] // lengths[1])
+    return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long[0], micro_batch_size=fewer)]
 
 
 def _examples_of(phase: Phase) -> PretrainingExamples:
     assert isinstance(phase.data, PretrainingData)
     return phase.data.examples
-
-
-def _dev_examples(recipe: PretrainRecipe, dev: Corpus) -> PretrainingExamples:
-    """Return the dev examples, masked as in the paper for all recipes, so that runs can be compared."""
-    return recipe.examples(dev, max_seq_length=recipe.max_seq_length)
 
 
 # Evaluation
@@ -470,43 +435,17 @@ def _plateau(corpus: Corpus, recipe: PretrainRecipe, masking: Masking) -> Platea
     """Return the masked LM loss of token frequencies alone, where training stays until it uses context."""
     counts = corpus.token_counts()
     has_local_start = recipe.initialization == "local" or recipe.init
-    hint = " or raise --learning-rate"
-    if not has_local_start:
-        hint = ", raise --learning-rate, or start with --initialization local"
+    hint = (
+        " or raise --learning-rate"
+        if has_local_start
+        else (", raise --learning-rate, or start with --initialization local")
+    )
     return Plateau(
         loss=recipe.training_objective.masked_lm_loss,
         value=masked_unigram(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
         hint=f"no context is used yet; train longer{hint}",
     )
-
-
-# Result
-
-
-def _starting_checkpoint(recipe: PretrainRecipe, record: RecipeRecord) -> dict[str, Any]:
-    """Return provenance of a run with `init`: its name and digest, and its own pretraining if it is recorded."""
-    if not recipe.init:
-        return {}
-    init = {**checkpoint_record(recipe.init), "sha256": record.values["init_sha256"]}
-    card = read_task_card(recipe.init)
-    before = card.provenance.get("pretraining") if card else None
-    return {"init": init} | ({"before": before} if before else {})
-
-
-def _write_result(
-    recipe: PretrainRecipe, run: RunDirectory, model: BertModel, scores: dict[str, Any], origin: dict[str, Any]
-) -> None:
-    """Write the checkpoint, and print the scores."""
-    card = TaskCard(
-        task="masked-lm",
-        settings=MaskedLMSettings(max_seq_length=recipe.long_seq_length or recipe.max_seq_length),
-        scores=scores,
-        provenance={"pretraining": origin},
-    )
-    write_result(run, model, tokenizer_from=recipe.corpus, card=card)
-    if rows := score_rows(scores):
-        print(format_scores(rows), flush=True)
 
 
 # Command line

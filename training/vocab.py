@@ -11,16 +11,17 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tokenizers
 
 from tasks.bundle.files import atomic_directory, check_output_path
 from tasks.schema import Bounds
-from tasks.text.tokenizer_files import TOKENIZER_FILE, build_tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, build_tokenizer
 from training.command_line.bounds import NOT_NEGATIVE, check_numbers
 from training.command_line.command import command, parse
 from training.command_line.progress_bar import ProgressBar
@@ -81,7 +82,8 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     """
     check_output_path(recipe.out, replace=recipe.replace)
     files = find_files(recipe.data)
-    backend = _build(SPECIAL_TOKENS, recipe)
+    build = partial(build_tokenizer, lowercase=recipe.lowercase, strip_accents=recipe.strip_accents)
+    backend = build(SPECIAL_TOKENS)
     alphabet = _alphabet(files, backend, recipe)
     # As special tokens, single characters get ids in a fixed order. The trainer numbers them in the order of a hash
     # table and breaks ties by number, so each run would give another vocabulary.
@@ -104,16 +106,23 @@ def train_vocab(recipe: VocabRecipe) -> tokenizers.Tokenizer:
     pieces = sorted(backend.get_vocab(), key=backend.token_to_id)
     rest = (token for letter in alphabet.left_out for token in (letter, f"##{letter}"))
     vocab = list(islice(chain(pieces, alphabet.words, rest), recipe.vocab_size))
-    trained = _build(vocab, recipe)
+    trained = build(vocab)
     with atomic_directory(recipe.out, replace=recipe.replace) as directory:
-        _write_tokenizer(directory, trained, recipe)
+        trained.save(str(directory / TOKENIZER_FILE))
+        (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), encoding="utf-8")
+        (directory / TOKENIZER_CONFIG_FILE).write_text(json.dumps(_config(recipe), indent=2) + "\n", encoding="utf-8")
     for message in _warnings(recipe, alphabet, vocab):
         print(message, file=sys.stderr)
     return trained
 
 
-def _build(vocab: Sequence[str], recipe: VocabRecipe) -> tokenizers.Tokenizer:
-    return build_tokenizer(vocab, lowercase=recipe.lowercase, strip_accents=recipe.strip_accents)
+def _config(recipe: VocabRecipe) -> dict[str, Any]:
+    """Return the values of tokenizer_config.json."""
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": recipe.lowercase, "model_max_length": 512}
+    if recipe.strip_accents is not None:
+        config["strip_accents"] = recipe.strip_accents
+    return config | dict(zip(names, SPECIAL_TOKENS, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +149,26 @@ class _Alphabet:
 
 def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> _Alphabet:
     normalize = backend.normalizer.normalize_str
+    keep_accents = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase, strip_accents=False).normalizer
     counts: Counter[str] = Counter()
+    merged: defaultdict[str, Counter[str]] = defaultdict(Counter)
     num_words = num_in_long_words = 0
-    merging = _AccentMerges(recipe)
+    num_to_compare = WORDS_COMPARED if recipe.lowercase and not recipe.keep_accents else 0
     for document in _documents(files, "alphabet", recipe.sample_bytes):
-        text = normalize(" ".join(document))
-        counts.update(text)
-        words_of_text = text.split()
-        num_words += len(words_of_text)
-        for word in filter(lambda word: len(word) > LONGEST_WORD, words_of_text):
+        text = " ".join(document)
+        bare_text = normalize(text)
+        bare_words = bare_text.split()
+        counts.update(bare_text)
+        num_words += len(bare_words)
+        for word in filter(lambda word: len(word) > LONGEST_WORD, bare_words):
             parts = (part for part, _ in backend.pre_tokenizer.pre_tokenize_str(word))
             num_in_long_words += sum(len(part) for part in parts if len(part) > LONGEST_WORD)
-        merging.add(document, words_of_text)
+        if num_to_compare > 0:
+            words = keep_accents.normalize_str(text).split()
+            if len(words) == len(bare_words):  # else an accent was a separate word
+                num_to_compare -= len(words)
+                for bare, word in zip(bare_words, words, strict=True):
+                    merged[bare][word] += 1
     if not counts:
         raise ValueError(f"no text in {', '.join(f'`{path}`' for path in files)}")
     counts = Counter({char: count for char, count in counts.items() if not char.isspace()})
@@ -159,8 +176,10 @@ def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRec
     common = sorted(often, key=lambda char: (-counts[char], char))
     words = [char for char in common if normalize(char) == f" {char} "]
     letters = [char for char in common if normalize(char) != f" {char} "]
+    covered = np.cumsum([counts[char] for char in letters])
+    num_needed = int(np.searchsorted(covered, COVERAGE * covered[-1])) + 1 if letters else 0
     limit = max(64, recipe.vocab_size // 32)
-    num_letters = max(limit, min(_num_needed([counts[char] for char in letters]), recipe.vocab_size // 4))
+    num_letters = max(limit, min(num_needed, recipe.vocab_size // 4))
     return _Alphabet(
         counts=counts,
         num_in_long_words=num_in_long_words,
@@ -169,37 +188,8 @@ def _alphabet(files: list[Path], backend: tokenizers.Tokenizer, recipe: VocabRec
         words=words,
         num_common_words=len({*words} & {*common[:limit]}),
         word_fraction=sum(counts[char] for char in words) / max(1, num_words),
-        merged=merging.found,
+        merged=merged,
     )
-
-
-def _num_needed(counts: Sequence[int]) -> int:
-    """Return how many of the most frequent letters make up COVERAGE of the text."""
-    return int(np.searchsorted(np.cumsum(counts), COVERAGE * sum(counts))) + 1 if counts else 0
-
-
-class _AccentMerges:
-    """Counts words of a text that become the same word without accents."""
-
-    def __init__(self, recipe: VocabRecipe) -> None:
-        self._keep = build_tokenizer(SPECIAL_TOKENS, lowercase=recipe.lowercase, strip_accents=False).normalizer
-        self._left = WORDS_COMPARED if recipe.lowercase and not recipe.keep_accents else 0
-        self.found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Words without accents -> counts of the words with accents."""
-
-    def add(self, document: Sequence[str], without: Sequence[str]) -> None:
-        """Count the words of a document.
-
-        Args:
-            without: its words without accents.
-        """
-        if self._left <= 0:
-            return
-        words = self._keep.normalize_str(" ".join(document)).split()
-        if len(words) == len(without):  # else an accent was a separate word
-            self._left -= len(words)
-            for bare, word in zip(without, words, strict=True):
-                self.found[bare][word] += 1
 
 
 def _warnings(recipe: VocabRecipe, alphabet: _Alphabet, vocab: Sequence[str]) -> Iterator[str]:
@@ -221,11 +211,7 @@ def _warnings(recipe: VocabRecipe, alphabet: _Alphabet, vocab: Sequence[str]) ->
             f"warning: {alphabet.num_in_long_words / num_chars:.1%} of the characters of the text are in words of more "
             f"than {LONGEST_WORD} characters, which become [UNK]; segment text that is written without spaces"
         )
-    yield from _merge_notes(alphabet.merged)
-
-
-def _merge_notes(merged: Mapping[str, Counter[str]]) -> Iterator[str]:
-    """Yield a note if many words become other words without accents."""
+    merged = alphabet.merged
     num_words = sum(words.total() for words in merged.values())
     rarer = {bare: words.total() - max(words.values()) for bare, words in merged.items() if len(words) > 1}
     if (num_merged := sum(rarer.values())) > MOST_MERGED * num_words:
@@ -235,19 +221,6 @@ def _merge_notes(merged: Mapping[str, Counter[str]]) -> Iterator[str]:
             f"note: without accents {num_merged / num_words:.1%} of the words become other words of the text "
             f"({pairs}); --keep-accents keeps them apart"
         )
-
-
-def _write_tokenizer(directory: Path, backend: tokenizers.Tokenizer, recipe: VocabRecipe) -> None:
-    """Write the tokenizer files of a checkpoint into an existing directory."""
-    backend.save(str(directory / TOKENIZER_FILE))
-    vocab = sorted(backend.get_vocab(), key=backend.token_to_id)
-    (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), encoding="utf-8")
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": recipe.lowercase, "model_max_length": 512}
-    if recipe.strip_accents is not None:
-        config["strip_accents"] = recipe.strip_accents
-    config |= dict(zip(names, SPECIAL_TOKENS, strict=True))
-    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _documents(files: list[Path], label: str, sample_bytes: int) -> Iterator[list[str]]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from recipes.ablations.results import CellScores, Result, format_cell
 from recipes.ablations.tables import LABELLED_DATA
-from training.reports.plot import COLOURS, Ticks, curve_name, label_rows, note_row, plt, save_figure
+from training.reports.plot import COLOURS, curve_name, label_rows, note_row, percent_ticks, plt, save_figure
 
 
 def plot_result(result: Result, path: Path) -> None:
@@ -37,7 +37,7 @@ def _draw_bars(axes: Axes, result: Result, cells: list[CellScores]) -> None:
         note_row(axes, number, format_cell(cell))
     label_rows(axes, [row.label for row in result.table.rows])
     axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(Ticks(100))
+    axes.xaxis.set_major_formatter(percent_ticks())
 
 
 def _draw_curves(axes: Axes, result: Result, cells: list[CellScores]) -> None:
@@ -52,7 +52,7 @@ def _draw_curves(axes: Axes, result: Result, cells: list[CellScores]) -> None:
             axes.plot([position] * len(cell.scores), cell.scores, "o", color=colour, markersize=4)
     axes.set_xlabel("pretraining steps")
     axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(Ticks(100))
+    axes.yaxis.set_major_formatter(percent_ticks())
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small")
 

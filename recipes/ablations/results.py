@@ -10,9 +10,9 @@ from typing import Any
 
 from recipes.ablations.runs import Runs
 from recipes.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
-from training.reports.grid_report import Outcome
-from training.reports.markdown import markdown_table
+from training.reports.grid_report import Outcome, baseline_of
 from training.reports.plot import curve_name
+from training.reports.tables import markdown_table
 
 LM_LOSS = "LM loss (nats)"
 """Column of the pretraining loss on held-out text; the paper's table 6 has its exponential."""
@@ -98,7 +98,7 @@ def _lm_loss(row: Row, runs: Runs, outcomes: Mapping[Path, Outcome]) -> float | 
 def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] | None:
     for outcome in outcomes:
         if outcome.scores:
-            name, scores = outcome.baseline()
+            name, scores = baseline_of(outcome.scores)
             return name, scores[LABELLED_DATA[column.task].metric]
     return None
 

@@ -30,7 +30,7 @@ from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
 from training.pretrain import corpora, recipe_record
 from training.reports.grid_report import Outcome, Setting
-from training.reports.provenance import input_digests
+from training.reports.result import input_digests
 
 Recipe = AblationPretrainRecipe | AblationFinetuneRecipe
 NUM_FEATURE_LAYERS = 4

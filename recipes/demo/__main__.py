@@ -25,8 +25,8 @@ from recipes.server import one_line_errors, serve
 from recipes.stage import heading, run_stage
 from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
-from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
+from training.reports.tables import markdown_table
 
 MARKER_FILE = ".demo"
 """Marks a directory that the demo made, so that the next run may replace its results."""

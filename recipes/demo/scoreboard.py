@@ -25,7 +25,7 @@ from training.data.columns import Columns
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification
 from training.objectives.registry import best_baseline
-from training.reports.markdown import markdown_table
+from training.reports.tables import markdown_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from tasks.text.json_files import read_json
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import command, parse
 from training.loop.run_directory import METRICS_FILE
-from training.reports.markdown import markdown_table
 from training.reports.plot import plot_runs
+from training.reports.tables import markdown_table
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
 CURVES = "pretraining.png"

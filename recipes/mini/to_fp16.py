@@ -20,7 +20,7 @@ from training.checkpoint.sentence_transformers import load_embedder
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.writer import save_checkpoint
 from training.command_line.command import command, parse
-from training.reports.result import describe_checkpoint
+from training.reports.model_card import describe_checkpoint
 
 
 def halve(checkpoint: Path, out: Path) -> None:

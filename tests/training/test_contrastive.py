@@ -63,19 +63,27 @@ def write_pairs(path, num_rows, seed, *, all_alike):
     return path
 
 
-@pytest.fixture
-def recipe(checkpoint, tmp_path):
-    """Return a recipe of supervised training that takes a second."""
-    return ContrastiveRecipe(
+@pytest.fixture(scope="module")
+def trained(checkpoint, tmp_path_factory, alone):
+    """Return a recipe of supervised training, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("contrastive")
+    recipe = ContrastiveRecipe(
         mode="supervised",
         checkpoint=checkpoint,
-        train=(write_pairs(tmp_path / "train.jsonl", 160, 0, all_alike=True),),
-        dev=(write_pairs(tmp_path / "dev.jsonl", 100, 1, all_alike=False),),
-        run_dir=tmp_path / "run",
-        num_epochs=4,
+        train=(write_pairs(folder / "train.jsonl", 160, 0, all_alike=True),),
+        dev=(write_pairs(folder / "dev.jsonl", 100, 1, all_alike=False),),
+        run_dir=folder / "run",
+        num_epochs=1,
         dropout=0.1,
         **SETTINGS,
     )
+    return recipe, train_embedding(recipe, alone)
+
+
+@pytest.fixture
+def recipe(trained, tmp_path):
+    """Return a recipe of supervised training that takes a second."""
+    return replace(trained[0], run_dir=tmp_path / "run", num_epochs=4)
 
 
 @given(
@@ -179,10 +187,9 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     assert similarity_scores(task, pairs, run) == pytest.approx(read_task_card(path).scores["dev"], abs=1e-6)
 
 
-def test_evaluate_scores_pairs(recipe, alone, monkeypatch, capsys):
+def test_evaluate_scores_pairs(trained, monkeypatch, capsys):
     """`training.evaluate` prints the scores of training and the word overlap, and refuses to write predictions."""
-    path = train_embedding(replace(recipe, num_epochs=1), alone)
-    capsys.readouterr()
+    recipe, path = trained
     arguments = ["evaluate", str(path), "--data", str(recipe.dev[0])]
 
     monkeypatch.setattr("sys.argv", arguments)
@@ -229,10 +236,9 @@ def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, 
     assert recipe.micro_batch_size == recipe.global_batch_size
 
 
-def test_report_shows_cosines_of_pairs(recipe, alone):
+def test_report_shows_cosines_of_pairs(trained):
     """The report shows cosines of dev pairs with their labels, most similar first."""
-    path = train_embedding(replace(recipe, num_epochs=1), alone)
-
+    recipe, path = trained
     _, table = sample_predictions(recipe.run_dir, read_json(recipe.run_dir / "recipe.json"))
 
     rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
@@ -295,24 +301,15 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     [
         ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
         ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
-        (
-            {"columns": Columns(text_pair="paraphrase")},
-            r"line 1: no column `paraphrase` \(columns: `text`, `text_pair`, `label`\)",
-        ),
         ({"columns": Columns(negative="hard")}, r"line 1: no column `hard` \(columns: `text`, `text_pair`, `label`\)"),
-        (
-            {"dev_columns": Columns(text_pair="other")},
-            r"dev\.jsonl`, line 1: no column `other` \(columns: `text`, `text_pair`,",
-        ),
+        ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no column `other`"),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
-        ({"head": "on", "pooling": "mean"}, "--head on needs --pooling cls"),
-        ({"global_batch_size": 1}, "global_batch_size must be at least 2"),
+        ({"head": "on", "pooling": "mean"}, r"--head on needs vectors of \[CLS\] alone, not vectors: mean"),
+        ({"global_batch_size": 1}, "--global-batch-size must be at least 2"),
         ({"select": "best", "dev": ()}, "--select best needs held-out data"),
-        ({"mode": "unsupervised", "min_label": 4}, "--min-label chooses among pairs"),
-        ({"split_sentences": True}, "--split-sentences is for single texts"),
-        ({"temperature": 0.0}, "--temperature must be above 0: `0.0`"),
+        ({"mode": "unsupervised", "min_label": 4}, "--min-label `4` has no effect here"),
+        ({"split_sentences": True}, "--split-sentences `True` has no effect here"),
         ({"temperature": math.inf}, "--temperature must be a finite number: `inf`"),
-        ({"min_label": math.nan}, "--min-label must be a finite number: `nan`"),
     ],
 )
 def test_mistakes_are_errors_before_training(changes, message, recipe, alone):

@@ -18,8 +18,7 @@ from transformers import BertTokenizerFast
 from tasks.text.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import make_text
-from training.corpus import EXAMPLE_TOKENS, CorpusRecipe, _estimate_pairs, main, prepare_corpus
-from training.pretrain import PretrainRecipe
+from training.corpus import CorpusRecipe, main, prepare_corpus
 from training.text.corpus import Corpus
 from training.text.documents import read_documents
 from training.vocab import VocabRecipe, train_vocab
@@ -101,26 +100,6 @@ def test_replace_starts_again_from_other_text(text_file, tokenizer_dir, tmp_path
     Corpus(tmp_path / "out").verify()
 
 
-def test_repeated_text_is_counted_with_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
-    """The command counts repeated text in corpus.json and warns about it."""
-    said = run_main("\n".join([make_text(30, seed=5)] * 2), tokenizer_dir, tmp_path, monkeypatch, capsys)
-
-    assert Corpus(tmp_path / "out").info["duplicate_token_fraction"] == {"documents": 0.5, "sentences": 0.5}
-    assert "50.0% of tokens in repeated sentences, 50.0% in repeated documents" in said.out
-    assert "warning: much of the text occurs more than once" in said.err
-
-
-def test_unsuitable_text_gets_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
-    """The command warns about [UNK] tokens, about long sentences, and about a single document."""
-    said = run_main("много слов the cat " * 50, tokenizer_dir, tmp_path, monkeypatch, capsys)
-
-    warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
-    for warning, start in zip(
-        warnings, ("33.3% of tokens are [UNK]", "a sentence has 300", "the text is a single"), strict=True
-    ):
-        assert warning.startswith(f"warning: {start}")
-
-
 def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
     """Return the output of `training.corpus` for a text."""
     (directory / "a.txt").write_text(text, encoding="utf-8")
@@ -130,63 +109,55 @@ def run_main(text, tokenizer_dir, directory, monkeypatch, capsys):
     return capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("separator", "sentences", "can_be_next"), [("\n\n", "40 of 40 documents (100.0%)", "0.0%"), ("\n", "0 of 3", "")]
-)
-def test_the_fraction_of_possible_next_pairs_is_printed(
-    separator, sentences, can_be_next, tokenizer_dir, tmp_path, monkeypatch, capsys
-):
-    """The command prints the fraction of pairs that can be consecutive, and warns with a remedy if it is small."""
-    documents = [separator.join("The cat sees the dog" for _ in range(count)) for count in (15, 15, 10)]
-    said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
-    warning = "of sentence pairs can be consecutive (40 of 40 documents have a single sentence): if sentence ends"
-
-    assert sentences in said.out
-    assert re.search(
-        r"shows about [0-9.]+% of the text; about [0-9.]+% of its sentence pairs can be consecutive", said.out
-    )
-    assert (f"{can_be_next} {warning}" in said.err) == bool(can_be_next)
-    assert ("--no-next-sentences" in said.err) == bool(can_be_next)
-
-
-def test_text_left_out_of_an_epoch_gets_a_warning(tokenizer_dir, tmp_path, monkeypatch, capsys):
-    """The command warns if an epoch leaves out much of the text because of long sentences."""
-    documents = [" ".join(["cat"] * 300) + "\n" + "\n".join(["the dog"] * 9)] * 20
-    said = run_main("\n\n".join(documents), tokenizer_dir, tmp_path, monkeypatch, capsys)
-
-    shown = float(re.search(r"shows about ([0-9.]+)% of the text", said.out)[1])
-
-    assert 10 < shown < 50
-    assert f"an epoch of examples of 128 tokens shows about {shown}% of the text: sentences" in said.err
+LONG = " ".join(["cat"] * 300) + "\n" + "\n".join(["the dog"] * 9)
+UNSUITABLE = {
+    "repeated": (
+        "\n".join([make_text(30, seed=5)] * 2),
+        "50.0% of tokens in repeated sentences, 50.0% in repeated documents",
+        ["much of the text occurs more than once"],
+    ),
+    "foreign": (
+        "много слов the cat " * 50,
+        "",
+        ["33.3% of tokens are [UNK]", "a sentence has 300 tokens on average", "the text is a single document"],
+    ),
+    "single sentences": (
+        "\n\n".join(line for line in make_text(4, seed=3).splitlines() if line),
+        "48 of 48 documents (100.0%) have a single sentence",
+        ["about 0.0% of sentence pairs can be consecutive (48 of 48 documents have a single sentence): if sentence"],
+    ),
+    "long sentences": (
+        "\n\n".join([LONG] * 20),
+        "",
+        ["much", "an epoch of examples of 128 tokens shows about"],
+    ),
+    "suitable": (make_text(40, seed=0), "0 of 40 documents (0.0%) have a single sentence", []),
+}
 
 
-def test_estimates_are_of_the_default_length():
-    """The estimates assume the default length of pretraining."""
-    assert PretrainRecipe(corpus=Path("a"), run_dir=Path("b")).max_seq_length == EXAMPLE_TOKENS
+@pytest.mark.parametrize(("text", "printed", "warnings"), UNSUITABLE.values(), ids=UNSUITABLE)
+def test_unsuitable_text_gets_warnings(text, printed, warnings, tokenizer_dir, tmp_path, monkeypatch, capsys):
+    """The command describes the text, and warns of what pretraining will not learn from, with a remedy."""
+    said = run_main(text, tokenizer_dir, tmp_path, monkeypatch, capsys)
+
+    found = [line.removeprefix("warning: ") for line in said.err.splitlines() if line.startswith("warning: ")]
+    assert printed in said.out
+    assert len(found) == len(warnings), found
+    assert all(line.startswith(start) for line, start in zip(found, warnings, strict=True)), found
 
 
-def test_estimates_take_a_sample_of_large_corpora(corpus, monkeypatch):
-    """The estimates sample fewer documents of a larger corpus, and at least two."""
-    whole = _estimate_pairs(corpus)
-    monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 100)
-    some = _estimate_pairs(corpus)
-    monkeypatch.setattr("training.corpus.SAMPLE_SENTENCES", 1)
-    least = _estimate_pairs(corpus)
-
-    assert whole.can_be_next == pytest.approx(some.can_be_next, abs=0.2)
-    assert whole != some != least
-
-
-def test_damage_is_found(corpus_dir, tmp_path):
+def test_damage_is_found(corpus_dir, tmp_path, monkeypatch, capfd):
     """Opening a corpus detects exchanged shards and another tokenizer; `verify` also detects a changed byte."""
     directory = shutil.copytree(corpus_dir, tmp_path / "corpus")
     shards = sorted(directory.glob("*.arrow"))
-    Corpus(directory).verify()
+    intact = call(main, ["verify", str(directory)], monkeypatch, capfd)
     with open(shards[1], "r+b") as file:
         file.seek(1000)
         file.write(b"\x05")
-    with pytest.raises(ValueError, match=r"shard-00001.arrow` does not match corpus.json"):
-        Corpus(directory).verify()
+    damaged = call(main, ["verify", str(directory)], monkeypatch, capfd)
+
+    assert intact.stdout == f"{len(shards)} shards are intact: `{directory}`\n"
+    assert "shard-00001.arrow` does not match corpus.json" in damaged.stderr
     shutil.copyfile(shards[0], shards[1])
     with pytest.raises(ValueError, match=r"shard-00001.arrow` does not match"):
         Corpus(directory)
@@ -362,17 +333,8 @@ def test_existing_and_broken_corpora_are_refused(corpus_dir, text_file, tokenize
 
 def test_vocabulary_is_the_same_in_every_run(text_file, tokenizer_dir, tmp_path):
     """Two processes train the same vocabulary with the same ids."""
-    arguments = [
-        "--data",
-        str(text_file),
-        "--out",
-        str(tmp_path / "again"),
-        "--vocab-size",
-        "80",
-        "--min-frequency",
-        "1",
-    ]
-    subprocess.run([sys.executable, "-m", "training.vocab", *arguments], check=True, capture_output=True)
+    arguments = f"--data {text_file} --out {tmp_path}/again --vocab-size 80 --min-frequency 1"
+    subprocess.run([sys.executable, "-m", "training.vocab", *arguments.split()], check=True, capture_output=True)
 
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_text() == (tokenizer_dir / name).read_text()
@@ -382,16 +344,6 @@ def train_on(tmp_path, text, **changes):
     """Train a vocabulary on a text with every line twice."""
     (tmp_path / "a.txt").write_text(f"{text}\n" * 2, encoding="utf-8")
     return train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", **changes))
-
-
-def test_a_small_vocabulary_gets_a_note(tmp_path, capsys):
-    """A note states that the vocabulary is smaller than requested, and what to change."""
-    train_on(tmp_path, "the cat sees the dog", vocab_size=1000)
-
-    said = capsys.readouterr().err
-
-    assert "note: 32 tokens instead of 1000: no other piece occurs 2 times; add text, or lower" in said
-    assert "warning" not in said
 
 
 SYLLABLES = list(map(chr, range(0xAC00, 0xAC00 + 1500)))
@@ -413,24 +365,35 @@ def test_a_script_of_many_letters_has_a_token_for_each(vocab_size, tmp_path, cap
     assert "are in no token" not in capsys.readouterr().err
 
 
-def test_characters_without_a_token_get_a_warning(tmp_path, capsys):
-    """A warning gives the fraction of characters that are in no token."""
-    backend = train_on(tmp_path, "\n".join(SYLLABLES), vocab_size=320, lowercase=False)
-
-    assert backend.get_vocab_size() == 320
-    assert "warning: 89.5% of the characters of the text are in no token" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("text", "is_lost"), [("วันนี้อากาศดีมากเราไปเดินเล่นกัน" * 8, True), ("ไปเดินเล่น " * 40, False), ("走" * 500, False)]
+    ("text", "changes", "message"),
+    [
+        (
+            "the cat sees the dog",
+            {"vocab_size": 1000},
+            "note: 32 tokens instead of 1000: no other piece occurs 2 times",
+        ),
+        (
+            "\n".join(SYLLABLES),
+            {"vocab_size": 320, "lowercase": False},
+            "warning: 89.5% of the characters of the text are in no token",
+        ),
+        ("วันนี้อากาศดีมากเราไปเดินเล่นกัน" * 8, {"vocab_size": 320}, "are in words of more than 100 characters"),
+    ],
 )
-def test_very_long_words_get_a_warning(text, is_lost, tmp_path, capsys):
-    """A warning gives the fraction of characters in words that are too long for the tokenizer."""
+def test_a_vocabulary_that_does_not_fit_gets_a_warning(text, changes, message, tmp_path, capsys):
+    """A message gives what is too small or too long, and what to change."""
+    train_on(tmp_path, text, **changes)
+
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["ไปเดินเล่น " * 40, "走" * 500])
+def test_words_of_usual_length_get_no_warning(text, tmp_path, capsys):
+    """Long text is no long word if it has spaces, or if its characters are words."""
     train_on(tmp_path, text, vocab_size=320)
 
-    said = "of the characters of the text are in words of more than 100 characters, which become [UNK]"
-
-    assert (said in capsys.readouterr().err) == is_lost
+    assert "of more than 100 characters" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -476,18 +439,6 @@ def test_chinese_characters_are_words(tmp_path):
     assert 0 < len({*mixed} & {*chinese}) < 300
 
 
-def test_rare_chinese_characters_are_tokens_as_far_as_they_are_among_the_commonest(tmp_path):
-    """Rare Chinese characters get tokens among the commonest 32nd of the vocabulary, at least 64."""
-    words = np.random.default_rng(0).choice([*"abcdefgh"], (2000, 6))
-    latin, chinese = "\n".join(map("".join, words)), "".join(map(chr, range(0x4E00, 0x4E00 + 100)))
-    (tmp_path / "a.txt").write_text(f"{latin}\n{chinese}\n" * 2, encoding="utf-8")
-
-    vocab = train_vocab(VocabRecipe(data=(tmp_path / "a.txt",), out=tmp_path / "out", vocab_size=320)).get_vocab()
-
-    assert len(vocab) == 320
-    assert len({*vocab} & {*chinese}) == 64 - len("abcdefgh")
-
-
 def test_vocabulary_of_a_sample_comes_from_all_of_the_text(tmp_path):
     """The vocabulary of a sample contains words from the beginning and the end of the text."""
     part = "\n\n".join(["{word} {word}."] * 60_000)
@@ -511,14 +462,9 @@ def test_words_too_long_for_the_tokenizer_take_no_part(tmp_path):
     assert not any("zq" in token for token in backend.get_vocab())
 
 
-@pytest.mark.parametrize("changes", [{"vocab_size": 2**63}, {"min_frequency": 2**70}, {"sample_bytes": -1}])
-def test_impossible_vocabularies_are_refused(changes):
-    """The error names the flag before any work."""
-    with pytest.raises(ValueError, match=f"--{next(iter(changes)).replace('_', '-')} must be"):
-        VocabRecipe(data=(), out=Path("out"), **changes)
-
-
-def test_vocabulary_too_small_for_the_characters_is_refused(text_file, tmp_path):
-    """The error gives the smallest possible vocabulary size."""
+def test_impossible_vocabularies_are_refused(text_file, tmp_path):
+    """The error names the flag before any work, and the smallest possible size."""
+    with pytest.raises(ValueError, match="--vocab-size must be"):
+        VocabRecipe(data=(), out=Path("out"), vocab_size=2**63)
     with pytest.raises(ValueError, match="vocab_size `20` is too small"):
         train_vocab(VocabRecipe(data=(text_file,), out=tmp_path / "out", vocab_size=20))

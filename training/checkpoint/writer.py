@@ -36,7 +36,7 @@ def save_checkpoint(
         model: network to write.
         tokenizer_from: directory whose tokenizer files are copied.
         card: task card to write.
-        readme: text of README.md (`training.reports.result.describe_checkpoint`); none is written if it is empty.
+        readme: text of README.md (`training.reports.model_card.describe_checkpoint`); none is written if it is empty.
         overwrite: replace an existing directory.
 
     Raises:

@@ -10,11 +10,11 @@ interrupted computation goes on after its last whole chunk.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,18 +34,14 @@ Compute = Callable[[slice], Sequence[np.ndarray]]
 """Function from a slice of the items to an array [rows, width] for each; rows differ, width does not."""
 
 
+@dataclass(frozen=True)
 class TeacherOutputs:
     """Rows of numbers for each item, memory-mapped."""
 
-    def __init__(self, values: np.ndarray, ends: np.ndarray) -> None:
-        """Take arrays.
-
-        Args:
-            values: [rows, width] float32.
-            ends: [items] int64, the row after the last one of each item.
-        """
-        self.values = values
-        self.ends = ends
+    values: np.ndarray
+    """[rows, width] float32."""
+    ends: np.ndarray
+    """[items] int64, the row after the last one of each item."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -61,36 +57,6 @@ class TeacherOutputs:
 
 
 def record_outputs(
-    folder: Path, made_from: Mapping[str, Any], locations: Sequence[str], compute: Compute, *, unit: str
-) -> TeacherOutputs:
-    """Compute the outputs for all items, or read them if an earlier call has done so.
-
-    Args:
-        folder: folder for the outputs of all teachers.
-        made_from: everything that the outputs depend on, as JSON.
-        locations: location of each item in the data, for messages.
-        compute: function that computes the outputs of some items.
-        unit: name of an item, for the progress bar.
-
-    Raises:
-        ValueError: if outputs are NaN or infinite, if another process is writing them, or if they are damaged.
-        OSError: if they cannot be written; what is there is kept, and the next call goes on.
-    """
-    record = _record(made_from)
-    path = folder / _digest(made_from)
-    if not path.exists():
-        with resumable_directory(path, made_from=dict(made_from)) as partial:
-            with name_in_errors(path):
-                try:
-                    _compute_missing(partial, locations, compute, unit)
-                except KeyboardInterrupt as interrupt:
-                    interrupt.args = (f"interrupted; the outputs in `{partial}` stay, and the same command goes on",)
-                    raise
-            atomic_write(partial / RECORD_FILE, record.encode())
-    return _read(path, len(locations))
-
-
-def record_on_main(
     folder: Path,
     made_from: Mapping[str, Any],
     locations: Sequence[str],
@@ -99,18 +65,34 @@ def record_on_main(
     *,
     unit: str,
 ) -> TeacherOutputs:
-    """Record outputs on the main process, while the others wait, and open them in all; see `record_outputs`.
+    """Compute the outputs for all items on the main process, unless an earlier call has done so; map them in all.
 
     Args:
-        load: function that loads the teacher; not called if no output is missing.
+        folder: folder for the outputs of all teachers.
+        made_from: everything that the outputs depend on, as JSON.
+        locations: location of each item in the data, for messages.
+        load: function that loads the teacher and returns what computes the outputs of some items.
+        unit: name of an item, for the progress bar.
+
+    Raises:
+        ValueError: if outputs are NaN or infinite, if another process is writing them, or if they are damaged.
+        OSError: if they cannot be written; what is there is kept, and the next call goes on.
     """
-    loaded = functools.cache(load)
+    path = folder / _digest(made_from)
 
-    def record() -> TeacherOutputs:
-        return record_outputs(folder, made_from, locations, lambda part: loaded()(part), unit=unit)
+    def compute_missing() -> None:
+        if path.exists():
+            return
+        with resumable_directory(path, made_from=dict(made_from)) as partial, name_in_errors(path):
+            try:
+                _compute_missing(partial, locations, load(), unit)
+            except KeyboardInterrupt as interrupt:
+                interrupt.args = (f"interrupted; the outputs in `{partial}` stay, and the same command goes on",)
+                raise
+            atomic_write(partial / RECORD_FILE, _record(made_from).encode())
 
-    world.on_main(lambda: len(record()))
-    return record()
+    world.on_main(compute_missing)
+    return _read(path, len(locations))
 
 
 def cached_scores(

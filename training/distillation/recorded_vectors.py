@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.bundle.files import sha256
@@ -24,123 +25,82 @@ class RecordedVectors:
     """Vectors of texts in Parquet files."""
 
     paths: tuple[Path, ...]
-    sha256: str
-    """Digests of the files."""
+    digest: str
+    """Digests of the files: all that its outputs depend on."""
     texts: Examples
     """Texts with their locations, in the order of the rows."""
-    size: int
-    """Numbers in a vector."""
-
-    @property
-    def digest(self) -> str:
-        """Digest of everything that its outputs depend on."""
-        return self.sha256
-
-    def record(self) -> dict[str, str]:
-        """Return name and digest, for the task card of the student."""
-        return {"name": self.name, "sha256": self.sha256, "licence": ""}
 
     @property
     def name(self) -> str:
         """Names of the files."""
         return ", ".join(path.name for path in self.paths)
 
-    def rows_of(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """Return the row of each text.
-
-        Args:
-            vectors: [rows, size], of all rows.
-
-        Raises:
-            ValueError: if a text has no vector, or two different ones.
-        """
-        rows: dict[str, int] = {}
-        for row, text in enumerate(self.texts):
-            first = rows.setdefault(text, row)
-            if first != row and not np.allclose(vectors[first], vectors[row], atol=1e-3):
-                raise ValueError(
-                    f"{self.texts.locations[row]}: the text has another vector in {self.texts.locations[first]}; give "
-                    "the vectors of one model"
-                )
-        missing = [text for text in texts if text not in rows]
-        if missing:
-            raise ValueError(
-                f"{len(missing):,} of {len(texts):,} training texts have no vector in `{self.name}`, the first: "
-                f"`{missing[0][:60]}`; record the vectors of the same texts, whole, or leave out --train"
-            )
-        return np.array([rows[text] for text in texts])
+    def record(self) -> dict[str, str]:
+        """Return name and digest, for the task card of the student."""
+        return {"name": self.name, "sha256": self.digest, "licence": ""}
 
     def made_from(self) -> dict[str, str]:
         """Return the digest of the files."""
-        return {"recorded": self.sha256}
+        return {"recorded": self.digest}
 
     def vectors(self, texts: Examples, world: World) -> Compute:
         """Return a function from a slice of texts to the vectors of each, [1, size]; it reads the files at once.
 
         Raises:
-            ValueError: as `rows_of`; or naming the row of a vector that is damaged.
+            ValueError: if a text has no vector, or two different ones; naming the row of a vector that is damaged.
         """
-        vectors = np.concatenate([_vectors(path, self.size) for path in self.paths])
-        rows = self.rows_of(texts, vectors)
+        parts = [_read_vectors(path) for path in self.paths]
+        if len({part.shape[1] for part in parts}) > 1:
+            found = ", ".join(f"`{path}` {part.shape[1]}" for path, part in zip(self.paths, parts, strict=True))
+            raise ValueError(f"vectors of different sizes: {found}; give files of one model")
+        vectors = np.concatenate(parts)
+        row_of: dict[str, int] = {}
+        for row, text in enumerate(self.texts):
+            first = row_of.setdefault(text, row)
+            if first != row and not np.allclose(vectors[first], vectors[row], atol=1e-3):
+                raise ValueError(
+                    f"{self.texts.locations[row]}: the text has another vector in {self.texts.locations[first]}; give "
+                    "the vectors of one model"
+                )
+        if missing := [text for text in texts if text not in row_of]:
+            raise ValueError(
+                f"{len(missing):,} of {len(texts):,} training texts have no vector in `{self.name}`, the first: "
+                f"`{missing[0][:60]}`; record the vectors of the same texts, whole, or leave out --train"
+            )
+        rows = np.array([row_of[text] for text in texts])
         return lambda part: list(vectors[rows[part]][:, None])
 
 
 def read_recorded_vectors(paths: Sequence[Path]) -> RecordedVectors:
-    """Read the texts of Parquet files, and the size of their vectors.
+    """Read the texts of Parquet files; their vectors are read when they are needed.
 
     Raises:
         ValueError: naming the file, and the column or row that is wrong.
     """
-    texts, sizes = Examples(), {}
+    texts = Examples()
     for path in paths:
-        schema = _open_parquet(path).schema_arrow
-        for name in (TEXT, VECTOR):
-            if name not in schema.names:
-                raise ValueError(
-                    f"`{path}` has no column `{name}` (columns: {', '.join(schema.names)}); "
-                    "`bertline embed -o vectors.parquet` writes `text` and `vector`"
-                )
-        for number, text in enumerate(_read_column(path, TEXT).to_pylist(), start=1):
-            if not isinstance(text, str | None):
-                raise ValueError(f"`{path}`, row {number}: `{TEXT}` must be a string: `{text}`")
-            if not (text or "").strip():
-                raise ValueError(f"`{path}`, row {number}: `{TEXT}` is empty")
+        column = _read_column(path, TEXT)
+        if not len(column):
+            raise ValueError(f"no rows in `{path}`")
+        for number, text in enumerate(column.to_pylist(), start=1):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"`{path}`, row {number}: `{TEXT}` is empty, or no text")
             texts.add(f"`{path}`, row {number}", text)
-        sizes[path] = _size(path)
-        if texts and not sizes[path]:
-            raise ValueError(f"`{path}`, row 1: a vector of 0 numbers")
-    if not texts:
-        raise ValueError(f"no rows in {', '.join(f'`{path}`' for path in paths)}")
-    if len({*sizes.values()}) > 1:
-        found = ", ".join(f"`{path}` {size}" for path, size in sizes.items())
-        raise ValueError(f"vectors of different sizes: {found}; give files of one model")
-    digests = "+".join(map(sha256, paths))
-    return RecordedVectors(tuple(paths), digests, texts, next(iter(sizes.values())))
+    return RecordedVectors(tuple(paths), "+".join(map(sha256, paths)), texts)
 
 
-def _size(path: Path) -> int:
-    """Return the size of the vectors from the first one."""
-    field = _open_parquet(path).schema_arrow.field(VECTOR)
-    if not isinstance(field.type, pa.FixedSizeListType | pa.ListType | pa.LargeListType) or not pa.types.is_floating(
-        field.type.value_type
-    ):
-        raise ValueError(f"`{path}`: column `{VECTOR}` must hold lists of numbers: {field.type}")
-    if isinstance(field.type, pa.FixedSizeListType):
-        return int(field.type.list_size)
-    first = next((value for value in _read_column(path, VECTOR) if value.is_valid), None)
-    return len(first) if first is not None else 0
-
-
-def _vectors(path: Path, size: int) -> np.ndarray:
+def _read_vectors(path: Path) -> np.ndarray:
     """Return the vectors of a file at length 1, [rows, size] float32."""
     column = _read_column(path, VECTOR).combine_chunks()
+    if not isinstance(column.type, pa.FixedSizeListType | pa.ListType | pa.LargeListType):
+        raise ValueError(f"`{path}`: column `{VECTOR}` must hold lists of numbers: {column.type}")
     if column.null_count:
         row = column.is_null().index(True).as_py() + 1
         raise ValueError(f"`{path}`, row {row}: `{VECTOR}` is empty; its text was rejected: leave out the row")
-    if not isinstance(column.type, pa.FixedSizeListType):
-        lengths = column.value_lengths().to_numpy()
-        for row in np.flatnonzero(lengths != size)[:1]:
-            raise ValueError(f"`{path}`, row {row + 1}: a vector of {lengths[row]} numbers, others have {size}")
+    sizes = pc.list_value_length(column).to_numpy()
+    size = int(np.median(sizes))
+    for row in np.flatnonzero(sizes != size)[:1]:
+        raise ValueError(f"`{path}`, row {row + 1}: a vector of {sizes[row]} numbers, others have {size}")
     values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
     with np.errstate(over="ignore"):
         norms = np.linalg.norm(values, axis=1)
@@ -150,18 +110,16 @@ def _vectors(path: Path, size: int) -> np.ndarray:
     return found
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file, or raise ValueError naming one that is missing, or no Parquet file."""
+def _read_column(path: Path, name: str) -> pa.ChunkedArray:
+    """Read a column, or raise ValueError naming a file that is missing, damaged or no Parquet, or lacks the column."""
     check_file(path)
     try:
-        return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"`{path}` is not a Parquet file: {' '.join(str(error).split())[:100]}") from error
-
-
-def _read_column(path: Path, column: str) -> pa.ChunkedArray:
-    """Read a column, or raise ValueError naming a file that is damaged."""
-    try:
-        return _open_parquet(path).read(columns=[column]).column(column)
+        file = pq.ParquetFile(path)
+        if name in file.schema_arrow.names:
+            return file.read(columns=[name]).column(name)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"`{path}` cannot be read: {' '.join(str(error).split())[:100]}") from error
+        raise ValueError(f"`{path}` cannot be read as Parquet: {' '.join(str(error).split())[:100]}") from error
+    raise ValueError(
+        f"`{path}` has no column `{name}` (columns: {', '.join(file.schema_arrow.names)}); "
+        "`bertline embed -o vectors.parquet` writes `text` and `vector`"
+    )

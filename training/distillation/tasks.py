@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -24,11 +24,10 @@ from training.checkpoint.task_card import read_task_card
 from training.command_line.bounds import FRACTION, POSITIVE
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.distillation.outputs import TeacherOutputs, record_on_main
+from training.distillation.outputs import TeacherOutputs, record_outputs
 from training.distillation.teachers import (
     TEACHER_FIELDS,
     Teacher,
-    check_different,
     digest_of,
     licences,
     outputs_folder,
@@ -36,19 +35,11 @@ from training.distillation.teachers import (
     read_task_teacher,
     scores_of_teachers,
 )
-from training.finetuning.data import (
-    FinetuningExamples,
-    encode_data,
-    finetuning_batches,
-    read_data,
-    report_data,
-    sequence_length,
-)
+from training.finetuning.data import FinetuningExamples, encode_data, read_data, sequence_length
 from training.finetuning.descriptions import are_all_pairs, pair_flags
 from training.finetuning.network import create_network
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
-from training.finetuning.run import finetune
-from training.finetuning.scores import score_and_write, train_network
+from training.finetuning.run import finetune, train_and_write
 from training.loop.distributed import World, resolve_on_all
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
@@ -57,14 +48,7 @@ from training.objectives.base import LabelledFeatures
 from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
 from training.reports.grid_report import CONTRAST_ROW
-from training.reports.provenance import (
-    PATH_FIELDS,
-    Digests,
-    input_digests,
-    provenance,
-    training_extent,
-    training_machine,
-)
+from training.reports.result import PATH_FIELDS, Digests, input_digests, provenance
 
 _LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
 """Fields of examples that teachers do not read."""
@@ -86,7 +70,7 @@ class TaskDistillRecipe(FinetuneRecipe):
     with `question` and `context`; multiple choice: as labelled data, without the label."""
     outputs: Path | None = None
     """Folder for the outputs of teachers, which are computed once for each teacher and data. Default: the folder
-    `teacher-outputs` beside the run directory."""
+    `teacher-outputs` next to the run directory."""
     alpha: Annotated[float, FRACTION] = 0.1
     """Weight of the labels, 0 to 1; the teachers have the rest. Without --train, it is 0."""
     temperature: Annotated[float, POSITIVE] = 2.0
@@ -127,23 +111,29 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
     if not recipe.teacher:
         raise ValueError("give --teacher, whose outputs to learn")
     with RunDirectory(recipe.run_dir, world) as run:
-        return _distil(with_learning_rate(recipe, run), run)
+        _distil(with_learning_rate(recipe, run), run)
+        return run.checkpoint_path
 
 
-def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
-    teachers = read_teachers(recipe)
+def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
+    world, teachers = run.world, read_teachers(recipe)
     data, unlabelled = _read_data(recipe, teachers)
     digests = distillation_digests(recipe, teachers)
     if not run.begin(distillation_record(recipe, digests)):
-        return run.checkpoint_path
+        return
     create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
-    items, cuts = _encode(recipe, data, unlabelled, run.world)
+    items, cuts = _encode(recipe, data, unlabelled, world)
     examples = Examples([*data.train.located(), *unlabelled.located()])
-    outputs = [_record(recipe, teacher, examples, run.world) for teacher in teachers]
-    others = run.world.on_main(lambda: _teacher_scores(recipe, data, teachers, run.world))
+    outputs = [_record(recipe, teacher, examples, world) for teacher in teachers]
+    records = [teacher.record() for teacher in teachers]
+    if world.is_main:
+        print(f"teacher: {licences(records)}", flush=True)
+    score = partial(_score, data.dev, world)
+    others = world.on_main(lambda: scores_of_teachers(recipe, teachers, data.dev, score) if data.dev else {})
     if recipe.contrast and recipe.train and recipe.dev:
-        others |= _contrast(recipe, run.world)
-    data = replace(data, task=_with_scale(data.task, teachers, outputs)) if not recipe.train else data
+        others |= _contrast(recipe, world)
+    if not recipe.train and isinstance(data.task.settings, RegressionSettings):
+        data = replace(data, task=_with_scale(data.task, teachers, outputs))
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
     targets = [_teacher_targets(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
@@ -153,27 +143,19 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> Path:
         lambda example: [target(example) for target in targets],
         alpha=recipe.alpha,
     )
-    batches = finetuning_batches(recipe, data.task, items, objective)
-    progress = train_network(recipe, run, data, model, batches)
-    if run.world.is_main:
-        paths, pairs = (*recipe.train, *recipe.unlabelled, *recipe.dev), are_all_pairs(examples)
-        origin = provenance(recipe.checkpoint, paths, recipe, digests, text_pairs=pairs)
-        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world) | {"cuts": cuts}
-        origin["teachers"] = [teacher.record() for teacher in teachers]
-        score_and_write(recipe, run, data, model, origin=origin, others=others)
-    run.world.barrier()
-    return run.checkpoint_path
+    paths, pairs = (*recipe.train, *recipe.unlabelled, *recipe.dev), are_all_pairs(examples)
+    origin = provenance(recipe.checkpoint, paths, recipe, digests, text_pairs=pairs)
+    origin |= {"cuts": cuts, "teachers": records}
+    train_and_write(recipe, run, data, model, items, objective, origin=origin, others=others)
 
 
 def read_teachers(recipe: TaskDistillRecipe) -> list[Teacher]:
     """Read the teachers of a recipe.
 
     Raises:
-        ValueError: if one cannot teach the task, or is given twice.
+        ValueError: if one cannot teach the task.
     """
-    teachers = [read_task_teacher(path, recipe.task) for path in recipe.teacher]
-    check_different(teachers)
-    return teachers
+    return [read_task_teacher(path, recipe.task) for path in recipe.teacher]
 
 
 def distillation_digests(
@@ -182,7 +164,7 @@ def distillation_digests(
     """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
 
     Args:
-        of_inputs: `training.reports.provenance.input_digests`, or a cached version of it.
+        of_inputs: `training.reports.result.input_digests`, or a cached version of it.
     """
     data = (*recipe.train, *recipe.unlabelled)
     digests = of_inputs(recipe.checkpoint, data, recipe.dev)
@@ -215,10 +197,8 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[
         raise ValueError(f"`{recipe.unlabelled[0]}` has single texts, but the training data have pairs (text_pair)")
     for teacher in teachers:
         _check_teacher(teacher, data)
-    if (
-        not recipe.train
-        and len(kinds := {getattr(teacher.task.settings, "activation", "") for teacher in teachers}) > 1
-    ):
+    kinds = {getattr(teacher.task.settings, "activation", "") for teacher in teachers}
+    if not recipe.train and len(kinds) > 1:
         raise ValueError(f"teachers give numbers of different kinds ({', '.join(sorted(kinds))}): leave out one kind")
     return data, unlabelled
 
@@ -258,12 +238,9 @@ def _check_teacher(teacher: Teacher, data: FinetuningExamples) -> None:
         if missing:
             some = ", ".join(f"`{label}`" for label in sorted(missing)[:5])
             raise ValueError(f"teacher `{name}` and student have other labels: the {who} lacks {some}")
-    if (
-        isinstance(own, ClassificationSettings)
-        and isinstance(theirs, ClassificationSettings)
-        and own.problem_type != theirs.problem_type
-    ):
-        raise ValueError(f"teacher `{name}` is a {theirs.problem_type} model, and the data are for {own.problem_type}")
+    kinds = [getattr(settings, "problem_type", "") for settings in (own, theirs)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"teacher `{name}` is a {kinds[1]} model, and the data are for {kinds[0]}")
     if isinstance(theirs, SpanSettings) and getattr(own, "unanswerable", False) and not theirs.unanswerable:
         print(
             f"warning: teacher `{name}` was trained without unanswerable questions, and cannot teach when there is no "
@@ -279,9 +256,7 @@ def _encode(
     items: list[LabelledFeatures] = []
     cuts: dict[str, Any] = {}
     if recipe.train:
-        encoded = encode_data(recipe, data)
-        items += encoded.train
-        cuts = report_data(recipe, data, encoded) if world.is_main else {}
+        items, cuts = encode_data(recipe, data, world)
     else:
         encode_examples(data.task, data.dev)  # raises for invalid ones before training
     features = encode_examples(data.task, unlabelled)
@@ -300,8 +275,8 @@ def _encode(
 def _record(recipe: TaskDistillRecipe, teacher: Teacher, examples: Examples, world: World) -> TeacherOutputs:
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
     made_from = teacher.made_from() | {"examples": digest_of(map(_inputs, examples))} | precision(world)
-    load = functools.partial(teacher.task_outputs, recipe.task, examples, world)
-    return record_on_main(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
+    load = partial(teacher.task_outputs, recipe.task, examples, world)
+    return record_outputs(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
 
 
 def _inputs(example: Any) -> list[Any]:
@@ -319,27 +294,14 @@ def _teacher_targets(settings: TaskSettings, teacher: Teacher, outputs: TeacherO
 
 
 def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[TeacherOutputs]) -> AnyTask:
-    """Return the task of a student without labels; its numbers, if any, have mean and deviation of the teachers'."""
-    if not isinstance(task.settings, RegressionSettings):
-        return task
+    """Return the task of a student without labels whose numbers have mean and deviation of the teachers'."""
     targets = [_teacher_targets(task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     numbers = np.mean([[target(example)[0, 0] for example in range(len(outputs[0]))] for target in targets], axis=0)
     return task.with_settings(label_mean=float(numbers.mean()), label_deviation=float(numbers.std()) or 1.0)
 
 
-def _teacher_scores(
-    recipe: TaskDistillRecipe, data: FinetuningExamples, teachers: Sequence[Teacher], world: World
-) -> dict[str, dict[str, float]]:
-    """Return the dev scores of each teacher, and print their licences."""
-    print(f"teacher: {licences([teacher.record() for teacher in teachers])}", flush=True)
-    if not data.dev:
-        return {}
-
-    def score(teacher: Teacher) -> dict[str, float]:
-        predictions = predict_with_progress(teacher.task, data.dev, teacher.run(world))
-        return teacher.task.score(data.dev, predictions)
-
-    return scores_of_teachers(recipe, teachers, data.dev, score)
+def _score(dev: Examples, world: World, teacher: Teacher) -> dict[str, float]:
+    return teacher.task.score(dev, predict_with_progress(teacher.task, dev, teacher.run(world)))
 
 
 def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:

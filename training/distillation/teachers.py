@@ -193,15 +193,6 @@ def digest_of(items: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def check_different(teachers: Sequence[Teacher]) -> None:
-    """Raise ValueError if a teacher is given twice."""
-    seen: dict[str, Path] = {}
-    for teacher in teachers:
-        if other := seen.get(teacher.digest):
-            raise ValueError(f"teachers `{other}` and `{teacher.checkpoint}` are the same; leave one out")
-        seen[teacher.digest] = teacher.checkpoint
-
-
 def scores_of_teachers(
     recipe: Any, sources: Sequence[Any], dev: Sequence[Any], score: Callable[[Teacher], dict[str, float]]
 ) -> dict[str, dict[str, float]]:

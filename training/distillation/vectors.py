@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,19 +14,18 @@ import tyro
 from torch import nn
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from tasks.features import Features
 from tasks.regression import RegressionExample
+from tasks.schema import Bounds
 from training.checkpoint.reader import create_model, load_tokenizer, read_shape
-from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, load_embedder
-from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
+from training.checkpoint.sentence_transformers import checkpoint_directory, load_embedder
+from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.data.examples import Examples
 from training.data.table_examples import read_text_pairs
-from training.distillation.outputs import TeacherOutputs, record_on_main
+from training.distillation.outputs import TeacherOutputs, record_outputs
 from training.distillation.recorded_vectors import RecordedVectors, read_recorded_vectors
 from training.distillation.teachers import (
     TEACHER_FIELDS,
     Teacher,
-    check_different,
     digest_of,
     licences,
     outputs_folder,
@@ -35,16 +34,17 @@ from training.distillation.teachers import (
     scores_of_teachers,
 )
 from training.finetuning.embedding_run import (
+    EmbeddingData,
     EmbeddingRecipe,
     describe_vectors,
     different_texts,
+    embedding_digests,
     embedding_settings,
     encode_texts,
     read_dev_pairs,
     report_texts,
     scores_before,
     train_embedder,
-    write_embedder,
 )
 from training.loop.distributed import World
 from training.loop.recipe import RecipeRecord
@@ -53,10 +53,9 @@ from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
-from training.objectives.finetuning import FinetuningData
 from training.objectives.similarity import similarity_scores
 from training.objectives.vector_distillation import VectorDistillation
-from training.reports.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.reports.result import PATH_FIELDS, provenance
 from training.text.sentences import split_sentences
 
 SAMPLE = 50_000
@@ -76,13 +75,13 @@ class VectorDistillRecipe(EmbeddingRecipe):
     vectors of several are put one after the other, so that the student learns their mean cosines."""
     recorded: tuple[Path, ...] = ()
     """Instead of a teacher: Parquet files with columns `text` and `vector`, as `bertline embed -o vectors.parquet`
-    writes them. Any served model can be the teacher, or a service of somebody else."""
+    writes them. Any served model can be the teacher, or an external service."""
     train: tuple[Path, ...] = ()
     """Texts: plain text, one text a line, or tables with a column `text` (and `text_pair`, if there is one). Default:
     those of the recorded files."""
     outputs: Path | None = None
     """Folder for the vectors of teachers, which are computed once for each teacher and data. Default: the folder
-    `teacher-outputs` beside the run directory."""
+    `teacher-outputs` next to the run directory."""
     split_sentences: bool = False
     """Split each text into sentences, in any script (Thai and Lao: at spaces)."""
     teacher_pooling: Pooling | None = None
@@ -97,7 +96,7 @@ class VectorDistillRecipe(EmbeddingRecipe):
     """Start from random weights, with the checkpoint's shape and vocabulary."""
     dimensions: tuple[Annotated[int, COUNT], ...] = ()
     """Sizes to which users may cut vectors, such as 128 64 (Matryoshka): each is trained as the whole vector is."""
-    global_batch_size: Annotated[int, COUNT] = 128
+    global_batch_size: Annotated[int, Bounds(least=2)] = 128
     """Texts in a step, over all processes; the similarities of all are compared."""
     learning_rate: Annotated[float, LEARNING_RATE] = 1e-3
     train_seq_length: Annotated[int, TOKENS] = 128
@@ -111,14 +110,12 @@ class VectorDistillRecipe(EmbeddingRecipe):
             raise ValueError("give either --teacher or --recorded, the vectors to learn")
         if self.split_sentences and not self.train:
             raise ValueError("--split-sentences is for --train; recorded texts stay as they are")
+        if not self.teacher:
+            refuse_unused(self, "teacher_pooling", "is for --teacher")
         if not self.train:
             object.__setattr__(self, "train", self.recorded)
         if not self.train:
             raise ValueError("give --train, the texts to learn on")
-        if self.global_batch_size < 2:
-            raise ValueError("global_batch_size must be at least 2: the texts of a batch are compared")
-        if self.teacher_pooling and not self.teacher:
-            raise ValueError("--teacher-pooling is for --teacher; recorded vectors are pooled")
         if self.from_scratch and self.take_layers:
             raise ValueError("--from-scratch takes nothing from the checkpoint's layers: leave out --take-layers")
         object.__setattr__(self, "dimensions", tuple(sorted({*self.dimensions}, reverse=True)))
@@ -134,37 +131,44 @@ def distil_vectors(recipe: VectorDistillRecipe, world: World) -> Path:
         ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        return _distil(recipe, run)
-
-
-def _distil(recipe: VectorDistillRecipe, run: RunDirectory) -> Path:
-    sources = _read_sources(recipe)
-    data = _read_data(recipe, sources)
-    recipe = replace(recipe, pooling=data.task.settings.pooling)
-    digests = input_digests(checkpoint_directory(recipe.checkpoint), recipe.train, recipe.dev)
-    digests["checkpoint_sha256"] = folder_digest(recipe.checkpoint)
-    digests |= {"teachers_sha256": [source.digest for source in sources]}
-    if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS))):
+        sources: list[Source] = [read_embedder(path, recipe.teacher_pooling) for path in recipe.teacher]
+        sources += [read_recorded_vectors(recipe.recorded)] if recipe.recorded else []
+        data = _read_data(recipe, sources)
+        settings = data.task.settings
+        recipe = replace(recipe, pooling=settings.pooling)
+        digests = embedding_digests(recipe, recipe.train) | {"teachers_sha256": [source.digest for source in sources]}
+        if not run.begin(RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS))):
+            return run.checkpoint_path
+        origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
+        origin["teachers"] = [source.record() for source in sources]
+        torch.manual_seed(recipe.seed)
+        model = _create_student(recipe, settings)
+        outputs = [_record(recipe, source, data.texts, world) for source in sources]
+        before: dict[str, dict[str, float]] = {}
+        if world.is_main and data.dev:
+            before = scores_of_teachers(recipe, sources, data.dev, partial(_score, data.dev, world))
+            before |= scores_before(data, model, world)
+        axes, kept = _project(outputs, _vector_size(model, settings), with_dimensions=bool(recipe.dimensions))
+        teacher_size, size = axes.shape
+        if world.is_main:
+            print(f"teacher: {licences(origin['teachers'])}", flush=True)
+            print(
+                f"{len(data.texts):,} texts; {describe_vectors(settings)}; {teacher_size} numbers of the teacher are "
+                f"compared with {size}{kept}",
+                flush=True,
+            )
+            origin["cuts"] = report_texts(recipe, data)
+        objective = VectorDistillation(
+            settings,
+            model.dense,
+            partial(_vectors_of, outputs),
+            axes=axes,
+            sizes=(size, *recipe.dimensions),
+            similarity_weight=recipe.similarity_weight,
+            world=world,
+        )
+        train_embedder(recipe, run, data, model, objective, baselines=before, origin=origin, label="distil")
         return run.checkpoint_path
-    origin = provenance(recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests)
-    origin["teachers"] = [source.record() for source in sources]
-    torch.manual_seed(recipe.seed)
-    model = _create_student(recipe, data.task.settings)
-    vectors = [_record(recipe, source, data.texts, run.world) for source in sources]
-    before: dict[str, dict[str, float]] = {}
-    if run.world.is_main and data.dev:
-        before = scores_of_teachers(recipe, sources, data.dev, partial(_score, data.dev, run.world))
-        before |= scores_before(data.task, data.dev, model, run.world)
-    targets = _project(recipe, model, data.task.settings, vectors)
-    if run.world.is_main:
-        origin["cuts"] = _report_data(recipe, data, sources, targets)
-    batches = _batches(recipe, data, model, targets, run.world)
-    progress = train_embedder(recipe, run, data.task, data.dev, model, batches, label="distil")
-    if run.world.is_main:
-        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world)
-        write_embedder(recipe, run, data.task, data.dev, model, baselines=before, origin=origin)
-    run.world.barrier()
-    return run.checkpoint_path
 
 
 # Teachers and texts
@@ -173,41 +177,21 @@ Source = Teacher | RecordedVectors
 """Origin of the vectors to learn."""
 
 
-def _read_sources(recipe: VectorDistillRecipe) -> list[Source]:
-    if recipe.recorded:
-        return [read_recorded_vectors(recipe.recorded)]
-    teachers = [read_embedder(path, recipe.teacher_pooling) for path in recipe.teacher]
-    check_different(teachers)
-    return [*teachers]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Data:
-    """Texts of a run, and the task that encodes them."""
-
-    task: Embedding
-    texts: Examples
-    """Each different text."""
-    features: Sequence[Features]
-    """Features of each text."""
-    dev: Sequence[RegressionExample]
-    """Pairs with a similarity; empty without dev data."""
-
-
-def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> _Data:
+def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> EmbeddingData:
     tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
     settings = embedding_settings(recipe, tokenizer)
     task = Embedding(tokenizer, replace(settings, layers=()) if recipe.from_scratch else settings)
     texts = different_texts(_located_texts(recipe, sources))
     if len(texts) < 2:
         raise ValueError(f"`{recipe.train[0]}` has fewer than two different texts; there is nothing to compare")
-    features = list(encode_texts(task, texts, recipe.train_seq_length).values())
-    return _Data(task=task, texts=texts, features=features, dev=read_dev_pairs(recipe, tokenizer))
+    features = encode_texts(task, texts, recipe.train_seq_length).values()
+    items = [LabelledFeatures((item,), (), number) for number, item in enumerate(features)]
+    return EmbeddingData(task=task, texts=texts, items=items, dev=read_dev_pairs(recipe, tokenizer))
 
 
 def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
     """Yield location and text of the training data."""
-    if recipe.train == recipe.recorded and not recipe.split_sentences:
+    if recipe.train == recipe.recorded:
         for source in sources:
             assert isinstance(source, RecordedVectors)
             yield from source.texts.located()
@@ -224,35 +208,12 @@ def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world:
     device = precision(world) if isinstance(source, Teacher) else {}
     made_from = source.made_from() | {"texts": digest_of(texts)} | device
     load = partial(source.vectors, texts, world)
-    return record_on_main(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
+    return record_outputs(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
 
 
 def _score(dev: Sequence[RegressionExample], world: World, teacher: Teacher) -> dict[str, float]:
     assert isinstance(teacher.task, Embedding)
     return similarity_scores(teacher.task, dev, teacher.run(world))
-
-
-# Vectors to learn, in the student's size
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TeacherVectors:
-    """Vectors to learn, and how those of the student are compared with them."""
-
-    vectors: Sequence[TeacherOutputs]
-    """Vectors of each teacher."""
-    axes: np.ndarray
-    """[teachers' size, size]; projection of the teachers' vectors."""
-    sizes: tuple[int, ...]
-    """Sizes to which vectors are cut, the whole size first."""
-    kept: float | None
-    """Fraction of the squared length that the principal axes keep; None without them."""
-
-    def teacher_vectors(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the vectors of some texts [texts, size], of length 1; cosines are means of the teachers' cosines."""
-        found = [outputs.values[numbers] for outputs in self.vectors]
-        units = [vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) for vectors in found]
-        return np.concatenate(units, axis=1) / np.float32(len(units) ** 0.5)
 
 
 def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) -> BertModel:
@@ -274,18 +235,34 @@ def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) ->
     return model
 
 
-def _project(
-    recipe: VectorDistillRecipe, model: BertModel, settings: EmbeddingSettings, vectors: Sequence[TeacherOutputs]
-) -> _TeacherVectors:
-    """Choose the projection: principal axes for smaller vectors and those that can be cut; else zeros are added."""
-    teacher_size, size = sum(outputs.width for outputs in vectors), _vector_size(model, settings)
-    axes = np.eye(teacher_size, size, dtype=np.float32)
-    found = _TeacherVectors(vectors=vectors, axes=axes, sizes=(size, *recipe.dimensions), kept=None)
-    if not recipe.dimensions and size >= teacher_size:
-        return found
-    sample = np.arange(0, len(vectors[0]), -(-len(vectors[0]) // SAMPLE))
-    axes, kept = principal_axes(found.teacher_vectors(sample), min(size, teacher_size))
-    return replace(found, axes=np.pad(axes, [(0, 0), (0, size - axes.shape[1])]), kept=kept)
+def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
+    """Return the size of the student's vectors."""
+    linear = [layer for layer in model.dense.values() if isinstance(layer, nn.Linear)]
+    return linear[-1].out_features if linear else len(settings.poolings) * model.config.hidden_size
+
+
+# Vectors to learn, in the student's size
+
+
+def _vectors_of(outputs: Sequence[TeacherOutputs], numbers: np.ndarray) -> np.ndarray:
+    """Return teacher vectors of some texts [texts, size], of length 1; cosines are means of the teachers' cosines."""
+    found = [item.values[numbers] for item in outputs]
+    units = [vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) for vectors in found]
+    return np.concatenate(units, axis=1) / np.float32(len(units) ** 0.5)
+
+
+def _project(outputs: Sequence[TeacherOutputs], size: int, *, with_dimensions: bool) -> tuple[np.ndarray, str]:
+    """Choose the projection: principal axes for smaller vectors and those that can be cut; else zeros are added.
+
+    Returns:
+        The axes [teachers' size, size], and words about how much of the vectors they keep, if they are principal.
+    """
+    teacher_size = sum(item.width for item in outputs)
+    if not with_dimensions and size >= teacher_size:
+        return np.eye(teacher_size, size, dtype=np.float32), ""
+    sample = np.arange(0, len(outputs[0]), -(-len(outputs[0]) // SAMPLE))
+    axes, kept = principal_axes(_vectors_of(outputs, sample), min(size, teacher_size))
+    return np.pad(axes, [(0, 0), (0, size - axes.shape[1])]), f", which keep {kept:.1%} of its vectors"
 
 
 def principal_axes(vectors: np.ndarray, size: int) -> tuple[np.ndarray, float]:
@@ -305,43 +282,3 @@ def principal_axes(vectors: np.ndarray, size: int) -> tuple[np.ndarray, float]:
     order = np.argsort(-values)[:size]
     signs = np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])  # the same axes on every machine
     return (axes * signs)[:, order].astype(np.float32), float(values[order].sum() / values.sum())
-
-
-def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
-    """Return the size of the student's vectors."""
-    linear = [layer for layer in model.dense.values() if isinstance(layer, nn.Linear)]
-    return linear[-1].out_features if linear else len(settings.poolings) * model.config.hidden_size
-
-
-def _report_data(
-    recipe: VectorDistillRecipe, data: _Data, sources: Sequence[Source], targets: _TeacherVectors
-) -> dict[str, Any]:
-    """Describe teachers and data; return records of truncated texts, for the task card."""
-    kept = "" if targets.kept is None else f", which keep {targets.kept:.1%} of its vectors"
-    print(f"teacher: {licences([source.record() for source in sources])}", flush=True)
-    print(
-        f"{len(data.texts):,} texts; {describe_vectors(data.task.settings)}; {targets.axes.shape[0]} numbers of the "
-        f"teacher are compared with {targets.sizes[0]}{kept}",
-        flush=True,
-    )
-    return report_texts(recipe, data.task, ((item,) for item in data.features), data.dev)
-
-
-# Training
-
-
-def _batches(
-    recipe: VectorDistillRecipe, data: _Data, model: BertModel, targets: _TeacherVectors, world: World
-) -> FinetuningData:
-    objective = VectorDistillation(
-        data.task.settings,
-        model.dense,
-        targets.teacher_vectors,
-        axes=targets.axes,
-        sizes=targets.sizes,
-        similarity_weight=recipe.similarity_weight,
-        world=world,
-    )
-    items = [LabelledFeatures((item,), (), number) for number, item in enumerate(data.features)]
-    pad_id = data.task.tokenizer.pad_id
-    return FinetuningData(items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id)

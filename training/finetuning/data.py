@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
-from tasks.features import Features
 from training.checkpoint.reader import load_tokenizer, read_config, read_shape
 from training.checkpoint.task_card import read_task_card
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.finetuning.descriptions import (
-    describe_examples,
-    describe_sequences,
-    note_overlap,
-    pair_flags,
-    warn_of_labels,
-)
+from training.finetuning.descriptions import describe_examples, note_overlap, pair_flags, warn_of_labels
 from training.finetuning.network import knows_labels
-from training.finetuning.recipe import FinetuneRecipe
-from training.objectives.base import (
-    LabelledFeatures,
-    LabelledObjective,
-    TaskOptions,
-    all_label_names,
-    find_unknown_label,
-)
-from training.objectives.finetuning import FinetuningData, label_examples
+from training.finetuning.recipe import TASK_FIELDS, FinetuneRecipe
+from training.loop.distributed import World
+from training.objectives.base import LabelledFeatures, TaskOptions, all_label_names, find_unknown_label
+from training.objectives.finetuning import label_examples
 from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES, check_labels
 
@@ -85,7 +73,8 @@ def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> Tas
         raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(labels) == 1:
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{labels[0]}`; at least two are needed")
-    return objective.settings(task_options(recipe, max_seq_length), train)
+    options = {name: getattr(recipe, name) for name in TASK_FIELDS}
+    return objective.settings(TaskOptions(max_seq_length=max_seq_length, has_dev=bool(recipe.dev), **options), train)
 
 
 def sequence_length(recipe: FinetuneRecipe) -> int:
@@ -101,88 +90,48 @@ def sequence_length(recipe: FinetuneRecipe) -> int:
     return length
 
 
-def task_options(recipe: FinetuneRecipe, max_seq_length: int) -> TaskOptions:
-    """Return the options from which an objective makes the settings of its task."""
-    return TaskOptions(
-        max_seq_length=max_seq_length,
-        doc_stride=recipe.doc_stride,
-        max_query_length=recipe.max_query_length,
-        max_answer_length=recipe.max_answer_length,
-        null_threshold=recipe.null_threshold,
-        thresholds=recipe.thresholds,
-        has_dev=bool(recipe.dev),
-    )
+def encode_data(
+    recipe: FinetuneRecipe, data: FinetuningExamples, world: World
+) -> tuple[list[LabelledFeatures], dict[str, Any]]:
+    """Encode all examples; describe them, with warnings and notes.
 
-
-@dataclass(frozen=True, kw_only=True)
-class EncodedData:
-    """Features of the examples."""
-
-    train: Sequence[LabelledFeatures]
-    unusable: Sequence[str]
-    """Locations of training examples that are left out."""
-    dev: Sequence[Sequence[Features]]
-    """Features of each dev example."""
-
-
-def encode_data(recipe: FinetuneRecipe, data: FinetuningExamples) -> EncodedData:
-    """Encode all examples. Dev examples are encoded before training, so that invalid ones raise immediately."""
-    train, unusable = label_examples(data.task, data.train)
-    dev = encode_examples(data.task, data.dev)
-    if not train:
-        reason = OBJECTIVES[recipe.task].unusable_reason
-        raise ValueError(f"no example can be used: {reason}; the first: {unusable[0]}")
-    return EncodedData(train=train, unusable=unusable, dev=dev)
-
-
-def finetuning_batches(
-    recipe: FinetuneRecipe, task: AnyTask, items: Sequence[LabelledFeatures], objective: LabelledObjective
-) -> FinetuningData:
-    """Return the batches of labelled features, with the targets of an objective."""
-    return FinetuningData(
-        items,
-        objective,
-        global_batch_size=recipe.global_batch_size,
-        seed=recipe.seed,
-        pad_id=task.tokenizer.pad_id,
-    )
-
-
-# Messages about the data
-
-
-def report_data(recipe: FinetuneRecipe, data: FinetuningExamples, encoded: EncodedData) -> dict[str, Any]:
-    """Describe the data, with warnings and notes.
+    Dev examples are encoded before training, so that invalid ones raise immediately.
 
     Returns:
-        Records of truncated examples, for the task card.
+        Features of the usable training examples, and records of truncated examples, for the task card.
     """
-    sequences = describe_sequences(encoded.train, encoded.unusable, OBJECTIVES[recipe.task].unusable_reason)
-    print(f"{describe_examples(data.task, data.train)}; {sequences}", flush=True)
-    warn_of_labels(data.task, {"training": data.train, "dev": data.dev})
+    task, reason = data.task, OBJECTIVES[recipe.task].unusable_reason
+    train, unusable = label_examples(task, data.train)
+    dev = encode_examples(task, data.dev)
+    if not train:
+        raise ValueError(f"no example can be used: {reason}; the first: {unusable[0]}")
+    if not world.is_main:
+        return train, {}
+    left_out = f", {len(unusable):,} left out ({reason}; the first: {unusable[0]})" if unusable else ""
+    num_sequences = sum(len(item.features) for item in train)
+    print(f"{describe_examples(task, data.train)}; {num_sequences:,} sequences{left_out}", flush=True)
+    warn_of_labels(task, {"training": data.train, "dev": data.dev})
     if not data.dev:
         print("nothing will be scored: there are no dev data", flush=True)
-    features = {"training sequences": [item.features for item in encoded.train], "dev examples": encoded.dev}
-    cuts = {name: report_inputs(name, recipe.checkpoint, data.task, found) for name, found in features.items() if found}
+    name = "training sequences"
+    cuts = {name: report_inputs(name, recipe.checkpoint, task, (item.features for item in train))}
+    if data.dev:
+        cuts["dev examples"] = report_inputs("dev examples", recipe.checkpoint, task, dev)
     note_overlap(data.train, data.dev)
-    _note_new_positions(recipe, data.task.settings)
-    _note_new_classifier(recipe, data.task)
-    return cuts
+    if not recipe.from_scratch:
+        _note_new_parts(recipe.checkpoint, task)
+    return train, cuts
 
 
-def _note_new_positions(recipe: FinetuneRecipe, settings: TaskSettings) -> None:
-    """Print a note if sequences can be longer than those that the checkpoint was trained on."""
-    card = None if recipe.from_scratch else read_task_card(recipe.checkpoint)
-    if card and card.settings.max_seq_length < settings.max_seq_length:
+def _note_new_parts(checkpoint: Path, task: AnyTask) -> None:
+    """Print notes if positions are new to the checkpoint, or if it has a classifier that is not used."""
+    card, longest = read_task_card(checkpoint), task.settings.max_seq_length
+    if card and card.settings.max_seq_length < longest:
         print(
-            f"note: `{recipe.checkpoint}` was trained on up to {card.settings.max_seq_length} tokens, here are up to "
-            f"{settings.max_seq_length}; positions beyond are new to it (pretrain longer, or lower --max-seq-length)",
+            f"note: `{checkpoint}` was trained on up to {card.settings.max_seq_length} tokens, here are up to "
+            f"{longest}; positions beyond are new to it (pretrain longer, or lower --max-seq-length)",
             flush=True,
         )
-
-
-def _note_new_classifier(recipe: FinetuneRecipe, task: AnyTask) -> None:
-    """Print a note if the checkpoint has a classifier that is not used."""
-    has_one = re.search("Classification|MultipleChoice", str(read_config(recipe.checkpoint).get("architectures")))
-    if has_one and task.name != "spans" and not recipe.from_scratch and not knows_labels(recipe.checkpoint, task):
-        print(f"note: the classifier of `{recipe.checkpoint}` has other labels or another task; a new one is trained")
+    has_classifier = re.search("Classification|MultipleChoice", str(read_config(checkpoint).get("architectures")))
+    if has_classifier and task.name != "spans" and not knows_labels(checkpoint, task):
+        print(f"note: the classifier of `{checkpoint}` has other labels or another task; a new one is trained")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tasks import AnyTask
 from training.data.examples import Examples
-from training.objectives.base import LabelledFeatures
 from training.objectives.registry import OBJECTIVES
 
 MAX_COUNTED = 40
@@ -36,18 +35,6 @@ def _label_counts(task: AnyTask, examples: Examples) -> str:
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(MAX_COUNTED))
     more = ", …" if len(counts) > MAX_COUNTED else ""
     return f"any number of {len(counts)} labels ({listed}{more}; none {sum(not item for item in names):,})"
-
-
-def describe_sequences(items: Sequence[LabelledFeatures], unusable: Sequence[str], reason: str) -> str:
-    """Return the number of sequences, and of examples that are left out.
-
-    Args:
-        items: features of the usable examples.
-        unusable: locations of the other examples.
-        reason: why these are left out.
-    """
-    text = f"{sum(len(item.features) for item in items):,} sequences"
-    return f"{text}, {len(unusable):,} left out ({reason}; the first: {unusable[0]})" if unusable else text
 
 
 def warn_of_labels(task: AnyTask, examples: Mapping[str, Examples]) -> None:

@@ -14,23 +14,23 @@ from tasks.regression import RegressionExample
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import read_shape
-from training.checkpoint.sentence_transformers import checkpoint_directory, folder_settings
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, folder_settings
 from training.checkpoint.task_card import TaskCard, read_task_card
 from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.command_line.command import parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
+from training.finetuning.training import train_on
 from training.loop.distributed import World
 from training.loop.run_directory import RunDirectory
-from training.loop.train import train
-from training.loop.types import Evaluation, LoopSettings, Phase, Progress
+from training.loop.types import LoopSettings
 from training.model.heads import BertModel
-from training.objectives.finetuning import FinetuningData
+from training.objectives.base import LabelledFeatures, LabelledObjective
 from training.objectives.labelled import read_similarities
 from training.objectives.similarity import mean_of_words, similarity_scores, texts_of, vector_scores, word_overlap
-from training.reports.result import write_result
-from training.reports.scores import format_scores
+from training.reports.result import input_digests, write_result
+from training.reports.tables import format_scores
 
 COMPARED_POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
 """Poolings of the checkpoint that are scored before training."""
@@ -79,6 +79,25 @@ class EmbeddingRecipe(LoopSettings):
 
 
 # Texts and dev pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingData:
+    """Texts of a run, and the task that encodes them."""
+
+    task: Embedding
+    texts: Examples
+    """Training texts; in contrastive training, the views of each."""
+    items: Sequence[LabelledFeatures]
+    """Features of each of them."""
+    dev: Sequence[RegressionExample]
+    """Pairs with a similarity; empty without dev data."""
+
+
+def embedding_digests(recipe: EmbeddingRecipe, train: Sequence[Path]) -> dict[str, Any]:
+    """Return SHA-256 digests of data, weights (those of Dense modules included) and tokenizer, for recipe.json."""
+    digests = input_digests(checkpoint_directory(recipe.checkpoint), train, recipe.dev)
+    return digests | {"checkpoint_sha256": folder_digest(recipe.checkpoint)}
 
 
 def embedding_settings(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> EmbeddingSettings:
@@ -133,15 +152,13 @@ def read_dev_pairs(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> Sequence[Re
     return read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer)
 
 
-def report_texts(
-    recipe: EmbeddingRecipe, task: Embedding, texts: Iterable[Sequence[Features]], dev: Sequence[RegressionExample]
-) -> dict[str, Any]:
+def report_texts(recipe: EmbeddingRecipe, data: EmbeddingData) -> dict[str, Any]:
     """Warn of unknown words and truncated texts; return records of truncation, for the task card."""
-    report = partial(report_inputs, checkpoint=recipe.checkpoint, task=task)
-    name = "training texts"
-    cuts = {name: report(name, examples=texts, limit=f"--train-seq-length {recipe.train_seq_length}")}
-    if dev:
-        cuts["dev texts"] = report("dev texts", examples=task.encode(texts_of(dev)))
+    report = partial(report_inputs, checkpoint=recipe.checkpoint, task=data.task)
+    name, limit = "training texts", f"--train-seq-length {recipe.train_seq_length}"
+    cuts = {name: report(name, examples=(item.features for item in data.items), limit=limit)}
+    if data.dev:
+        cuts["dev texts"] = report("dev texts", examples=data.task.encode(texts_of(data.dev)))
     return cuts
 
 
@@ -154,13 +171,14 @@ def describe_vectors(settings: EmbeddingSettings) -> str:
 # Training, scores and result
 
 
-def scores_before(
-    task: Embedding, dev: Sequence[RegressionExample], model: BertModel, world: World
-) -> dict[str, dict[str, float]]:
-    """Return scores by row: of the checkpoint before training, and of baselines without training.
+def scores_before(data: EmbeddingData, model: BertModel, world: World) -> dict[str, dict[str, float]]:
+    """Return dev scores by row: of the checkpoint before training, and of baselines; empty without dev data.
 
     The checkpoint is scored with cls and mean of its hidden states, and as it is if that is something else.
     """
+    task, dev = data.task, data.dev
+    if not dev:
+        return {}
     tasks = {f"before, {name}": task.with_settings(pooling=name, layers=()) for name in COMPARED_POOLINGS}
     if task.settings.layers or task.settings.pooling not in COMPARED_POOLINGS:
         tasks = {"before": task, **tasks}
@@ -175,56 +193,50 @@ def scores_before(
 def train_embedder(
     recipe: EmbeddingRecipe,
     run: RunDirectory,
-    task: Embedding,
-    dev: Sequence[RegressionExample],
+    data: EmbeddingData,
     model: BertModel,
-    batches: FinetuningData,
-    *,
-    label: str,
-) -> Progress:
-    """Train a network on batches; the curve has its scores on all dev pairs."""
-
-    def correlations() -> dict[str, float]:
-        scores = similarity_scores(task, dev, torch_run(model, task, run.world.device))
-        return {name: scores[name] for name in ("spearman", "pearson")}
-
-    return train(
-        model,
-        [Phase(data=batches)],
-        batches.objective.losses,
-        num_steps=max(1, round(recipe.num_epochs * batches.num_batches(0))),
-        settings=recipe,
-        run=run,
-        weights=batches.objective.weights,
-        evaluation=Evaluation(scores=correlations, every=recipe.eval_every) if dev else None,
-        label=label,
-    )
-
-
-def write_embedder(
-    recipe: EmbeddingRecipe,
-    run: RunDirectory,
-    task: Embedding,
-    dev: Sequence[RegressionExample],
-    model: BertModel,
+    objective: LabelledObjective,
     *,
     baselines: Mapping[str, Mapping[str, float]],
     origin: Mapping[str, Any],
+    label: str,
 ) -> None:
-    """Score the dev pairs, write the checkpoint, and print the scores.
+    """Train a network, score it on all dev pairs, write the checkpoint, and print the scores.
 
     Args:
         baselines: scores by row, to compare with.
         origin: provenance of the checkpoint.
+        label: name of the progress bar.
     """
-    scores: dict[str, Any] = {}
-    if dev:
-        rows = {"dev": similarity_scores(task, dev, torch_run(model, task, run.world.device)), **baselines}
-        scores = {**rows, "num_dev_examples": len(dev)}
-    card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance=origin)
-    write_result(run, model, tokenizer_from=checkpoint_directory(recipe.checkpoint), card=card)
-    if dev:
-        print(format_scores(rows))
+    task, dev = data.task, data.dev
+
+    def dev_scores() -> dict[str, float]:
+        return similarity_scores(task, dev, torch_run(model, task, run.world.device))
+
+    def correlations() -> dict[str, float]:
+        scores = dev_scores()
+        return {name: scores[name] for name in ("spearman", "pearson")}
+
+    trained = train_on(
+        data.items,
+        objective,
+        model,
+        recipe,
+        run,
+        num_epochs=recipe.num_epochs,
+        pad_id=task.tokenizer.pad_id,
+        scores=correlations if dev else None,
+        eval_every=recipe.eval_every,
+        label=label,
+    )
+    if run.world.is_main:
+        rows = {"dev": dev_scores(), **baselines} if dev else {}
+        scores = {**rows, "num_dev_examples": len(dev)} if dev else {}
+        card = TaskCard(task=task.name, settings=task.settings, scores=scores, provenance={**origin, **trained})
+        write_result(run, model, tokenizer_from=checkpoint_directory(recipe.checkpoint), card=card)
+        if dev:
+            print(format_scores(rows))
+    run.world.barrier()
 
 
 RecipeT = TypeVar("RecipeT", bound=EmbeddingRecipe)

@@ -22,41 +22,28 @@ def create_network(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
     Raises:
         ValueError: for layers that the checkpoint does not have.
     """
-    model = _new_model(recipe, task) if recipe.from_scratch else _pretrained_model(recipe, task)
+    num_labels = len(getattr(task.settings, "labels", ())) or None
+    if recipe.from_scratch:
+        model = create_model(task.name, recipe.shape(), num_labels=num_labels or 2, dropout=recipe.dropout)
+    else:
+        model = load_model(
+            recipe.checkpoint,
+            task.name,
+            num_labels=num_labels,
+            new_head=True,
+            without=() if knows_labels(recipe.checkpoint, task) else ("classifier.",),
+            dropout=recipe.dropout,
+            config=recipe.shape(),
+        )
+        if isinstance(model, BertForSequenceRegression):
+            weight = read_weights(recipe.checkpoint).get("classifier.weight")
+            if weight is not None and torch.equal(weight, model.classifier.weight):  # not a new head
+                standardise_head(model, task.settings)
     if recipe.take_layers:
         model = take_layers(model, recipe.take_layers)
     if recipe.frozen:
         model.bert.freeze()
     return model
-
-
-def _new_model(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
-    return create_model(task.name, recipe.shape(), num_labels=_num_labels(task) or 2, dropout=recipe.dropout)
-
-
-def _pretrained_model(recipe: FinetuneRecipe, task: AnyTask) -> BertModel:
-    model = load_model(
-        recipe.checkpoint,
-        task.name,
-        num_labels=_num_labels(task),
-        new_head=True,
-        without=() if knows_labels(recipe.checkpoint, task) else ("classifier.",),
-        dropout=recipe.dropout,
-        config=recipe.shape(),
-    )
-    if isinstance(model, BertForSequenceRegression) and _has_head_of(recipe.checkpoint, model):
-        standardise_head(model, task.settings)
-    return model
-
-
-def _num_labels(task: AnyTask) -> int | None:
-    return len(getattr(task.settings, "labels", ())) or None
-
-
-def _has_head_of(checkpoint: Path, model: BertForSequenceRegression) -> bool:
-    """Return whether the head of a network is the checkpoint's, not a new one."""
-    weight = read_weights(checkpoint).get("classifier.weight")
-    return weight is not None and torch.equal(weight, model.classifier.weight)
 
 
 def knows_labels(checkpoint: Path, task: AnyTask) -> bool:

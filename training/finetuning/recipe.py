@@ -21,7 +21,7 @@ from training.loop.types import LoopSettings, Stage
 from training.model.config import EncoderConfig
 from training.objectives.registry import OBJECTIVES
 
-_TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
+TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
 """Recipe fields that are settings of some tasks only."""
 
 
@@ -88,12 +88,13 @@ class FinetuneRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in _TASK_FIELDS:
+        for name in TASK_FIELDS:
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is for {' and '.join(tasks)}")
-        if self.frozen and (self.unfreeze_every or self.layer_decay != 1):
-            raise ValueError("a frozen encoder has no layers that train: leave out unfreeze_every and layer_decay")
+        if self.frozen:
+            for name in ("unfreeze_every", "layer_decay"):
+                refuse_unused(self, name, "is for layers that train: leave out --frozen")
 
     def shape(self) -> EncoderConfig:
         """Return the shape of the network: that of the checkpoint."""

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
-from training.finetuning.data import encode_data, finetuning_batches, read_data, report_data
+from tasks import AnyTask
+from tasks.batching import predict
+from tasks.spans import Spans, best_null_threshold
+from training.checkpoint.evaluation import predict_with_progress, torch_run
+from training.checkpoint.task_card import TaskCard
+from training.data.examples import Examples
+from training.finetuning.data import FinetuningExamples, encode_data, read_data
 from training.finetuning.descriptions import are_all_pairs
 from training.finetuning.network import create_network
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
-from training.finetuning.scores import score_and_write, train_network
+from training.finetuning.training import train_on
 from training.loop.distributed import World
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
-from training.objectives.registry import OBJECTIVES
-from training.reports.provenance import PATH_FIELDS, input_digests, provenance, training_extent, training_machine
+from training.model.heads import BertModel
+from training.objectives.base import LabelledFeatures, LabelledObjective
+from training.objectives.registry import OBJECTIVES, best_baseline
+from training.reports.grid_report import below_baseline, metric_of
+from training.reports.result import PATH_FIELDS, input_digests, provenance, write_result
+from training.reports.tables import format_scores
 
 
 def finetune(recipe: FinetuneRecipe, world: World) -> Path:
@@ -28,25 +43,113 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
         ValueError: if data or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        return _finetune(with_learning_rate(recipe, run), run)
-
-
-def _finetune(recipe: FinetuneRecipe, run: RunDirectory) -> Path:
-    data = read_data(recipe)
-    digests = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
-    if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
-        return run.checkpoint_path
-    torch.manual_seed(recipe.seed)
-    model = create_network(recipe, data.task)
-    encoded = encode_data(recipe, data)
-    cuts = report_data(recipe, data, encoded) if run.world.is_main else {}
-    batches = finetuning_batches(recipe, data.task, encoded.train, OBJECTIVES[recipe.task])
-    progress = train_network(recipe, run, data, model, batches)
-    if run.world.is_main:
+        recipe = with_learning_rate(recipe, run)
+        data = read_data(recipe)
+        digests = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
+        if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
+            return run.checkpoint_path
+        torch.manual_seed(recipe.seed)
+        model = create_network(recipe, data.task)
+        items, cuts = encode_data(recipe, data, world)
         origin = provenance(
             recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests, text_pairs=are_all_pairs(data.train)
         )
-        origin |= training_extent(progress, batches.num_batches(0)) | training_machine(run.world) | {"cuts": cuts}
-        score_and_write(recipe, run, data, model, origin=origin)
-    run.world.barrier()
-    return run.checkpoint_path
+        train_and_write(recipe, run, data, model, items, OBJECTIVES[recipe.task], origin=origin | {"cuts": cuts})
+        return run.checkpoint_path
+
+
+def train_and_write(
+    recipe: FinetuneRecipe,
+    run: RunDirectory,
+    data: FinetuningExamples,
+    model: BertModel,
+    items: Sequence[LabelledFeatures],
+    objective: LabelledObjective,
+    *,
+    origin: Mapping[str, Any],
+    others: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> None:
+    """Train a network, score all dev examples, write the checkpoint, and print the scores.
+
+    The curve is of a sample of the dev examples. Thresholds are chosen on the sample each time, as they are on all dev
+    examples in the end.
+
+    Args:
+        items: training data.
+        origin: provenance of the checkpoint.
+        others: scores on dev by row, to compare with, such as those of a teacher.
+    """
+    task, world, sample = data.task, run.world, data.dev.sample(recipe.eval_examples)
+
+    def sample_scores() -> dict[str, float]:
+        with OBJECTIVES[task.name].evaluation_head(model, task):
+            predictions = predict(task, sample, torch_run(model, task, world.device))
+        tuned, found = _tuned(recipe, task, sample, predictions)
+        return tuned.score(sample, found)
+
+    trained = train_on(
+        items,
+        objective,
+        model,
+        recipe,
+        run,
+        num_epochs=recipe.num_epochs,
+        pad_id=task.tokenizer.pad_id,
+        scores=sample_scores if data.dev else None,
+        label="fine-tune" if recipe.stage == "fine-tuning" else "distil",
+    )
+    if world.is_main:
+        rows: dict[str, Mapping[str, float]] = {}
+        tuned = task
+        with OBJECTIVES[recipe.task].evaluation_head(model, task):
+            if data.dev:
+                tuned, rows = _score(recipe, data, model, world, others)
+            scores = {**rows, "num_dev_examples": len(data.dev)} if rows else {}
+            card = TaskCard(task=task.name, settings=tuned.settings, scores=scores, provenance={**origin, **trained})
+            write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
+        if rows:
+            print(format_scores(rows))
+            if data.train and (problem := below_baseline(rows, metric_of(rows["dev"], None))):
+                print(
+                    f"warning: {problem}: train longer, or try other learning rates and seeds (make grid)",
+                    file=sys.stderr,
+                )
+    world.barrier()
+
+
+def _score(
+    recipe: FinetuneRecipe,
+    data: FinetuningExamples,
+    model: BertModel,
+    world: World,
+    others: Mapping[str, Mapping[str, float]],
+) -> tuple[AnyTask, dict[str, Mapping[str, float]]]:
+    """Score all dev examples.
+
+    Returns:
+        The task, with the null threshold found by `--null-threshold auto`, or with the thresholds of its labels; and
+        scores by row; last, those of a baseline, if there are training data with labels.
+    """
+    task, dev = data.task, data.dev
+    predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
+    rows = {"dev": task.score(dev, predictions)}
+    tuned, found = _tuned(recipe, task, dev, predictions)
+    if tuned is not task:
+        before = "null threshold 0" if isinstance(task, Spans) else "thresholds 0.5"
+        rows = {"dev": tuned.score(dev, found), f"dev, {before}": rows["dev"]}
+        if isinstance(tuned, Spans):
+            print(f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}", flush=True)
+    if data.train:
+        name, baseline_scores = best_baseline(task.name, data.train, dev, task.tokenizer)
+        others = {**others, name: baseline_scores}
+    return tuned, {**rows, **others}
+
+
+def _tuned(
+    recipe: FinetuneRecipe, task: AnyTask, dev: Examples, predictions: Sequence[Any]
+) -> tuple[AnyTask, Sequence[Any]]:
+    """Return the task with the thresholds that the recipe leaves to dev, and its predictions with them."""
+    if isinstance(task, Spans) and recipe.null_threshold == "auto":
+        tuned = Spans(task.tokenizer, replace(task.settings, null_threshold=best_null_threshold(dev, predictions)))
+        return tuned, [tuned.decide(prediction) for prediction in predictions]
+    return OBJECTIVES[task.name].tuned(task, dev, predictions)

@@ -7,13 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.metrics import is_loss
-from training.reports.markdown import markdown_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from training.reports.tables import markdown_table
 
 TEACHER_ROW, CONTRAST_ROW = "teacher, ", "fine-tuned"
 """Rows of scores in a distillation: those of a teacher begin with the first; the second learned only the labels."""
@@ -49,22 +46,26 @@ class Outcome:
         score = self.scores.get("dev", {}).get(metric, math.nan)
         return None if math.isnan(score) else score
 
-    def baseline(self) -> tuple[str, Mapping[str, float]]:
-        """Return name and scores of the baseline."""
-        rows = {name: row for name, row in self.scores.items() if isinstance(row, Mapping)}
-        others = ("dev", TEACHER_ROW, CONTRAST_ROW)
-        return next((name, row) for name, row in rows.items() if not name.startswith(others))
-
     def failure(self, metric: str) -> str | None:
-        """Return why the run counts as failed: it stopped, or is not better than the baseline. None if it does not.
+        """Return why the run counts as failed: it stopped, or is not better than the baseline. None if it does not."""
+        return self.error or below_baseline(self.scores, metric)
 
-        Source: "degenerate results" in section 4.1 of the BERT paper; section 3 of Mosbach et al. 2021.
-        """
-        if self.error:
-            return self.error
-        name, scores = self.baseline()
-        score = self.score(metric)
-        return None if score is not None and (score > scores[metric] or score == 1) else f"{metric} is not above {name}"
+
+def baseline_of(scores: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
+    """Return name and scores of the baseline in the scores of a task card."""
+    others = ("dev", TEACHER_ROW, CONTRAST_ROW)
+    rows = ((name, row) for name, row in scores.items() if isinstance(row, Mapping))
+    return next((name, row) for name, row in rows if not name.startswith(others))
+
+
+def below_baseline(scores: Mapping[str, Any], metric: str) -> str | None:
+    """Return a sentence if the score on dev is not above the baseline, else None.
+
+    Source: "degenerate results" in section 4.1 of the BERT paper; section 3 of Mosbach et al. 2021.
+    """
+    name, baseline = baseline_of(scores)
+    score = scores["dev"].get(metric, math.nan)
+    return None if score > baseline[metric] or score == 1 else f"{metric} is not above {name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +101,6 @@ class GridReport:
     selection: str
     """Sentence about the choice of the best run."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-compatible values."""
-        return asdict(self)
-
 
 def metric_of(scores: Mapping[str, float], name: str | None) -> str:
     """Return the metric that chooses the best run.
@@ -135,7 +132,7 @@ def report(task: str, outcomes: Sequence[Outcome], unpretrained: Sequence[Outcom
     """Create the report; at least one outcome must have scores."""
     settings = list(dict.fromkeys(outcome.setting for outcome in outcomes))
     best = best_outcome(outcomes, metric)
-    name, scores = best.baseline()
+    name, scores = baseline_of(best.scores)
     num_settings, num_runs = len(settings), len(outcomes)
     return GridReport(
         task=task,
@@ -218,30 +215,25 @@ def plot_report(found: GridReport, path: Path) -> None:
     figure, axes = plot.plt.subplots(figsize=(9.0, 1.5 + 0.45 * len(rows)), layout="constrained")
     for name, score in found.baseline.items():
         axes.axvline(score, color="black", linestyle=":", label=f"{name}, {_percent(score)}")
-    _draw_rows(axes, list(rows.values()), plot.COLOURS[0], plot.FAILED)
-    for number, row in enumerate(rows.values()):
-        plot.note_row(axes, number, _note(row) + ("  (best)" if _is_best(found, row) else ""))
-    plot.label_rows(axes, list(rows))
-    axes.set_xlabel(f"{plot.curve_name(found.metric)} on dev, percent")
-    axes.xaxis.set_major_formatter(plot.Ticks(100))
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
-    plot.save_figure(figure, path)
-
-
-def _draw_rows(axes: Axes, rows: Sequence[Row], good: str, failed: str) -> None:
-    means = [(row.mean, y, row.standard_deviation or 0.0) for y, row in enumerate(rows) if row.mean is not None]
+    good, failed = plot.COLOURS[0], plot.FAILED
+    means = [
+        (row.mean, y, row.standard_deviation or 0.0) for y, row in enumerate(rows.values()) if row.mean is not None
+    ]
     if means:
         centres, ys, deviations = zip(*means, strict=True)
         label = "mean and standard deviation"
         axes.errorbar(centres, ys, xerr=deviations, fmt="s", color=good, markersize=4, capsize=4, label=label)
-    seeds = [(run, y + 0.22) for y, row in enumerate(rows) for run in row.runs if run["score"] is not None]
+    seeds = [(run, y + 0.22) for y, row in enumerate(rows.values()) for run in row.runs if run["score"] is not None]
     for has_failed, marker, colour, label in ((False, "o", good, "a seed"), (True, "x", failed, "a failed seed")):
         points = [(run["score"], y) for run, y in seeds if (run["failure"] is not None) == has_failed]
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=colour, alpha=0.7, markersize=5, label=label)
-
-
-def _note(row: Row) -> str:
-    """Return a note such as `81.20 ± 0.40, 1 failed`."""
-    scores = " ± ".join(_percent(score) for score in (row.mean, row.standard_deviation) if score is not None)
-    return ", ".join(filter(None, [scores, f"{row.num_failed} failed" if row.num_failed else ""]))
+    for number, row in enumerate(rows.values()):
+        scores = " ± ".join(_percent(score) for score in (row.mean, row.standard_deviation) if score is not None)
+        note = ", ".join(filter(None, [scores, f"{row.num_failed} failed" if row.num_failed else ""]))
+        plot.note_row(axes, number, note + ("  (best)" if _is_best(found, row) else ""))
+    plot.label_rows(axes, list(rows))
+    axes.set_xlabel(f"{plot.curve_name(found.metric)} on dev, percent")
+    axes.xaxis.set_major_formatter(plot.percent_ticks())
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+    plot.save_figure(figure, path)

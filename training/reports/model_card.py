@@ -9,6 +9,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ import jinja2
 
 from tasks.bundle.machine import summarize_machine
 from tasks.metrics import CHARACTERS_SUFFIX
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.hub import checkpoint_name
 from training.checkpoint.task_card import CARD_FILE, TaskCard
+from training.checkpoint.writer import config_values
 from training.data.sources import hub_source, is_hub, source_names
+from training.model.heads import BertModel
 from training.reports.usages import MASK, USAGES, usage_of
 
 NOTES_BEGIN = "<!-- Notes on data, licences and limits go below; `export` keeps those of a model directory. -->"
@@ -37,7 +41,7 @@ MAIN_SETTINGS = {
     "long_fraction": "fraction of last steps",
     "train_seq_length": "longest sequence in training, tokens",
     "temperature": "temperature",
-    "alpha": "weight of the labels beside the teacher",
+    "alpha": "weight of the labels",
     "similarity_weight": "weight of the loss of similarities",
     "projection": "projection of the teacher's vectors",
     "dimensions": "sizes to which vectors may be cut",
@@ -53,6 +57,16 @@ MAIN_SETTINGS = {
     "seed": "seed",
 }
 """Fields of a recipe that the card shows -> their labels."""
+
+
+def describe_checkpoint(model: BertModel, *, tokenizer_from: Path, card: TaskCard) -> str:
+    """Return the text of a checkpoint's README.md."""
+    return model_card(
+        card,
+        {**asdict(model.config), **config_values(model, card.settings)},
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        mask=Tokenizer.load(tokenizer_from).mask_token or MASK,
+    )
 
 
 def model_card(card: TaskCard, config: Mapping[str, Any], *, num_parameters: int, mask: str = MASK) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
+from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, get_font
 from matplotlib.text import Text
-from matplotlib.ticker import Formatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, Formatter, MaxNLocator, PercentFormatter, ScalarFormatter
 
 from tasks.bundle.files import atomic_write
 from tasks.metrics import CHARACTERS_SUFFIX, is_loss
@@ -63,7 +63,6 @@ NAMES = {
 """Labels of keys that do not label themselves."""
 FRACTIONS = {"mfu", "data_wait"}
 """Keys that are fractions, in addition to the scores on dev."""
-UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 COLOURS = ("#3b82f6", "#e8833a", "#2ea36b", "#c2569b", "#8b6fd6", "#9a8453")
 """Distinguishable on light and dark backgrounds, and by most colour-blind people."""
 FAILED = "#c0392f"
@@ -127,7 +126,8 @@ def curve(lines: Sequence[Mapping[str, Any]], key: str, max_points: int = MAX_PO
 
     Values that are not finite are skipped. The first and last points keep their steps.
     """
-    points = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and "step" in line]
+    found = ((line["step"], line.get(key)) for line in lines)
+    points = [(step, value) for step, value in found if isinstance(value, int | float) and math.isfinite(value)]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)
     size = max(1, -(-len(values) // max_points))
     parts = [values[first : first + size] for first in range(0, len(values), size)]
@@ -136,10 +136,6 @@ def curve(lines: Sequence[Mapping[str, Any]], key: str, max_points: int = MAX_PO
         steps[0], steps[-1] = values[0, 0], values[-1, 0]
     means, lows, highs = (np.array([how(part[:, 1]) for part in parts]) for how in (np.mean, np.min, np.max))
     return Curve(steps, means, lows, highs)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def plot_run(run: Path) -> Path:
@@ -173,14 +169,42 @@ def plot_runs(runs: Mapping[str, Path], path: Path) -> Path:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure atomically, and close it. Characters that no font has are written as codes."""
+    """Write a figure atomically, and close it."""
+    set_fonts(figure)
     file = io.BytesIO()
-    if set_fonts(figure):
-        print(f"note: `{path.name}` has codes for characters that no installed font has", flush=True)
     figure.draw_without_rendering()  # ticks may change with the layout
     figure.savefig(file, format="png", dpi=110)
     plt.close(figure)
     atomic_write(path, file.getvalue())
+
+
+def set_fonts(figure: Figure) -> None:
+    """Give texts in scripts that the default font lacks a font of the system; without one, codes such as `\\u597d`."""
+    default = findfont(FontProperties())
+    for text in figure.findobj(Text):
+        chars = {*text.get_text()} - {"\n"}
+        font = next((path for path in chain([default], _system_fonts()) if chars <= _characters(path)), None)
+        if font is None:
+            text.set_text(text.get_text().encode("ascii", "backslashreplace").decode())
+        elif font != default:
+            properties = text.get_fontproperties().copy()
+            properties.set_file(font)
+            text.set_fontproperties(properties)
+
+
+@cache
+def _system_fonts() -> list[str]:
+    return sorted(findSystemFonts(), key=lambda path: ("Bold" in path, "Serif" in path, path))
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    """Return the characters of a font; none if it cannot be read or has bitmaps only."""
+    try:
+        font = get_font(path)
+        return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
+    except (OSError, RuntimeError):
+        return frozenset()
 
 
 def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
@@ -197,84 +221,17 @@ def draw(axes: Axes, lines: Sequence[Mapping[str, Any]], panel: Panel) -> None:
         axes.set_ylim(1.05 * lowest, 1.03 * highest)
     if panel.keys:
         axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(Ticks(100 if panel.in_percent else 1))
-    axes.xaxis.set_major_formatter(Ticks())
+    if panel.in_percent:
+        axes.yaxis.set_major_formatter(percent_ticks())
+    else:
+        axes.yaxis.set_major_formatter(EngFormatter(sep="") if highest >= 1000 else ScalarFormatter(useOffset=False))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25)
 
 
-def set_fonts(figure: Figure) -> set[str]:
-    """Give texts in scripts that the default font lacks fonts of the system.
-
-    Returns:
-        Characters that no font has; they are replaced with their codes, such as `\\u597d`.
-    """
-    default = FontProperties()
-    family, known = default.get_family(), _characters(findfont(default)) | {"\n"}
-    texts, missing = [], set[str]()
-    for text in figure.findobj(Text):
-        if lacks := {*text.get_text()} - known:
-            texts.append(text)
-            missing |= lacks
-    for path in sorted(findSystemFonts(), key=_preference) if missing else ():
-        if found := missing & _characters(path):
-            family, missing = [*family, _add_font(path)], missing - found
-    codes = {ord(char): char.encode("unicode_escape").decode() for char in missing}
-    for text in texts:
-        text.set_fontfamily(family)
-        text.set_text(text.get_text().translate(codes))
-    return missing
-
-
-@cache
-def _add_font(path: str) -> str:
-    """Make a font available to plots, and return its name."""
-    fontManager.addfont(path)
-    return FontProperties(fname=path).get_name()
-
-
-def _preference(path: str) -> tuple[bool, bool, str]:
-    return "Bold" in path, "Serif" in path, path
-
-
-@cache
-def _characters(path: str) -> frozenset[str]:
-    """Return the characters of a font; none if it cannot be read or has bitmaps only."""
-    try:
-        font = get_font(path)
-        return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
-    except (OSError, RuntimeError):
-        return frozenset()
-
-
-class Ticks(Formatter):
-    """Short labels with a common unit and enough decimals to differ: 0, 0.5k, 1.0k; 1.386, 1.387.
-
-    Args:
-        factor: factor of the values; 100 for percent.
-    """
-
-    def __init__(self, factor: float = 1) -> None:
-        self._factor = factor
-
-    def __call__(self, value: float, pos: int | None = None) -> str:
-        """Return the label of a value."""
-        return self.format_ticks([value])[0]
-
-    def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """Return a label for each value."""
-        values = [self._factor * value for value in values]
-        size, unit = _unit(max(map(abs, values), default=0))
-        scaled = [value / size for value in values]
-        decimals = next((count for count in range(9) if all(abs(round(x, count) - x) < 1e-9 for x in scaled)), 9)
-        return [f"{value:.{decimals}f}{unit}" if abs(value) > 1e-9 else "0" for value in scaled]
-
-
-def _unit(highest: float) -> tuple[float, str]:
-    """Return size and sign of the unit; below a thousandth, a power of ten."""
-    exponent = math.floor(math.log10(highest)) if highest else 0
-    if exponent < -3:
-        return 10.0**exponent, f"e{exponent}"
-    return next(((size, sign) for size, sign in UNITS if highest >= size), (1, ""))
+def percent_ticks() -> Formatter:
+    """Return labels of fractions in percent, without the sign."""
+    return PercentFormatter(1, symbol="")
 
 
 def label_rows(axes: Axes, labels: Sequence[str]) -> None:
@@ -329,11 +286,7 @@ def svg(lines: Sequence[Mapping[str, Any]], panel: Panel) -> str:
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         plt.close(figure)
-    return _for_page(file.getvalue())
-
-
-def _for_page(text: str) -> str:
-    """Turn an SVG file into an element of a page."""
+    text = file.getvalue()
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', text, count=1)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat on the page, and are not used

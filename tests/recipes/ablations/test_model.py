@@ -287,7 +287,7 @@ def test_transformers_and_the_export_refuse_ablations(checkpoint, tmp_path, alon
         ({"layers": (-1, 2)}, "names a layer twice"),
         ({"combine": "sum"}, "needs several --layers"),
         ({"bilstm": -1}, "--bilstm must be at least 0: `-1`"),
-        ({"frozen": True, "unfreeze_every": 2}, "a frozen encoder has no layers that train"),
+        ({"frozen": True, "unfreeze_every": 2}, "has no effect here: it is for layers that train"),
     ],
 )
 def test_mistakes_get_one_line(changes, message, checkpoint, tmp_path, alone):

@@ -6,7 +6,7 @@ import pytest
 
 from training.checkpoint.task_card import read_licence
 from training.contrastive import ContrastiveRecipe
-from training.reports.provenance import provenance
+from training.reports.result import provenance
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ TASKS = get_args(get_args(get_type_hints(FinetuneRecipe, include_extras=True)["t
         ("training.finetune", "TASK", TASKS),
         ("training.contrastive", "MODE", ["unsupervised", "supervised"]),
         ("training.evaluate", "CHECKPOINT", []),
-        ("training.verify_corpus", "CORPUS", []),
         ("export.__main__", "CHECKPOINT MODEL_DIR", []),
     ],
 )

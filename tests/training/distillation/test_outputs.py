@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from training.distillation import outputs as module
-from training.distillation.outputs import ENDS_FILE, VALUES_FILE, cached_scores, record_on_main, record_outputs
+from training.distillation.outputs import ENDS_FILE, VALUES_FILE, cached_scores, record_outputs
+from training.loop.distributed import CPU, World
 
 MADE_FROM = {"teacher": "a"}
 PLACES = [f"`a.txt`, line {number}" for number in range(1, 8)]
@@ -34,7 +35,7 @@ def small_chunks(monkeypatch):
 
 
 def record(folder, compute, made_from=MADE_FROM):
-    return record_outputs(folder, made_from, PLACES, compute, unit="text")
+    return record_outputs(folder, made_from, PLACES, lambda: compute, World(0, 1, CPU), unit="text")
 
 
 def check(found):
@@ -48,7 +49,7 @@ def test_outputs_are_computed_once(tmp_path):
     compute = Computed()
     check(record(tmp_path, compute))
     asked = list(compute.asked)
-    check(record(tmp_path, compute))
+    check(record_outputs(tmp_path, MADE_FROM, PLACES, None, World(0, 1, CPU), unit="text"))  # loads no teacher
 
     assert compute.asked == asked == [(0, 1), (0, 2), (2, 4), (4, 6), (6, 7)]
     record(tmp_path, compute, {"teacher": "b"})
@@ -126,20 +127,6 @@ def test_damaged_outputs_are_refused(name, tmp_path):
 
     with pytest.raises(ValueError, match="are damaged; remove that folder to compute them again"):
         record(tmp_path, Computed())
-
-
-def test_a_teacher_is_loaded_only_if_it_has_to_run(tmp_path, alone):
-    """A second call does not load the network."""
-    loads = []
-
-    def load():
-        loads.append(1)
-        return Computed()
-
-    for _ in range(2):
-        check(record_on_main(tmp_path, MADE_FROM, PLACES, load, alone, unit="text"))
-
-    assert len(loads) == 1
 
 
 def test_scores_are_computed_once(tmp_path):

@@ -60,15 +60,8 @@ WRITE = {
     "multiple-choice": write_choices,
     "tagging": write_tags,
 }
-TASKS = [*WRITE]
-METRIC = {
-    "classification": "accuracy",
-    "multi-label": "micro_f1",
-    "spans": "f1",
-    "regression": "pearson",
-    "multiple-choice": "accuracy",
-    "tagging": "f1",
-}
+METRIC = {"multi-label": "micro_f1", "spans": "f1", "regression": "pearson", "tagging": "f1"}
+"""Metrics other than accuracy."""
 
 
 def task_of(name):
@@ -126,7 +119,7 @@ def recipe_of(checkpoint, taught, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", WRITE)
 def test_a_student_learns_without_labels(name, recipe_of, taught, alone):
     """A student that saw only texts and its teacher is nearly as good on dev as the teacher."""
     recipe = recipe_of(name)
@@ -134,11 +127,14 @@ def test_a_student_learns_without_labels(name, recipe_of, taught, alone):
         rows = [json.loads(line)["tokens"] for line in recipe.unlabelled[0].read_text().splitlines()]
         (path := recipe.run_dir.parent / "texts.txt").write_text("".join(" ".join(row) + "\n" for row in rows))
         recipe = replace(recipe, unlabelled=(path,))
+    assert recipe.alpha == 0
+
     path = distil_task(recipe, alone)
 
     card, theirs = read_task_card(path), read_task_card(taught(name)[0])
-    scores = {row: values[METRIC[name]] for row, values in card.scores.items() if isinstance(values, dict)}
-    assert scores["teacher, teacher"] == pytest.approx(theirs.scores["dev"][METRIC[name]], abs=1e-6)
+    metric = METRIC.get(name, "accuracy")
+    scores = {row: values[metric] for row, values in card.scores.items() if isinstance(values, dict)}
+    assert scores["teacher, teacher"] == pytest.approx(theirs.scores["dev"][metric], abs=1e-6)
     assert scores["teacher, teacher"] > 0.8
     assert scores["dev"] > scores["teacher, teacher"] - 0.15
     assert getattr(card.settings, "labels", ()) == getattr(theirs.settings, "labels", ())
@@ -152,11 +148,9 @@ def test_unlabelled_tables_need_no_column_of_labels(name, recipe_of, tmp_path, a
     def renamed(source, label):
         rows = [json.loads(line) for line in source.read_text().splitlines()[:40]]
         rows = [{key: value for key, value in row.items() if key != "label"} | label(row) for row in rows]
-        (path := tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl").write_text("".join(map(one_line, rows)))
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path
-
-    def one_line(row):
-        return f"{json.dumps(row)}\n"
 
     recipe = recipe_of(name, columns=Columns(label="gold"), contrast=False)
     train, dev = (renamed(path, lambda row: {"gold": row["label"]}) for path in (*recipe.unlabelled, *recipe.dev))
@@ -165,7 +159,7 @@ def test_unlabelled_tables_need_no_column_of_labels(name, recipe_of, tmp_path, a
     assert read_task_card(distil_task(replace(recipe, num_epochs=1), alone)) is not None
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["classification", "spans"])
 def test_labels_and_more_texts(name, recipe_of, taught, alone):
     """With labels, both losses are trained and logged, on all examples; the contrast is the same student without."""
     train = taught(name)[1]
@@ -178,18 +172,13 @@ def test_labels_and_more_texts(name, recipe_of, taught, alone):
         assert line["loss"] == pytest.approx(0.5 * line["label_loss"] + 0.5 * line["teacher_loss"], rel=1e-5)
     rows = [row for row, values in card.scores.items() if isinstance(values, dict)]
     contrast = read_task_card(recipe.run_dir / "fine-tuned" / "checkpoint")
-    assert [row for row in rows if row in ("dev", "teacher, teacher", "fine-tuned")] == [
-        "dev",
-        "teacher, teacher",
-        "fine-tuned",
-    ]
+    assert rows[:-1] == ["dev", "teacher, teacher", "fine-tuned"]  # the last is a baseline
     assert card.scores["fine-tuned"] == contrast.scores["dev"]
-    assert rows[-1] not in ("dev", "teacher, teacher", "fine-tuned")  # a baseline
-    assert contrast.settings == card.settings or name == "multi-label"  # thresholds are chosen for each
+    assert contrast.settings == card.settings
     assert [list(item) for item in card.provenance["teachers"]] == [["name", "sha256", "licence"]]
 
 
-def test_without_labels_beside_them(recipe_of, taught, alone):
+def test_labels_alone_are_the_contrast(recipe_of, taught, alone):
     """With alpha 1 a student learns the labels alone, so its losses are those of the contrast."""
     train = taught("classification")[1]
     recipe = recipe_of("classification", train=(train,), unlabelled=(), alpha=1.0, num_epochs=1, log_every=1)
@@ -219,10 +208,7 @@ def test_interrupted_run_resumes_bit_for_bit(recipe_of, tmp_path, alone, monkeyp
 def test_labels_in_another_order_are_the_same_labels(recipe_of, taught, tmp_path, alone):
     """A teacher whose labels have another order teaches each label under its name."""
     teacher, _, _ = taught("classification")
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in teacher.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
+    other = shutil.copytree(teacher, tmp_path / "other")
     for name in ("task.json", "config.json"):
         text = (other / name).read_text()
         (other / name).write_text(text.replace('"yes"', '"YES"').replace('"no"', '"yes"').replace('"YES"', '"no"'))
@@ -351,14 +337,9 @@ def test_questions_without_answers(recipe_of, alone):
     assert distil_task(recipe, alone).exists()
 
 
-def test_pairs_beside_single_texts(recipe_of, tmp_path, alone):
+def test_pairs_and_single_texts_are_refused(recipe_of, tmp_path, alone):
     """Pairs in the training data and single texts without labels are not one task."""
     rows = [{"text": "a cat", "text_pair": "the", "label": label} for label in ("yes", "no")]
     (train := tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match="has single texts, but the training data have pairs"):
         distil_task(recipe_of("classification", train=(train,), dev=()), alone)
-
-
-def test_the_weight_of_labels_without_labels_is_zero(recipe_of):
-    """Task card and model card state what counted."""
-    assert recipe_of("classification").alpha == 0

@@ -21,7 +21,7 @@ from training.loop.run_directory import RunDirectory, read_metrics
 from training.loop.types import LoopSettings, Progress
 from training.model.config import EncoderConfig
 from training.reports.plot import plot_run
-from training.reports.provenance import PATH_FIELDS
+from training.reports.result import PATH_FIELDS
 
 ASKED = RecipeRecord(LoopSettings(), {}, paths=())
 

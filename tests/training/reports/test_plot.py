@@ -1,4 +1,3 @@
-import json
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -7,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.text import Text
 
 from training.reports import plot
-from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, Ticks, curve, curve_name, legend, panels, svg
+from training.reports.plot import DEV_SCORES, LOSS, MAX_POINTS, curve, curve_name, legend, panels, svg
 
 LINES = [
     {"step": 10, "epoch": 0, "mlm": 6.0, "nsp": 0.7, "loss": 6.7, "learning_rate": 1e-3, "num_tokens": 100, "mfu": 0.4},
@@ -65,28 +63,6 @@ def test_values_that_are_no_finite_numbers_are_left_out():
     assert len(curve(lines, "nothing").steps) == 0
 
 
-@given(st.integers(-10_000, 10_000), st.integers(1, 9), st.integers(-9, 9), st.sampled_from([1, 100]))
-def test_no_two_ticks_read_the_same(first, digit, exponent, factor):
-    """Tick labels differ from each other and equal their values."""
-    step = float(f"{digit}e{exponent}")
-    values = [(first + count) * step for count in range(5)]
-
-    labels = Ticks(factor).format_ticks(values)
-
-    assert len(set(labels)) == 5
-    sizes = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-    numbers = [float(label.rstrip("kMGTP")) * sizes.get(label[-1], 1) for label in labels]
-    np.testing.assert_allclose(numbers, factor * np.array(values), rtol=1e-6, atol=1e-6 * factor * step)
-
-
-def test_ticks_are_short():
-    """The labels of an axis have one unit and only the decimals needed."""
-    assert Ticks().format_ticks([0, 500, 1000, 1500]) == ["0", "0.5k", "1.0k", "1.5k"]
-    assert Ticks().format_ticks([1.386, 1.3862]) == ["1.3860", "1.3862"]
-    assert Ticks().format_ticks([0, 8e-5, 1.6e-4]) == ["0", "0.8e-4", "1.6e-4"]
-    assert Ticks(100).format_ticks([0, 0.25, 0.5]) == ["0", "25", "50"]
-
-
 def test_fractions_are_drawn_in_percent():
     """The axes show fractions in percent, but not losses and rates."""
     lines = [{"step": 1, "eval_accuracy": 0.1, "mfu": 0.1, "loss": 0.1}]
@@ -131,26 +107,31 @@ def test_errors_have_a_panel_of_their_own():
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_labels_in_other_scripts_can_be_told_apart(is_installed, tmp_path, monkeypatch, capsys, recwarn):
-    """Labels of any script are drawn with fonts of the system; without one, as codes, with a note."""
-    if not is_installed:
-        monkeypatch.setattr(plot, "findSystemFonts", list)
-    lines = [{"step": step, "eval_f1_好评": 0.1 * step, "eval_f1_差评": 0.2, "eval_f1_ok": 0.3} for step in (1, 2)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    drawn = []
-    monkeypatch.setattr(plot, "atomic_write", lambda path, data: drawn.extend(texts))
-    set_fonts, texts = plot.set_fonts, []
+def test_labels_in_other_scripts_can_be_told_apart(is_installed, monkeypatch, recwarn):
+    """Labels of any script are drawn with a font of the system that has their characters; without one, as codes."""
+    characters = plot._characters
+    monkeypatch.setattr(plot, "_system_fonts", lambda: ["/other.ttf"])
+    monkeypatch.setattr(
+        plot,
+        "_characters",
+        lambda path: {*"F1 of好评"} if (path, is_installed) == ("/other.ttf", True) else characters(path),
+    )
+    figure, axes = plot.plt.subplots()
+    axes.set_xlabel("F1 of 好评")
 
-    def noted(figure):
-        missing = set_fonts(figure)
-        texts.extend(text.get_text() for text in figure.findobj(Text))
-        return missing
+    plot.set_fonts(figure)
+    plot.plt.close(figure)
 
-    monkeypatch.setattr(plot, "set_fonts", noted)
-    plot.plot_run(tmp_path)
+    expected = ("F1 of 好评", "/other.ttf") if is_installed else (r"F1 of \u597d\u8bc4", None)
+    assert (axes.xaxis.label.get_text(), axes.xaxis.label.get_fontproperties().get_file()) == expected
 
-    note, has_codes = capsys.readouterr().out, any(r"\u" in text for text in drawn)
-    assert len({text for text in drawn if text.startswith("F1 of")}) == 3
-    assert has_codes == ("has codes for characters that no installed font has" in note)
-    assert has_codes or is_installed
-    assert not any("Glyph" in str(warning.message) for warning in recwarn)
+
+def test_labels_of_axes_are_short():
+    """Steps and large numbers have a unit, and small differences and rates all their decimals."""
+    lines = [{"step": step, "loss": 1.386 + step / 1e7, "tokens_per_s": 30 * step} for step in (0, 1000, 2000)]
+
+    drawings = {panel.title: svg(lines, panel) for panel in panels(lines)}
+
+    assert {"0", "1k", "2k"} <= {*re.findall(">([^<]+)</text>", drawings["loss"])}
+    assert {"1.38600", "1.38620"} <= {*re.findall(">([^<]+)</text>", drawings["loss"])}
+    assert {"20k", "60k"} <= {*re.findall(">([^<]+)</text>", drawings["tokens/s"])}

@@ -1,6 +1,6 @@
 """Tests of Markdown tables."""
 
-from training.reports.markdown import markdown_table
+from training.reports.tables import markdown_table
 
 
 def test_columns_line_up():
