@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,10 +24,8 @@ from training.checkpoint.reader import load_model, load_tokenizer
 from training.checkpoint.task_card import read_task_card
 from training.data.columns import Columns
 from training.data.examples import Examples
-from training.data.sources import source_names
 from training.evaluate import main as evaluate
 from training.finetune import main
-from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
 from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
 from training.objectives.base import LabelledFeatures
@@ -37,21 +34,11 @@ from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES
 from training.objectives.spans import answer_positions
 
-SETTINGS = {"learning_rate": 3e-3, "global_batch_size": 16, "micro_batch_size": 16, "dtype": "fp32", "dropout": 0.0}
 
-
-def test_classification_learns(checkpoint, tmp_path, alone):
+def test_classification_learns(finetuning, tmp_path, alone):
     """Accuracy on dev reaches 95%, and the checkpoint holds its settings and scores."""
     train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 200, seed) for seed in (0, 1))
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=checkpoint,
-        train=(train,),
-        dev=(dev,),
-        run_dir=tmp_path / "run",
-        num_epochs=8,
-        **SETTINGS,
-    )
+    recipe = finetuning(train, dev, num_epochs=8)
 
     path = finetune(recipe, alone)
 
@@ -82,21 +69,10 @@ def test_folder_of_early_sentence_transformers_is_a_checkpoint(checkpoint, tmp_p
 
 
 @pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
+def test_spans_learn(unanswerable, finetuning, tmp_path, alone):
     """F1 on dev is high over several windows, with and without unanswerable questions."""
     train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=unanswerable) for seed in (0, 1))
-    recipe = FinetuneRecipe(
-        task="spans",
-        checkpoint=checkpoint,
-        train=(train,),
-        dev=(dev,),
-        run_dir=tmp_path / "run",
-        max_seq_length=32,
-        max_query_length=8,
-        doc_stride=12,
-        num_epochs=6,
-        **SETTINGS,
-    )
+    recipe = finetuning(train, dev, task="spans", max_seq_length=32, max_query_length=8, doc_stride=12, num_epochs=6)
 
     path = finetune(recipe, alone)
 
@@ -106,20 +82,10 @@ def test_spans_learn(unanswerable, checkpoint, tmp_path, alone):
     assert card.scores["dev"]["f1"] > 0.8 > card.scores[baseline]["f1"]
 
 
-def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
+def test_null_threshold_with_the_best_f1_is_kept(finetuning, tmp_path, alone):
     """`auto` scores at least as well as threshold 0, reports both, and stores its threshold in the checkpoint."""
     train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed, unanswerable=True) for seed in (0, 1))
-    recipe = FinetuneRecipe(
-        task="spans",
-        checkpoint=checkpoint,
-        train=(train,),
-        dev=(dev,),
-        run_dir=tmp_path / "run",
-        null_threshold="auto",
-        max_query_length=8,
-        num_epochs=2,
-        **SETTINGS,
-    )
+    recipe = finetuning(train, dev, task="spans", null_threshold="auto", max_query_length=8, num_epochs=2)
 
     path = finetune(recipe, alone)
 
@@ -134,7 +100,7 @@ def test_null_threshold_with_the_best_f1_is_kept(checkpoint, tmp_path, alone):
         finetune(replace(recipe, train=(write_spans(tmp_path / "a.json", 10, 0),), run_dir=tmp_path / "other"), alone)
 
 
-def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, tmp_path, alone):
+def test_answers_without_spaces_are_scored_by_characters(finetuning, tmp_path, alone):
     """Every score of answers without spaces counts characters, under one name in training, evaluation and baseline."""
     question = {"question": "在哪里？", "answers": [{"text": "北京大学", "answer_start": 2}]}
     unanswerable = {"question": "是谁？", "answers": []}
@@ -143,17 +109,7 @@ def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, 
     ]
     data = tmp_path / "zh.json"
     data.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-    recipe = FinetuneRecipe(
-        task="spans",
-        checkpoint=checkpoint,
-        train=(data,),
-        dev=(data,),
-        run_dir=tmp_path / "run",
-        null_threshold="auto",
-        max_query_length=8,
-        num_epochs=1,
-        **SETTINGS,
-    )
+    recipe = finetuning(data, data, task="spans", null_threshold="auto", max_query_length=8, num_epochs=1)
 
     scores = read_task_card(finetune(recipe, alone)).scores
 
@@ -166,7 +122,7 @@ def test_answers_without_spaces_are_scored_by_characters_throughout(checkpoint, 
     assert any(names[1] in key for line in read_metrics(tmp_path / "run") for key in line)
 
 
-def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, alone):
+def test_checkpoint_of_transformers_can_be_fine_tuned(finetuning, tokenizer_dir, tmp_path, alone):
     """A checkpoint of transformers with only config, weights and vocab.txt can be fine-tuned."""
     foreign = tmp_path / "foreign"
     config = transformers.BertConfig(
@@ -181,7 +137,7 @@ def test_checkpoint_of_transformers_can_be_fine_tuned(tokenizer_dir, tmp_path, a
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
 
     path = finetune(
-        FinetuneRecipe(task="classification", checkpoint=foreign, train=(train,), run_dir=tmp_path / "run", **SETTINGS),
+        finetuning(train, checkpoint=foreign),
         alone,
     )
 
@@ -214,29 +170,18 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
     assert {answer_positions(SpanExample("the house", context), window) for window in windows} == {(0, 0)}
 
 
-@pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red "])
-def test_white_space_around_an_answer_is_ignored(answer, tokenizer_dir):
-    """White space around an answer is ignored, and a blank answer cannot be used."""
+@pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red ", "ca\u0301t\u0301"])
+def test_what_tokens_drop_of_an_answer_is_ignored(answer, tokenizer_dir):
+    """White space and accents around an answer, which no token has, are ignored; a blank answer cannot be used."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
-    context = "the big red cat"
+    context = "the big red ca\u0301t\u0301 the"
     example = SpanExample("the house", context, (answer,), context.index(answer))
 
     (window,) = task.encode([example])[0]
     first, last = answer_positions(example, window)
 
-    assert context[window.offsets[first, 0] : window.offsets[last, 1]] == "big red"
+    assert context[window.offsets[first, 0] : window.offsets[last, 1]] == answer.strip()
     assert not OBJECTIVES["spans"].is_usable(SpanExample("the house", context, (" ",), 3))
-
-
-def test_an_accent_at_the_end_of_an_answer_is_dropped(tokenizer_dir):
-    """An accent at the end of an answer that the tokenizer drops does not make the question unanswerable."""
-    task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
-    example = SpanExample("the house", "the cat\u0301 the", ("cat\u0301",), 4)
-
-    (window,) = task.encode([example])[0]
-    first, last = answer_positions(example, window)
-
-    assert example.context[window.offsets[first, 0] : window.offsets[last, 1]] == "cat\u0301"
 
 
 def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
@@ -319,27 +264,17 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("a.json", "{", "a.json`, which should be in SQuAD's format: broken JSON ("),
-        ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "is not in SQuAD's format: it lacks `qas`"),
-        ("a.json", '{"data": []}', "no examples in"),
-        ("a.json", "[]", "is not in SQuAD's format"),
+        ("{", "a.json`, which should be in SQuAD's format: broken JSON ("),
+        ('{"data": []}', "no examples in"),
     ],
 )
-def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path, monkeypatch, capfd):
+def test_malformed_data_is_one_line(content, message, checkpoint, tmp_path, monkeypatch, capfd):
     """Malformed data are an error of one line that names the file, and leave no run directory."""
-    (tmp_path / name).write_text(content)
-    arguments = [
-        "spans",
-        "--checkpoint",
-        str(checkpoint),
-        "--train",
-        str(tmp_path / name),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
-    result = call(main, arguments, monkeypatch, capfd)
+    (tmp_path / "a.json").write_text(content)
+    arguments = f"spans --checkpoint {checkpoint} --train {tmp_path}/a.json --run-dir {tmp_path}/run"
+    result = call(main, arguments.split(), monkeypatch, capfd)
 
     assert result.returncode == 1
     assert message in result.stderr
@@ -347,68 +282,59 @@ def test_malformed_data_is_one_line(name, content, message, checkpoint, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_unusable_dev_data_are_refused_before_training(checkpoint, tmp_path, alone):
+def test_unusable_dev_data_are_refused_before_training(finetuning, tmp_path, alone):
     """An unusable dev example is an error before training that names its line."""
     train, dev = (write_classification(tmp_path / f"{seed}.jsonl", 8, seed) for seed in (0, 1))
     with open(dev, "a", encoding="utf-8") as file:
         file.write('{"text": "\u200b", "label": "no"}\n')
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=tmp_path / "run", **SETTINGS
-    )
+    recipe = finetuning(train, dev)
 
     with pytest.raises(ValueError, match=r"1\.jsonl`, line 9, text: empty text; it needs at least one word"):
         finetune(recipe, alone)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("answer", ["", "not there"])
-def test_data_without_a_usable_answer_is_refused(answer, checkpoint, tmp_path, alone):
+def test_data_without_a_usable_answer_is_refused(finetuning, tmp_path, alone):
     """Data without any usable answer are refused."""
-    question = {"id": "1", "question": "Where?", "answers": [{"text": answer, "answer_start": 0}]}
+    question = {"id": "1", "question": "Where?", "answers": [{"text": "not there", "answer_start": 0}]}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "here it is", "qas": [question]}]}]}))
 
-    recipe = FinetuneRecipe(
-        task="spans", checkpoint=checkpoint, train=(path,), run_dir=tmp_path / "run", max_query_length=8, doc_stride=8
-    )
+    recipe = finetuning(path, task="spans", max_query_length=8, doc_stride=8)
 
     with pytest.raises(ValueError, match=r"no example can be used: no answer is at .*a\.json`, question `1`"):
         finetune(recipe, alone)
 
 
-def test_dev_data_without_the_pairs_of_train_are_refused(checkpoint, tmp_path, alone):
+def test_dev_data_without_the_pairs_of_train_are_refused(finetuning, tmp_path, alone):
     """Dev data without pairs are refused if the training data have pairs."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("text\ttext_pair\tlabel\nthe cat\ta cat\tyes\na dog\tthe cat\tno\n")
     dev.write_text("text\tpair\tlabel\nthe cat\ta cat\tyes\n")
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=checkpoint, train=(train,), dev=(dev,), run_dir=tmp_path / "run"
-    )
+    recipe = finetuning(train, dev)
 
     with pytest.raises(ValueError, match=r"dev.tsv` has single texts, but the training data have pairs"):
         finetune(recipe, alone)
 
 
-def test_tokenizer_of_another_network_is_refused(checkpoint, tmp_path, alone):
+def test_tokenizer_of_another_network_is_refused(finetuning, checkpoint, tmp_path, alone):
     """A tokenizer with more ids than embeddings is refused."""
     foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
     (foreign / TOKENIZER_FILE).unlink()
     with open(foreign / "vocab.txt", "a", encoding="utf-8") as file:
         file.write("onemoretoken\n")
     train = write_classification(tmp_path / "train.jsonl", 8, 0)
-    recipe = FinetuneRecipe(task="classification", checkpoint=foreign, train=(train,), run_dir=tmp_path / "run")
+    recipe = finetuning(train, checkpoint=foreign)
 
     with pytest.raises(ValueError, match="they do not belong together"):
         finetune(recipe, alone)
 
 
-def test_another_tokenizer_beside_the_same_weights_is_refused(checkpoint, tmp_path, alone):
+def test_another_tokenizer_with_the_same_weights_is_refused(finetuning, checkpoint, tmp_path, alone):
     """A finished run refuses a checkpoint whose tokenizer has changed."""
     source = shutil.copytree(checkpoint, tmp_path / "source")
     train = write_classification(tmp_path / "train.jsonl", 8, 0)
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=source, train=(train,), run_dir=tmp_path / "run", **SETTINGS
-    )
+    recipe = finetuning(train, checkpoint=source)
     finetune(recipe, alone)
     text = (source / TOKENIZER_FILE).read_text().replace('"lowercase": true', '"lowercase": false')
     (source / TOKENIZER_FILE).write_text(text)
@@ -430,12 +356,10 @@ def test_a_task_card_that_asks_for_too_much_is_refused(checkpoint, tmp_path):
         load_for_evaluation(edited)
 
 
-def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alone, monkeypatch, capfd):
+def test_evaluate_prints_scores_and_writes_predictions(finetuning, tmp_path, alone, monkeypatch, capfd):
     """The command prints the scores of the task card, and writes predictions."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=checkpoint, train=(train,), dev=(train,), run_dir=tmp_path / "run", **SETTINGS
-    )
+    recipe = finetuning(train, train)
     path = finetune(recipe, alone)
 
     out = tmp_path / "predictions.jsonl"
@@ -458,7 +382,7 @@ def test_evaluate_prints_scores_and_writes_predictions(checkpoint, tmp_path, alo
     assert result.stderr == f"error: `{train}`, line 1: label `maybe` is none of the checkpoint's: no, yes\n"
 
 
-def test_predictions_that_cannot_be_written_are_refused_at_once(checkpoint, tmp_path, monkeypatch, capfd):
+def test_predictions_of_masked_words_are_refused_at_once(checkpoint, tmp_path, monkeypatch, capfd):
     """A task without predictions is refused before any data are read."""
     arguments = [str(checkpoint), "--data", "nowhere.txt", "--predictions", str(tmp_path / "out.jsonl")]
 
@@ -468,19 +392,12 @@ def test_predictions_that_cannot_be_written_are_refused_at_once(checkpoint, tmp_
     assert "--predictions is not for masked-lm" in result.stderr
 
 
-def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone, monkeypatch, capsys):
+def test_evaluate_knows_the_columns_of_the_training(finetuning, tmp_path, alone, monkeypatch, capsys):
     """`training.evaluate` uses the training's columns if the data have them, and flags take precedence."""
     named, usual = tmp_path / "named.tsv", tmp_path / "usual.tsv"
     named.write_text("sentence\ttext\tclass\nthe cat\t\tyes\nthe dog\tthe tree\tno\n")
     usual.write_text("text\tlabel\nthe cat\tyes\n")
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=checkpoint,
-        train=(named,),
-        run_dir=tmp_path / "run",
-        columns=Columns(text="sentence", label="class"),
-        num_epochs=0.1,
-    )
+    recipe = finetuning(named, columns=Columns(text="sentence", label="class"), num_epochs=0.1)
     path = finetune(recipe, alone)
 
     for data, flags, expected in (
@@ -501,42 +418,19 @@ def test_evaluate_knows_the_columns_of_the_training(checkpoint, tmp_path, alone,
         assert expected in said
 
 
-def test_the_card_counts_steps_and_names_data(checkpoint, tmp_path, alone):
+def test_the_card_counts_steps_and_names_data(finetuning, tmp_path, alone):
     """The card gives the steps until the time budget ended, and data files under distinct names."""
     paths = [tmp_path / part / "data.jsonl" for part in ("a", "b", "c")]
     for seed, path in enumerate(paths):
         path.parent.mkdir()
         write_classification(path, 32, seed)
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=checkpoint,
-        train=tuple(paths[:2]),
-        dev=(paths[2],),
-        run_dir=tmp_path / "run",
-        num_epochs=10,
-        max_minutes=1e-9,
-        **SETTINGS,
-    )
+    recipe = finetuning(paths[0], paths[2], num_epochs=10, max_minutes=1e-9)
 
-    record = read_task_card(finetune(recipe, alone)).provenance
+    record = read_task_card(finetune(replace(recipe, train=tuple(paths[:2])), alone)).provenance
 
     assert (record["num_steps"], record["num_epochs"]) == (1, 1 / 4)
     assert record["num_tokens"] == read_metrics(tmp_path / "run")[0]["num_tokens"]
     assert record["data"] == {f"{path.parent.name}/data.jsonl": sha256(path) for path in paths}
-
-
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        (["a/train.tsv", "a/dev.tsv"], ["train.tsv", "dev.tsv"]),
-        (["a/x.tsv", "b/x.tsv", "b/y.tsv", "b/x.tsv"], ["a/x.tsv", "b/x.tsv", "y.tsv", "b/x.tsv"]),
-        (["x.tsv", "/a/x.tsv", "/b/a/x.tsv"], ["x.tsv", "/a/x.tsv", "b/a/x.tsv"]),
-        (["hf:org/a,split=train", "a,split=train"], ["hf:org/a,split=train", "a,split=train"]),
-    ],
-)
-def test_names_of_data_are_as_long_as_they_must_be(paths, names):
-    """Each file has one name, as short as distinct names allow."""
-    assert source_names(list(map(Path, paths))) == names
 
 
 def test_shapes_of_batches_are_few():
@@ -551,22 +445,14 @@ def test_shapes_of_batches_are_few():
     assert sum(batch.num_tokens for batch in batches) == sum(range(3, 91))
 
 
-def test_a_run_prints_its_data_and_warnings(checkpoint, tmp_path, alone, capsys):
+def test_a_run_prints_its_data_and_warnings(finetuning, tmp_path, alone, capsys):
     """The run prints the data it read, dev examples known from training, weak scores, and earlier results."""
     train = write_classification(tmp_path / "train.jsonl", 24, seed=1)
     dev = tmp_path / "dev.jsonl"
     rows = [json.loads(line) for line in train.read_text().splitlines()]
     rows[0] |= {"label": "yes" if rows[0]["label"] == "no" else "no"}
     dev.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=checkpoint,
-        train=(train,),
-        dev=(dev,),
-        run_dir=tmp_path / "run",
-        num_epochs=0.1,
-        learning_rate=1e-9,
-    )
+    recipe = finetuning(train, dev, num_epochs=0.1, learning_rate=1e-09)
     finetune(recipe, alone)
     found = capsys.readouterr()
     assert "24 examples: texts; 2 labels (no, yes); 24 sequences" in found.out
@@ -579,14 +465,13 @@ def test_a_run_prints_its_data_and_warnings(checkpoint, tmp_path, alone, capsys)
     assert "nothing will be scored: there are no dev data" in capsys.readouterr().out
 
 
-def test_a_run_warns_about_unknown_and_truncated_text(checkpoint, tmp_path, alone, monkeypatch, capsys):
+def test_a_run_warns_about_unknown_and_truncated_text(finetuning, checkpoint, tmp_path, alone, monkeypatch, capsys):
     """The run warns about unknown words and truncated texts, in training, dev and evaluation."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("text\tlabel\n" + "今天天气很好，我们走吧\tyes\n昨天天气不好\tno\n" * 4)
     dev.write_text("text\tlabel\n" + "the cat " * 20 + "\tyes\n")
-    fields = {"checkpoint": checkpoint, "train": (train,), "dev": (dev,), "run_dir": tmp_path / "run"}
 
-    finetuned = finetune(FinetuneRecipe(task="classification", max_seq_length=8, num_epochs=0.1, **fields), alone)
+    finetuned = finetune(finetuning(train, dev, max_seq_length=8, num_epochs=0.1), alone)
 
     said = capsys.readouterr()
     assert f"of the tokens of the training sequences are [UNK]: the vocabulary of `{checkpoint}`" in said.err
@@ -607,21 +492,20 @@ def test_a_run_warns_about_unknown_and_truncated_text(checkpoint, tmp_path, alon
         ("regression", {"null_threshold": 1}),
     ],
 )
-def test_settings_of_other_tasks_are_refused(task, changes, tmp_path):
+def test_settings_of_other_tasks_are_refused(finetuning, task, changes, tmp_path):
     """Settings of another task are refused."""
     (name,) = changes
     with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is for spans"):
-        FinetuneRecipe(task=task, checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, **changes)
+        finetuning(tmp_path, task=task, checkpoint=tmp_path, run_dir=tmp_path, **changes)
 
 
 @pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
-def test_numeric_labels_get_a_warning(labels, is_warned, checkpoint, tmp_path, alone, capsys):
+def test_numeric_labels_get_a_warning(labels, is_warned, finetuning, tmp_path, alone, capsys):
     """A warning suggests regression if the labels are fractions or many numbers."""
     train = tmp_path / "train.tsv"
     train.write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
-    fields = {"checkpoint": checkpoint, "train": (train,), "run_dir": tmp_path / "run", "num_epochs": 0.1}
 
-    finetune(FinetuneRecipe(task="classification", **fields), alone)
+    finetune(finetuning(train, num_epochs=0.1), alone)
 
     warning = f"warning: all {len(labels)} labels are numbers; if they measure something, use the task `regression`"
     assert (warning in capsys.readouterr().err) == is_warned
@@ -629,24 +513,15 @@ def test_numeric_labels_get_a_warning(labels, is_warned, checkpoint, tmp_path, a
     dev.write_text("text\tlabel\nthe cat\t99\n")
     hint = f"; {warning.removeprefix('warning: ')}" if is_warned else ""
     with pytest.raises(ValueError, match=f"label `99` does not occur in the training data{hint}$"):
-        finetune(FinetuneRecipe(task="classification", **fields | {"dev": (dev,), "run_dir": tmp_path / "b"}), alone)
+        finetune(finetuning(train, dev, run_dir=tmp_path / "b"), alone)
 
 
-def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
+def test_the_curve_is_of_all_kinds_of_dev_examples(finetuning, tmp_path, alone):
     """The curve is measured on dev examples of every label, also if the file is sorted by label."""
     train = write_classification(tmp_path / "train.jsonl", 64, 0)
     rows = sorted(train.read_text().splitlines(), key=lambda line: json.loads(line)["label"])
     (tmp_path / "dev.jsonl").write_text("\n".join(rows) + "\n")
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=checkpoint,
-        train=(train,),
-        dev=(tmp_path / "dev.jsonl",),
-        run_dir=tmp_path / "run",
-        num_epochs=1,
-        eval_examples=20,
-        **SETTINGS | {"learning_rate": 1e-9},
-    )
+    recipe = finetuning(train, tmp_path / "dev.jsonl", num_epochs=1, eval_examples=20, learning_rate=1e-9)
 
     finetune(recipe, alone)
 
@@ -656,15 +531,12 @@ def test_the_curve_is_of_all_kinds_of_dev_examples(checkpoint, tmp_path, alone):
 
 
 @pytest.mark.parametrize(("labels", "is_new"), [(("no", "yes"), False), (("yea", "nay"), True)])
-def test_a_classifier_for_other_labels_is_replaced(labels, is_new, checkpoint, tmp_path, alone, capsys):
+def test_a_classifier_for_other_labels_is_replaced(labels, is_new, finetuning, tmp_path, alone, capsys):
     """A classifier for other labels is replaced by a new one, with a note."""
     rows = [json.loads(line) for line in write_classification(tmp_path / "train.jsonl", 32, 0).read_text().splitlines()]
     others = [json.dumps(row | {"label": labels[row["label"] == "yes"]}) for row in rows]
     (tmp_path / "others.jsonl").write_text("\n".join(others) + "\n")
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=checkpoint, train=(tmp_path / "train.jsonl",), run_dir=tmp_path / "run"
-    )
-    recipe = replace(recipe, num_epochs=0.5, **SETTINGS | {"learning_rate": 1e-9})
+    recipe = finetuning(tmp_path / "train.jsonl", num_epochs=0.5, learning_rate=1e-9)
     first = finetune(recipe, alone)
     capsys.readouterr()
 
@@ -678,15 +550,15 @@ def test_a_classifier_for_other_labels_is_replaced(labels, is_new, checkpoint, t
     assert ("has other labels or another task; a new one is trained" in capsys.readouterr().out) == is_new
 
 
-def test_words_of_running_text_are_those_of_the_training_data(checkpoint, tmp_path, alone, capsys):
+def test_words_of_running_text_are_those_of_the_training_data(finetuning, tmp_path, alone, capsys):
     """The task card holds the marks that belong to words, and a warning reports words that running text divides."""
     names = "Jean-Luc\tB-PER\nPicard\tI-PER\nof\tO\nAT&T\tB-ORG\n.\tO\n\n"
     (tmp_path / "names.conll").write_text(names * 4)
     (tmp_path / "chinese.conll").write_text("北京\tB-LOC\n很\tO\n大\tO\n\n" * 4)
 
     def tagger(name):
-        fields = {"checkpoint": checkpoint, "train": (tmp_path / f"{name}.conll",), "run_dir": tmp_path / name}
-        return load_for_evaluation(finetune(FinetuneRecipe(task="tagging", num_epochs=0.1, **fields), alone))[0]
+        fields = {"task": "tagging", "run_dir": tmp_path / name, "num_epochs": 0.1}
+        return load_for_evaluation(finetune(finetuning(tmp_path / f"{name}.conll", **fields), alone))[0]
 
     assert tagger("names").complete(TaggingExample((), source="Anne-Marie joins H&M.")).words == (
         "Anne-Marie",
@@ -721,12 +593,10 @@ def test_a_lower_cased_cased_vocabulary_gets_a_warning(tokens, config, is_told, 
     assert capsys.readouterr().err.count("so all text is lower-cased, though 3 of its tokens have capitals") == is_told
 
 
-def test_the_default_learning_rate_follows_from_the_size(checkpoint, tmp_path, alone, capsys):
+def test_the_default_learning_rate_follows_from_the_size(finetuning, tmp_path, alone, capsys):
     """The default learning rate is printed and recorded, and a resumed run keeps its own."""
     train = write_classification(tmp_path / "train.jsonl", 16, 0)
-    recipe = FinetuneRecipe(
-        task="classification", checkpoint=checkpoint, train=(train,), run_dir=tmp_path / "run", num_epochs=0.1
-    )
+    recipe = finetuning(train, num_epochs=0.1, learning_rate=None)
     finetune(recipe, alone)
     record = json.loads((tmp_path / "run" / "recipe.json").read_text())
 
@@ -737,11 +607,3 @@ def test_the_default_learning_rate_follows_from_the_size(checkpoint, tmp_path, a
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["learning_rate"] == 5e-5
     with pytest.raises(ValueError, match=r"was started with learning_rate `5e-05`, not `0\.0003`"):
         finetune(replace(recipe, learning_rate=3e-4), alone)
-
-
-@pytest.mark.parametrize(
-    ("hidden_size", "expected"), [(128, 3e-4), (256, 3e-4), (512, 1e-4), (768, 5e-5), (1024, 2e-5)]
-)
-def test_large_encoders_have_lower_learning_rates(hidden_size, expected):
-    """The default learning rate falls with the hidden size, as measured and as in the paper."""
-    assert default_learning_rate(hidden_size) == expected

@@ -13,29 +13,17 @@ from tests.toy import write_classification
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import load_model, load_tokenizer
 from training.checkpoint.task_card import read_task_card
-from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 
 TEXTS = ["the big cat", "old red dog the", "a cat near the river"]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "bert"])
-def test_fine_tuned_network_of_a_family(kind, tmp_path, alone):
+def test_fine_tuned_network_of_a_family(kind, finetuning, tmp_path, alone):
     """A masked LM of the family becomes a classifier; transformers gives the same scores from its files."""
     create(kind, "masked-lm", tmp_path / "start")
     train = write_classification(tmp_path / "train.jsonl", 32, 0)
-    recipe = FinetuneRecipe(
-        task="classification",
-        checkpoint=tmp_path / "start",
-        train=(train,),
-        dev=(train,),
-        run_dir=tmp_path / "run",
-        num_epochs=1.0,
-        max_seq_length=32,
-        dtype="fp32",
-        global_batch_size=16,
-        micro_batch_size=8,
-    )
+    recipe = finetuning(train, train, checkpoint=tmp_path / "start", num_epochs=1.0, max_seq_length=32)
 
     directory = finetune(recipe, alone)
 

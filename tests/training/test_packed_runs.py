@@ -6,7 +6,6 @@ import torch
 from tests.toy import TINY, write_spans
 from tests.training.interruption import interrupted_at
 from training.checkpoint.reader import load_model
-from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
 from training.model import encoder
@@ -46,22 +45,15 @@ def test_pretraining_has_the_losses_of_padded_batches(corpus_dir, tmp_path, alon
     assert losses(tmp_path / "auto", "mlm") == pytest.approx(losses(tmp_path / "off", "mlm"), abs=2e-5)
 
 
-def test_fine_tuning_has_the_losses_of_padded_batches(checkpoint, tmp_path, alone, num_packed):
+def test_fine_tuning_has_the_losses_of_padded_batches(finetuning, tmp_path, alone, num_packed):
     """Every loss of fine-tuning is that of a run with `--packing off`, and so are the scores."""
-    files = {"train": (write_spans(tmp_path / "a.json", 64, 0),), "dev": (write_spans(tmp_path / "b.json", 20, 1),)}
+    files = write_spans(tmp_path / "a.json", 64, 0), write_spans(tmp_path / "b.json", 20, 1)
     runs = {}
     for packing in ("off", "auto"):
         assert num_packed() == 0
-        settings = {
-            "dropout": 0.0,
-            "dtype": "fp32",
-            "log_every": 1,
-            "num_epochs": 2.0,
-            "max_query_length": 16,
-            "packing": packing,
-        }
+        settings = {"task": "spans", "log_every": 1, "num_epochs": 2.0, "max_query_length": 16, "packing": packing}
         run = tmp_path / packing
-        finetune(FinetuneRecipe(task="spans", checkpoint=checkpoint, run_dir=run, **files, **settings), alone)
+        finetune(finetuning(*files, run_dir=run, **settings), alone)
         runs[packing] = losses(run, "loss"), losses(run, "eval_f1")
 
     assert num_packed() > 0
@@ -69,7 +61,7 @@ def test_fine_tuning_has_the_losses_of_padded_batches(checkpoint, tmp_path, alon
     assert runs["auto"][1] == runs["off"][1] != []
 
 
-def test_an_interrupted_run_on_packed_batches_resumes_bit_for_bit(corpus_dir, tmp_path, alone, num_packed):
+def test_an_interrupted_packed_run_resumes_bit_for_bit(corpus_dir, tmp_path, alone, num_packed):
     """With dropout, a resumed run has the losses and weights of an undisturbed one."""
     whole, resumed = (recipe(corpus_dir, tmp_path / name) for name in ("whole", "resumed"))
     pretrain(whole, alone)
