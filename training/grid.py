@@ -37,7 +37,6 @@ from training.command_line.command import command, parse
 from training.distillation.tasks import (
     TaskDistillRecipe,
     distil_task,
-    distillation_digests,
     distillation_record,
     read_teachers,
     with_directories,
@@ -257,7 +256,7 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
 
 def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     if isinstance(run_recipe, TaskDistillRecipe):
-        return distillation_record(run_recipe, distillation_digests(run_recipe, read_teachers(run_recipe), digests))
+        return distillation_record(run_recipe, read_teachers(run_recipe), digests)
     return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
 
 

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from torch.distributed import run
@@ -56,7 +57,10 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     """
     if num_processes < 1:
         raise ValueError(f"the number of processes must be at least 1: `{num_processes}`")
-    if not _exists(module):
+    spec = None
+    with suppress(ModuleNotFoundError):  # of the parent package
+        spec = find_spec(module)
+    if spec is None:
         raise ValueError(f"no such command: `python -m {module}`")
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // num_processes)))
@@ -75,13 +79,6 @@ def launch(num_processes: int, flags: Sequence[str], module: str, arguments: Seq
     except SignalException as error:  # the processes have ended
         return 128 + int(error.sigval)
     return 0
-
-
-def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the parent package
-        return False
 
 
 @command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -118,8 +118,8 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
 def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
     world, teachers = run.world, read_teachers(recipe)
     data, unlabelled = _read_data(recipe, teachers)
-    digests = distillation_digests(recipe, teachers)
-    if not run.begin(distillation_record(recipe, digests)):
+    record = distillation_record(recipe, teachers)
+    if not run.begin(record):
         return
     create_network(recipe, data.task)  # raises for layers that it does not have, before hours of work
     items, cuts = _encode(recipe, data, unlabelled, world)
@@ -144,7 +144,7 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
         alpha=recipe.alpha,
     )
     paths, pairs = (*recipe.train, *recipe.unlabelled, *recipe.dev), are_all_pairs(examples)
-    origin = provenance(recipe.checkpoint, paths, recipe, digests, text_pairs=pairs)
+    origin = provenance(recipe.checkpoint, paths, recipe, record.values, text_pairs=pairs)
     origin |= {"cuts": cuts, "teachers": records}
     train_and_write(recipe, run, data, model, items, objective, origin=origin, others=others)
 
@@ -158,21 +158,16 @@ def read_teachers(recipe: TaskDistillRecipe) -> list[Teacher]:
     return [read_task_teacher(path, recipe.task) for path in recipe.teacher]
 
 
-def distillation_digests(
+def distillation_record(
     recipe: TaskDistillRecipe, teachers: Sequence[Teacher], of_inputs: Digests = input_digests
-) -> dict[str, Any]:
-    """Return digests of data, weights, tokenizer and teachers, as recipe.json has them.
+) -> RecipeRecord:
+    """Return the record of a recipe, with digests of data, weights, tokenizer and teachers.
 
     Args:
         of_inputs: `training.reports.result.input_digests`, or a cached version of it.
     """
-    data = (*recipe.train, *recipe.unlabelled)
-    digests = of_inputs(recipe.checkpoint, data, recipe.dev)
-    return {**digests, "teachers_sha256": [teacher.digest for teacher in teachers]}
-
-
-def distillation_record(recipe: TaskDistillRecipe, digests: Mapping[str, Any]) -> RecipeRecord:
-    """Return the record of a recipe with `distillation_digests`."""
+    digests = of_inputs(recipe.checkpoint, (*recipe.train, *recipe.unlabelled), recipe.dev)
+    digests = digests | {"teachers_sha256": [teacher.digest for teacher in teachers]}
     return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
 
 
