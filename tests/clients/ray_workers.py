@@ -36,7 +36,7 @@ def main():
             partial(make_worker, folder),
             address=address,
             num_workers=2,
-            progress=lambda *done: print(json.dumps(done), flush=True),
+            progress=lambda *done: print(json.dumps(done), file=sys.__stdout__, flush=True),
         )
     except (RayFailed, KeyError, OSError) as error:
         print(json.dumps([type(error).__name__, str(error)]))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertline import AsyncClient, Client, InvalidInput, ServerError
-from bertline.jobs.operations import OPERATIONS
+from bertline.operations import OPERATIONS
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Run, parsed

@@ -69,14 +69,13 @@ def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: 
     assert not list(folder.glob("out*"))
 
 
-@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.txt.gz"])
-def test_carriage_returns_alone_end_lines(run: Run, folder: Path, name: str) -> None:
-    """A single carriage return ends a line."""
-    rows = {"csv": ["text", *TEXTS], "jsonl": [json.dumps({"text": text}) for text in TEXTS]}
-    content = "\r".join([*rows.get(name.rpartition(".")[2], TEXTS), ""]).encode()
-    (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+def test_carriage_returns_alone_end_lines(run: Run, folder: Path) -> None:
+    """A single carriage return ends a row of CSV, as spreadsheets may write it; in text, it is refused."""
+    for name in ("in.csv", "in.txt"):
+        (folder / name).write_text("\r".join(["text", *TEXTS, ""]))
 
-    assert [row["vector"] for row in run("embed", "-i", name).rows] == [numbers(text) for text in TEXTS]
+    assert [row["vector"] for row in run("embed", "-i", "in.csv").rows] == [numbers(text) for text in TEXTS]
+    assert fails(run("embed", "-i", "in.txt"), "`in.txt` has no line feeds, only carriage returns; convert it: tr")
 
 
 def test_a_line_with_a_nul_is_rejected(run: Run, folder: Path) -> None:
@@ -110,20 +109,17 @@ def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str)
     [
         (["-o", "in.jsonl", "--force"], "the output would replace an input: `in.jsonl`"),
         (["-o", "link.jsonl", "--force"], "the output would replace an input: `in.jsonl`"),
+        (["-o", "/dev/null", "--force"], "not a regular file: `/dev/null`"),
+        (["-o", "mine", "--force"], "not a regular file: `mine`; end --output with /"),
         (["-o", "mine/", "-i", "mine/part-0.parquet", "--force"], "the output would replace an input: `mine/part"),
         (["-o", "out.jsonl", "--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "in.jsonl"], "the rejected rows would replace an input: `in.jsonl`"),
         (["--rejects", "in.jsonl"], "the rejected rows would replace an input: `in.jsonl`"),
         (["--rejects", "notes.jsonl"], "already exists: `notes.jsonl`"),
         (["-o", "out.jsonl", "--rejects", "out.jsonl.job/r"], "--rejects lies in the output or its job directory: "),
-        (
-            ["-o", "out/", "--rejects", "out/r.jsonl"],
-            "--rejects lies in the output or its job directory: `out/r.jsonl`",
-        ),
-        (["-o", "out.jsonl", "--rejects", "./out.jsonl"], "--rejects lies in the output or its job directory: "),
+        (["-o", "out/", "--rejects", "out/r.jsonl"], "--rejects lies in the output or its job directory: "),
         (["-o", "out.jsonl", "--rejects", "none/r.jsonl"], "cannot write `none/r.jsonl`: No such file or directory"),
         (["-o", "out.jsonl", "--rejects", "mine"], "not a regular file: `mine`"),
-        (["-o", "out.jsonl", "--rejects", "/dev/null"], "not a regular file: `/dev/null`"),
         (["-o", "out.jsonl", "-i", "fifo"], "cannot read `fifo`: not a regular file"),
         (["-o", "out.jsonl", "-i", "mine"], "cannot read `mine`: Is a directory"),
     ],
@@ -151,17 +147,13 @@ def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message:
     ("name", "content", "options", "message"),
     [
         ("in.zip", b"PK\n", [], "cannot read `in.zip`: unpack the archive"),
-        ("in.tar.gz", b"PK\n", [], "cannot read `in.tar.gz`: unpack the archive"),
-        ("in.parquet.gz", b"PAR1", [], "Parquet is compressed inside; decompress the file"),
         ("-", b"PAR1", ["--format", "parquet"], "cannot read Parquet from standard input"),
         ("in.parquet", b"not parquet", [], "cannot read `in.parquet`: "),
         ("in.json", b'{"text": "one"}\n', [], "cannot read `in.json`: add --format jsonl if it has one JSON object a"),
         ("in.csv", b"text;id\n", [], "`in.csv` has columns separated by semicolons, not by commas; save the file with"),
         ("in.csv", b"text\tid\n", [], "`in.csv` has columns separated by tabs, not by commas; use --format tsv"),
-        ("in.tsv", b"text,id\n", [], "`in.tsv` has columns separated by commas, not by tabs; save the file with tabs"),
         ("in.csv", b"", [], "`in.csv` has no columns; name them in its first line"),
         ("in.csv", b"a,text\n", ["--keep", "b"], "`in.csv` has no column `b` (it has: `a`, `text`); name one of these"),
-        ("in.csv", b"a,text\n", ["--drop", "b"], "`in.csv` has no column `b` (it has: `a`, `text`)"),
         ("none.txt", None, [], "cannot read `none.txt`: No such file or directory"),
         ("none*.txt", None, [], "no file matches `none*.txt`"),
         ("memory://none.txt", None, [], "cannot read `memory://none.txt`: No such file or directory"),
@@ -185,11 +177,8 @@ def test_files_that_cannot_be_used(
     [
         (["-o", ""], "--output is empty"),
         (["--column", "text="], "--column is NAME=COLUMN, with NAME one of text, each once: `text=`"),
-        (["--column", "text=a", "--column", "text=b"], "with NAME one of text, each once: `text=b`"),
         (["-i", "-", "-i", "-"], "standard input can be read only once"),
-        (["--in-flight", "1000000"], "--in-flight"),
         (["-o", "out.txt"], "unknown output format: `out.txt`; use a name that ends in .parquet, .jsonl or .npy"),
-        (["-o", "out/", "--output-format", "xml"], "'--output-format': 'xml' is not one of"),
         (["--output-format", "npy"], "--output-format is for a folder of parts: end --output with /"),
     ],
 )
@@ -202,14 +191,6 @@ def test_options_that_say_nothing(
     assert fails(run("embed", "-i", "in.txt", *arguments), message, code=2)
     assert fails(run("classify", "text", "-o", "out.npy"), ".npy holds vectors only", code=2)
     assert server.calls == []
-
-
-def test_a_dash_is_standard_output(run: Run, folder: Path) -> None:
-    """`-o -` writes to standard output and makes no file."""
-    (folder / "in.txt").write_text("text\n")
-
-    assert [row["vector"] for row in run("embed", "-i", "in.txt", "-o", "-").rows] == [numbers("text")]
-    assert {path.name for path in folder.iterdir()} == {"in.txt"}
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out.npy"])
@@ -259,7 +240,7 @@ def column_of(array: pa.Array) -> pa.ChunkedArray:
 
 
 @pytest.mark.parametrize(
-    "column", [pa.array([b"a"] * 3), pa.array([Decimal("1")] * 3), pa.array([1] * 3, pa.timestamp("ns")), pa.nulls(3)]
+    "column", [pa.array([b"a"] * 3), pa.array([Decimal("1")] * 3), pa.array([1] * 3, pa.timestamp("us")), pa.nulls(3)]
 )
 def test_texts_of_other_types_are_rejected(run: Run, folder: Path, column: pa.Array) -> None:
     """Rows whose text column has another type are rejected."""
@@ -296,7 +277,6 @@ def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, 
     assert vectors == wanted
     (rejects,) = read_jsonl(f"{output}.rejects.jsonl")
     assert (rejects["place"], rejects["reason"]) == ("`in.parquet`, row 2", "not UTF-8; convert the file")
-    assert rejects["row"] == {"text": "caf\\xe9" if bad == "text" else "two"}
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
@@ -306,16 +286,6 @@ def test_columns_that_are_left_out_may_hold_anything(run: Run, folder: Path, out
     pq.write_table(pa.table(columns), "in.parquet")
 
     assert run("embed", "-i", "in.parquet", "-o", output, "--keep", "id").code == 0
-
-
-def test_choices_of_fixed_number_that_are_not_utf8(run: Run, folder: Path) -> None:
-    """A row of choices that are not UTF-8 is rejected."""
-    choices = pa.FixedSizeListArray.from_arrays(not_unicode(pa.string()).take([0, 2, 1, 0]), 2)
-    pq.write_table(pa.table({"question": ["one", "two"], "choices": choices}), "in.parquet")
-
-    assert run("choose", "-i", "in.parquet", "-o", "out.jsonl").code == 3
-    (rejects,) = read_jsonl("out.jsonl.rejects.jsonl")
-    assert rejects["reason"] == "not UTF-8; convert the file"
 
 
 def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
@@ -390,9 +360,7 @@ def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
         ("bertline embed -i in.txt --rejects r.jsonl > /dev/full", 1, "No space left on device: `standard output`"),
         ("echo text | bertline embed -i - <&-", 1, "cannot read standard input: it is closed"),
         ("bertline embed -i in.txt >&-", 1, "cannot write standard output: it is closed"),
-        ("bertline models >&-", 1, "cannot write standard output: it is closed"),
         ("bertline health > /dev/full", 1, "No space left on device: `standard output`"),
-        ("bertline --version > /dev/full", 1, "No space left on device: `standard output`"),
         ("bertline embed -i none.txt 2>&-", 1, ""),
         ("bertline embed -i in.txt -o out.jsonl <&- >&- 2>&-", 0, ""),
     ],

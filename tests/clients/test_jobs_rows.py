@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
+from bertline.jobs.parquet import ParquetWriter
 from bertline.jobs.progress import Progress
-from bertline.jobs.rows import Rejection, text_bytes
+from bertline.jobs.rows import Rejection
 from bertline.jobs.send import BatchSender
-from bertline.jobs.storage import FileError
-from bertline.jobs.write import ParquetWriter, vector_dim
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run, fails, numbers, read_jsonl, received
@@ -212,15 +211,6 @@ def test_rows_with_and_without_a_pair(run: Run, server: FakeServer, tmp_path: Pa
     assert [item.HasField("text_pair") for item in received(server, "Classify")[0].inputs] == [True, False, False]
 
 
-@pytest.mark.parametrize(("known", "lengths"), [(0, [4, 2]), (8, [4, 4])])
-def test_vectors_of_several_lengths(known: int, lengths: list[int]) -> None:
-    """A job refuses vectors of several lengths."""
-    with pytest.raises(
-        FileError, match=r"have different lengths \([48] and [24]\): several models answered; name one with --model"
-    ):
-        vector_dim(known, [np.zeros(length) for length in lengths])
-
-
 @pytest.mark.parametrize("options", [(), ("--truncate",), ("--no-truncate",)])
 def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]) -> None:
     """The command reports truncated rows unless --truncate or --no-truncate is given."""
@@ -283,8 +273,3 @@ def test_requests_are_counted_in_bytes(run: Run, server: FakeServer, tmp_path: P
 
     assert sum(len(request.texts) for request in received(server)) == 500
     assert max(sum(len(text.encode()) for text in request.texts) for request in received(server)) <= MAX_REQUEST_BYTES
-
-
-def test_lone_surrogates_count_as_three_bytes() -> None:
-    """A lone surrogate, which JSON may hold, counts as three bytes."""
-    assert text_bytes(["a", ("ü", "\ud800"), None]) == 6

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertline import AsyncClient, Client, InvalidInput, ModelNotFound, Ranking, Usage
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._models import model_of_task
-from bertline.jobs.operations import OPERATIONS
+from bertline.operations import OPERATIONS
 from bertline.results import Model
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run

@@ -10,19 +10,17 @@ from typing import Any
 
 from bertline._convert import Split
 from bertline.bench.texts import SENTENCES
-from bertline.jobs.operations import OPERATIONS
 from bertline.jobs.rows import text_bytes
 from bertline.jobs.sources import STANDARD_INPUT, Format, source_of
 from bertline.jobs.storage import FileError, find_files
-from bertline.operations import answer, choose, classify, embed, embed_sparse, embed_tokens, fill_mask, regress, tag
+from bertline.operations import OPERATIONS
 from bertline.v1 import encoder_pb2 as pb
 
 MAX_INPUTS, MAX_BYTES = 100_000, 64 << 20
 """Maximum number of inputs and bytes to read from a file. The rest is not sent."""
 _MIN_CALLS = 64
 """Minimum number of different calls. Few inputs are repeated in other combinations."""
-_MODULES = (answer, choose, classify, embed, embed_sparse, embed_tokens, fill_mask, regress, tag)
-_ROWS = {module.BENCH.task: module.BENCH for module in _MODULES}
+_OPERATIONS = {operation.task: operation for operation in OPERATIONS.values()}
 
 
 def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> list[Any]:
@@ -38,11 +36,11 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
         FileError: if the file cannot be read, or has no input or an invalid one.
         ValueError: if the task is unknown.
     """
-    if task not in _ROWS:
+    if task not in _OPERATIONS:
         raise ValueError(f"this client does not know task `{task}`; update it")
-    of_text, operation = _ROWS[task].of_text, OPERATIONS[_ROWS[task].method]
+    operation = _OPERATIONS[task]
     if path is None:
-        return list(map(of_text, SENTENCES))
+        return list(map(operation.of_text, SENTENCES))
     files = [STANDARD_INPUT] if path == "-" else find_files([path])
     sources = [source_of(file, chosen, skip_empty=True) for file in files]
     columns = operation.columns({})
@@ -54,7 +52,7 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
             if row.reason:
                 raise ValueError(row.reason)
             is_text = source.format is Format.text
-            inputs.append(of_text(row.fields["text"]) if is_text else operation.read(row.fields, {}))
+            inputs.append(operation.of_text(row.fields["text"]) if is_text else operation.read(row.fields, {}))
         except ValueError as error:
             raise FileError(f"{source.name}, {row.place}: {error}") from error
         num_bytes += text_bytes(inputs[-1])
@@ -96,8 +94,9 @@ def make_calls(
     """
     num_rounds = min(batch_size // math.gcd(len(inputs), batch_size), -(-_MIN_CALLS * batch_size // len(inputs)))
     num_calls = -(-num_rounds * len(inputs) // batch_size)
-    items = cycle(inputs)
-    calls = [_ROWS[task].call(list(islice(items, batch_size)), model, version, truncate) for _ in range(num_calls)]
+    items, call = cycle(inputs), _OPERATIONS[task].call
+    assert call
+    calls = [call(list(islice(items, batch_size)), model, version, truncate) for _ in range(num_calls)]
     return Calls(
         calls[0].method, [Split.merged([call.requests]).message.SerializeToString() for call in calls], batch_size
     )

@@ -17,15 +17,14 @@ import typer
 from bertline._inputs import MAX_COUNT
 from bertline.commands.credentials import connect, credentials
 from bertline.commands.filled_options import Command
-from bertline.jobs.columns import Selection
 from bertline.jobs.directory import Totals
-from bertline.jobs.operations import Operation
 from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
-from bertline.jobs.rows import MAX_LINE_BYTES
-from bertline.jobs.run import Cluster, run
+from bertline.jobs.rows import MAX_LINE_BYTES, Selection
+from bertline.jobs.run import run
 from bertline.jobs.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import find_files
+from bertline.operations.base import Operation
 
 EXIT_REJECTED = 3
 """Exit code when some rows were rejected."""
@@ -193,9 +192,10 @@ class JobOptions:
             spec = self._spec(operation, rows, options, dtype)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        cluster = Cluster(self.ray, self.ray_workers) if self.ray else None
         with self._progress() as progress:
-            totals = run(spec, progress, cluster=cluster, force=self.force, restart=self.restart)
+            totals = run(
+                spec, progress, ray=self.ray, num_workers=self.ray_workers, force=self.force, restart=self.restart
+            )
         self._report(spec, progress, totals)
 
     def _spec(

@@ -9,7 +9,7 @@ import typer
 
 from bertline._inputs import MAX_COUNT
 from bertline.commands.options import JobOptions, TopK
-from bertline.jobs.operations import OPERATIONS
+from bertline.operations import OPERATIONS
 
 
 class PoolingName(StrEnum):

@@ -39,7 +39,6 @@ class BertlineEmbeddings(Embeddings):
             truncated texts, they are truncated with the warning TextsCut.
 
     Raises:
-        TypeError: for other options.
         ValueError: if neither a client nor a target is given, or both.
     """
 
@@ -58,12 +57,8 @@ class BertlineEmbeddings(Embeddings):
     ) -> None:
         if (client or async_client) is None and target is None:
             raise ValueError('give a server: BertlineEmbeddings(target="host:port"), or a client')
-        if target is not None and (client or async_client):
-            raise ValueError("give a client or a `target`, not both")
-        if token is not None and target is None:
-            raise ValueError("`token` needs `target`; a client has a token of its own")
-        if unknown := set(options) - {"normalize", "dimensions", "windows", "window_stride", "truncate"}:
-            raise TypeError(f"unknown options: `{', '.join(sorted(unknown))}`; see `Client.embed`")
+        if (client or async_client) and (target or token):
+            raise ValueError("give a client, or a `target` and its `token`, not both")
         self._own_client = Client(target, token=token) if target is not None else None
         self._client = client or self._own_client
         self._async_client = async_client

@@ -14,14 +14,16 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from bertline._inputs import read_count
 from bertline._models import model_of_task
 from bertline.client import Client
-from bertline.errors import ModelNotFound
+from bertline.errors import InvalidInput, ModelNotFound, ServerError
 from bertline.integrations._prompts import with_prompt
-from bertline.integrations._steps import embed_in_steps
 from bertline.results import Model
 
 SimilarityName = Literal["cosine", "dot"]
+_STEP = 1024
+"""Texts between two updates of the progress bar, if no batch size is given."""
 
 _UNSUPPORTED = {
     "output_value": ("sentence_embedding", "the server returns one vector for a text"),
@@ -141,9 +143,15 @@ class Encoder:
             ValueError: for unsupported arguments and unknown prompts.
             BertlineError: see `bertline.errors`.
         """
-        unsupported = {"output_value": output_value, "precision": precision or "float32", "device": device}
-        _refuse(unsupported | {"pool": pool, "chunk_size": chunk_size})
-        texts_or_text = _one_of(inputs, sentences)
+        given = {"output_value": output_value, "precision": precision or "float32", "device": device}
+        for name, value in (given | {"pool": pool, "chunk_size": chunk_size}).items():
+            allowed, instead = _UNSUPPORTED[name]
+            if value != allowed:
+                raise ValueError(f"`{name}` cannot be `{value}`: {instead}")
+        if (inputs is None) == (sentences is None):
+            once = "" if inputs is None else ", without `sentences`"
+            raise TypeError(f"`inputs` must be a text or a list of them{once}")
+        texts_or_text: Any = sentences if inputs is None else inputs
         single = isinstance(texts_or_text, str)
         before = self._prompt(prompt_name, prompt)
         texts = with_prompt(before, [texts_or_text] if single else texts_or_text)
@@ -155,10 +163,36 @@ class Encoder:
             "version": self._version,
             "prompt_name": "" if self._settings.get("default_prompt_name") else None,  # the texts have their prompt
         }
-        vectors = embed_in_steps(self._client, texts, batch_size, options, show_progress=bool(show_progress_bar))
-        if convert_to_tensor or not convert_to_numpy:
-            return _tensors(vectors, single, convert_to_tensor)
-        return vectors[0] if single else vectors
+        vectors = self._embed(texts, batch_size, options, show_progress=bool(show_progress_bar))
+        if convert_to_numpy and not convert_to_tensor:
+            return vectors[0] if single else vectors
+        import torch
+
+        tensor = torch.from_numpy(vectors)
+        if single:
+            return tensor[0]
+        return tensor if convert_to_tensor else list(tensor)
+
+    def _embed(
+        self, texts: list[str], batch_size: int | None, options: dict[str, Any], *, show_progress: bool
+    ) -> np.ndarray:
+        """Embed texts in one call, or in several with a progress bar, all with one version of the model."""
+        step = read_count("batch_size", batch_size) or (_STEP if show_progress else max(len(texts), 1))
+        if len(texts) > step:  # another version may be loaded in between
+            served = self._served
+            options |= {"model": served.name, "version": served.version}
+        firsts: Iterable[int] = range(0, len(texts), step)
+        if show_progress:
+            from tqdm.auto import tqdm
+
+            firsts = tqdm(firsts, desc="Batches")
+        parts = []
+        for first in firsts:
+            try:
+                parts.append(self._client.embed(texts[first : first + step], **options))
+            except (InvalidInput, ServerError) as error:
+                raise error.shifted(first) from error.__cause__
+        return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
 
     def encode_query(
         self,
@@ -268,29 +302,3 @@ class Encoder:
         if self.similarity_fn_name == "dot":
             return array
         return array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
-
-
-def _one_of(inputs: Any, sentences: Any) -> Any:
-    if (inputs is None) == (sentences is None):
-        raise TypeError(
-            "`inputs` must be a text or a list of them" + ("" if inputs is None else ", without `sentences`")
-        )
-    return sentences if inputs is None else inputs
-
-
-def _refuse(arguments: Mapping[str, Any]) -> None:
-    for name, value in arguments.items():
-        allowed, instead = _UNSUPPORTED[name]
-        if value != allowed:
-            raise ValueError(f"`{name}` cannot be `{value}`: {instead}")
-
-
-def _tensors(vectors: np.ndarray, single: bool, one: bool) -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise ValueError("`convert_to_tensor`, and `convert_to_numpy=False`, need `torch`: pip install torch") from None
-    tensor = torch.from_numpy(vectors)
-    if single:
-        return tensor[0]
-    return tensor if one else list(tensor)

@@ -4,11 +4,9 @@
     vectors.parquet.rejects.jsonl              rejected rows
     vectors.parquet.job/                       job directory, removed at the end
         _job.json                              identity of the job; at the end also the file of rejected rows
-        _schema                                pass-through columns and their types, for Parquet
         _lock                                  locked while a run works here
         part-00000-00000-1f2e3d4c5b6a.parquet  results of a chunk: file, chunk, digest of the rows
         _rejects-00000-00000.jsonl             number of truncated rows of that chunk, then its rejected rows, if any
-        _whole                                 all parts joined, before it is moved to the output
         _SUCCESS                               an output folder is complete, with its totals
 
 An output that is a folder (`vectors/`) is its own job directory, and stays.
@@ -20,9 +18,7 @@ _job.json goes first once the output is written, and last when a job starts agai
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -31,10 +27,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import takewhile
 from typing import Any, BinaryIO
 
-from bertline.jobs.rows import Chunk, ChunkResults
+from bertline.jobs.rows import Chunk
 from bertline.jobs.storage import (
     File,
     FileError,
@@ -45,15 +40,13 @@ from bertline.jobs.storage import (
     open_read,
     open_write,
 )
-from bertline.jobs.write import ParquetWriter, Writer, copy, json_line
+from bertline.jobs.write import Writer, copy, json_line
 
-JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS = "_job.json", "_schema", "_SUCCESS", "_whole", "_lock", "_rejects.jsonl"
+JOB, SUCCESS, LOCK, REJECTS = "_job.json", "_SUCCESS", "_lock", "_rejects.jsonl"
 PART = re.compile(r"part-(\d{5,})-(\d{5,})-([0-9a-f]{12})\.\w+")
 CHUNK_REJECTS = re.compile(r"_rejects-(\d{5,})-(\d{5,})\.jsonl")
-_UNFINISHED = re.compile(r"\.(part-|_).*\.\d+|_rejects\.jsonl\.[0-9a-f]{8}\.tmp")
+_UNFINISHED = re.compile(r"\.(part-|_).*\.\d+")
 """Files that a run was killed in writing."""
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks, such as those of some clusters."""
 
 
 class StaleParts(FileError):
@@ -101,7 +94,7 @@ def numbered(names: Iterable[str], pattern: re.Pattern[str]) -> dict[tuple[int, 
 def is_job_file(name: str) -> bool:
     """Return True if a job wrote this file."""
     is_numbered = any(pattern.fullmatch(name) for pattern in (PART, CHUNK_REJECTS, _UNFINISHED))
-    return is_numbered or name in {JOB, SCHEMA, SUCCESS, WHOLE, LOCK, REJECTS}
+    return is_numbered or name in {JOB, SUCCESS, LOCK, REJECTS}
 
 
 def job_directory_of(output: File) -> File:
@@ -131,8 +124,8 @@ class JobDirectory:
     _digests: dict[tuple[int, int], str] = field(default_factory=dict)
     """Digests of the chunks that had parts then, by (file, chunk)."""
     _lock: BinaryIO | None = None
-    _is_made: bool = False
-    """True if this run made the directory."""
+    _is_taken: bool = False
+    """True if no other run may work here."""
     _is_started: bool = False
     """True if the directory belongs to this job."""
 
@@ -143,11 +136,6 @@ class JobDirectory:
     def folder(self) -> File:
         """Folder of the parts."""
         return job_directory_of(self.output)
-
-    @property
-    def has_columns(self) -> bool:
-        """True if the columns of the output are known, or its format has none."""
-        return not isinstance(self.writer, ParquetWriter) or self.writer.schema is not None
 
     # ---- the start
 
@@ -183,13 +171,6 @@ class JobDirectory:
                 self._lock.close()
 
     def _open(self, *, force: bool, restart: bool) -> None:
-        if (
-            not self.output.is_folder
-            and self.output.is_local
-            and self.output.exists()
-            and not os.path.isfile(self.output.path)
-        ):
-            raise FileError(f"not a regular file: `{self.output.url}`; end --output with / to write a folder of parts")
         if self.state() is State.FOREIGN:
             foreign = min(name for name in self.folder.names() if not is_job_file(name))
             raise FileError(
@@ -202,11 +183,20 @@ class JobDirectory:
         if state is State.NEW:
             self._refuse_existing_output(force=force)
         elif state is State.OTHER_JOB and not restart:
-            self._refuse_other_job()
-        if not force:
-            self._refuse_existing_rejects()
+            job = self._read_job()
+            if not job:
+                raise StaleParts(f"`{self.folder.within(JOB).url}` is damaged; start again with --restart")
+            raise FileError(
+                f"`{self.folder.url}` belongs to another job ({', '.join(self._changed_fields(job))} differ); "
+                "run that job again to resume it, or start this one with --restart"
+            )
+        is_own = self.rejects.url == rejects_of(self.output).url or (
+            self._read_job().get("rejects") == absolute(self.rejects.url)
+        )
+        if not (force or is_own) and self.rejects.exists():
+            raise already_exists(self.rejects)
         is_resumed = state is State.UNFINISHED and not restart
-        if not is_resumed or not numbered(self.folder.names(), PART):  # columns without parts may be outdated
+        if not is_resumed or not numbered(self.folder.names(), PART):  # rejected rows without a part may be outdated
             self._clear()
             self._write_job()
         self._is_started = True
@@ -220,27 +210,8 @@ class JobDirectory:
             exists = any(name != LOCK and not _UNFINISHED.fullmatch(name) for name in self.folder.names())
         else:
             exists = self.output.exists()
-        if force or not exists:
-            return
-        if self._lock and not self.output.is_folder:
-            self._remove()  # left by a job that was killed during its clean-up
-        raise already_exists(self.output)
-
-    def _refuse_other_job(self) -> None:
-        job = self._read_job()
-        if not job:
-            raise self._damaged_error(JOB)
-        raise FileError(
-            f"`{self.folder.url}` belongs to another job ({', '.join(self._changed_fields(job))} differ); "
-            "run that job again to resume it, or start this one with --restart"
-        )
-
-    def _refuse_existing_rejects(self) -> None:
-        """Refuse a file given with --rejects that exists, unless this job wrote it."""
-        if self.rejects.url == rejects_of(self.output).url or not self.rejects.exists():
-            return
-        if self._read_job().get("rejects") != absolute(self.rejects.url):
-            raise already_exists(self.rejects)
+        if exists and not force:
+            raise already_exists(self.output)
 
     def _changed_fields(self, job: Mapping[str, Any]) -> list[str]:
         return [name for name, value in self.identity.items() if job.get(name) != value]
@@ -262,31 +233,21 @@ class JobDirectory:
     def refresh(self) -> None:
         """List the parts again, and read the columns: other workers of the job may have written some."""
         self._names = frozenset(self.folder.names())
-        self._digests = {key: match[3] for key, match in numbered(self._names, PART).items()}
-        if isinstance(self.writer, ParquetWriter) and SCHEMA in self._names:
-            import pyarrow
+        parts = numbered(self._names, PART)
+        self._digests = {key: match[3] for key, match in parts.items()}
+        self.writer.resume(self.folder.within(match[0]) for match in parts.values())
 
-            try:
-                self.writer.schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(self.folder.within(SCHEMA).read()))
-            except (OSError, ValueError) as error:
-                raise self._damaged_error(SCHEMA) from error
-
-    def write(self, results: ChunkResults) -> None:
+    def write(self, chunk: Chunk) -> None:
         """Write the part of a chunk. Its rejected rows come first, so that a part is never there without them."""
-        had_columns = self.has_columns
-        prepared = self.writer.prepare(results)
-        if isinstance(self.writer, ParquetWriter) and self.has_columns and not had_columns:
-            with self._open_write(SCHEMA) as stream:
-                stream.write(self.writer.schema.serialize().to_pybytes())
-        key = results.chunk.file, results.chunk.number
-        rejected = results.rejected_rows()
-        if rejected or results.num_truncated:
-            with self._open_write(rejects_name(*key)) as stream:
-                stream.writelines(map(json_line, [{"truncated": results.num_truncated}, *rejected]))
-        elif rejects_name(*key) in self._names:  # left by a run that was killed before it wrote the part
-            self.folder.within(rejects_name(*key)).remove()
-        with self._open_write(part_name(*key, results.chunk.digest, self.writer.suffix)) as stream:
-            self.writer.write(prepared, stream)
+        key = chunk.file, chunk.number
+        with self._open_write(part_name(*key, chunk.digest, self.writer.suffix)) as stream:
+            self.writer.write(chunk, stream)
+            rejected = chunk.rejected_rows()
+            if rejected or chunk.num_truncated:
+                with self._open_write(rejects_name(*key)) as rejects:
+                    rejects.writelines(map(json_line, [{"truncated": chunk.num_truncated}, *rejected]))
+            elif rejects_name(*key) in self._names:  # left by a run that was killed before it wrote the part
+                self.folder.within(rejects_name(*key)).remove()
 
     # ---- the end
 
@@ -304,19 +265,19 @@ class JobDirectory:
         if self.seen.keys() - found.keys():
             raise FileError(f"parts are missing in `{self.folder.url}`; run the same command again to write them")
         parts = [self.folder.within(match[0]) for match in found.values()]
-        chunk_rejects = [self.folder.within(match[0]) for match in numbered(names, CHUNK_REJECTS).values()]
+        rejects = numbered(names, CHUNK_REJECTS)
+        chunk_rejects = [self.folder.within(match[0]) for key, match in rejects.items() if key in found]
         totals = Totals(sum(self.seen.values()), *self._join_rejects(chunk_rejects))
         if not self.output.is_folder:
-            with open_write(self.output, self.folder.within(WHOLE)) as stream:
+            with open_write(self.output, self._temporary("_whole")) as stream:
                 self.writer.join(parts, stream)
             self.folder.within(JOB).remove()
             self._clear()
             self._remove()
             return totals
-        if isinstance(self.writer, ParquetWriter):  # parts before the first row have no columns yet
-            for part in takewhile(self.writer.is_empty, parts):
-                with self._open_write(part.name) as stream:
-                    self.writer.join([], stream)
+        for part in self.writer.incomplete(parts):
+            with self._open_write(part.name) as stream:
+                self.writer.join([], stream)
         counts = {"rows": totals.num_rows, "rejected": totals.num_rejected, "truncated": totals.num_truncated}
         with self._open_write(SUCCESS) as stream:
             stream.write(json_line(counts))
@@ -324,11 +285,10 @@ class JobDirectory:
 
     def _join_rejects(self, files: Sequence[File]) -> tuple[int, int]:
         """Join the rejected rows of all chunks; return the numbers of rejected and of truncated rows."""
-        mark = hashlib.sha256(self.folder.path.encode(errors="surrogateescape")).hexdigest()[:8]
-        unfinished = self.rejects.beside(f".{mark}.tmp")  # the next run finds and replaces it if this one is killed
         self._write_job(rejects=absolute(self.rejects.url))  # from now on the file there belongs to this job
+        is_beside = self.rejects.url == rejects_of(self.output).url  # else perhaps in another file system
         num_rejected = num_truncated = 0
-        with open_write(self.rejects, unfinished) as stream:
+        with open_write(self.rejects, self._temporary(REJECTS) if is_beside else None) as stream:
             for file in files:
                 with open_read(file) as (read, _):
                     num_truncated += json.loads(read.readline())["truncated"]
@@ -339,6 +299,8 @@ class JobDirectory:
 
     def _clean_up_after_error(self, *, can_resume: bool) -> None:
         """Print how to resume; without any part, remove the directory."""
+        if not self._is_taken:
+            return
         if self._is_started and not numbered(self.folder.names(), PART):
             self._clear()
         elif self._is_started and can_resume:
@@ -346,12 +308,13 @@ class JobDirectory:
                 f"bertline: finished parts are in `{self.folder.url}`: run the same command again to resume",
                 file=sys.stderr,
             )
-        if self._is_made and not set(self.folder.names()) - {LOCK}:
+        names = set(self.folder.names())
+        if not names - {LOCK} or (JOB not in names and not self.output.is_folder):  # killed in the clean-up at its end
             self._remove()
 
     def _clear(self) -> None:
         """Remove all files of jobs but the lock, in an order that leaves a valid state after each step: _SUCCESS before
-        the parts that it confirms, parts before their rejected rows, columns and identity."""
+        the parts that it confirms, parts before their rejected rows and identity."""
         order = {SUCCESS: 0, JOB: 3}
         names = self.folder.names()
         for name in sorted(names, key=lambda name: order.get(name, 1 if PART.fullmatch(name) else 2)):
@@ -370,9 +333,6 @@ class JobDirectory:
     def _stale_parts_error(self, what: str) -> StaleParts:
         return StaleParts(f"{what} has changed since `{self.folder.url}` was started; start again with --restart")
 
-    def _damaged_error(self, name: str) -> StaleParts:
-        return StaleParts(f"`{self.folder.within(name).url}` is damaged; start again with --restart")
-
     def _read_job(self) -> dict[str, Any]:
         """Read _job.json; empty if it is missing or damaged."""
         file = self.folder.within(JOB)
@@ -387,29 +347,29 @@ class JobDirectory:
             stream.write(json.dumps({**self.identity, **more}, indent=1).encode())
 
     def _open_write(self, name: str) -> Any:
-        return open_write(self.folder.within(name), self.folder.within(f".{name}.{os.getpid()}"))
+        return open_write(self.folder.within(name), self._temporary(name))
+
+    def _temporary(self, name: str) -> File:
+        return self.folder.within(f".{name}.{os.getpid()}")
 
     def _acquire(self) -> None:
         """Make the directory, and lock it against a second run."""
         with file_errors(f"cannot write `{self.output.url}`", self.output):
-            self._is_made = not self.folder.exists()
             make_folder(self.folder)
-            if not self.folder.is_local:
-                return
-            self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
+            if self.folder.is_local:
+                self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
+        if self._lock:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_free = bool(os.fstat(self._lock.fileno()).st_nlink)  # else a run that has just ended removed it
             except BlockingIOError:
                 is_free = False
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
+            except OSError:
                 is_free = True
                 print(
                     f"bertline: the file system of `{self.folder.url}` has no locks: do not start a second run there",
                     file=sys.stderr,
                 )
-        if not is_free:
-            self._is_made = False
-            raise FileError(f"another run is at work in `{self.folder.url}`; wait until it ends")
+            if not is_free:
+                raise FileError(f"another run is at work in `{self.folder.url}`; wait until it ends")
+        self._is_taken = True

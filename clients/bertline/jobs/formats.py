@@ -6,17 +6,43 @@ import codecs
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 from bertline.jobs.rows import Row
 from bertline.jobs.storage import FileError
 
 EMPTY_LINE = "the line is empty; correct it, or skip such lines with --skip-empty"
 NOT_UTF8 = "not UTF-8; convert the file"
-_JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+_START_BYTES = 8192
+"""Bytes at the beginning of a file that decide whether it can be read."""
+_WIDE = re.compile(
+    rb"(?P<UTF_32>\xff\xfe\0\0|\0\0\xfe\xff)|(?P<UTF_16>\xff\xfe|\xfe\xff)|"
+    rb"(?P<UTF_16LE>(?:[^\0]\0){2})|(?P<UTF_16BE>(?:\0[^\0]){2})",
+    re.DOTALL,
+)
+"""Beginning of a text in another encoding, by a byte order mark or two ASCII characters."""
+
+
+def checked_stream(stream: BinaryIO, name: str) -> BinaryIO:
+    """Return a stream of UTF-8 text.
+
+    Args:
+        stream: at its beginning; the caller closes it.
+        name: name of the file in messages.
+
+    Raises:
+        FileError: when the text is UTF-16 or UTF-32, as other programs write it.
+    """
+    reader = stream if hasattr(stream, "peek") else io.BufferedReader(cast(io.RawIOBase, stream))
+    if found := _WIDE.match(reader.peek(_START_BYTES)):
+        encoding = str(found.lastgroup).replace("_", "-")
+        raise FileError(f"{name} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8 old.txt > new.txt")
+    return cast(BinaryIO, reader)
+
 
 # ---- text and JSONL
 
@@ -27,6 +53,7 @@ def read_lines(
     """Read one row a line.
 
     Args:
+        stream: a stream of `checked_stream`.
         name: name of the file in messages.
         parse: converts a line to the fields of its row, or raises ValueError; `parse_text` or `parse_json`.
         skip_empty: skip lines of white space.
@@ -35,8 +62,11 @@ def read_lines(
         Each row, with the bytes of its line.
 
     Raises:
-        FileError: when a line is too long.
+        FileError: when a line is too long, or all lines end with carriage returns alone.
     """
+    start = stream.peek(_START_BYTES)[:_START_BYTES]  # type: ignore[attr-defined]
+    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
+        raise FileError(f"{name} has no line feeds, only carriage returns; convert it: tr '\\r' '\\n' < old > new")
     for number in count(1):
         line = stream.readline(max_line_bytes + 1)
         if not line:
@@ -84,12 +114,12 @@ def parse_json(text: str) -> dict[str, Any]:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deeply") from error
-    except ValueError as error:  # Python's limit
-        raise ValueError("a number in the JSON has too many digits") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            "JSON that Python cannot read: a number has too many digits, or it is nested too deeply"
+        ) from error
     if not isinstance(row, dict):
-        raise ValueError(f"a JSON {_JSON_TYPES[type(row)]}, not a JSON object")
+        raise ValueError("not a JSON object")
     return row
 
 
@@ -114,6 +144,7 @@ def read_csv(
     """Read rows of strings; a quoted value may span lines.
 
     Args:
+        stream: a stream of `checked_stream`.
         name: name of the file in messages.
         check: called with the names of the columns.
         skip_empty: skip lines of white space.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 import rich.console
@@ -33,9 +32,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Stop the display."""
 
     @property
@@ -71,8 +68,8 @@ class Progress:
 
     def rates(self) -> list[str]:
         """Return rows and tokens per second of this run."""
-        rows_per_s, tokens_per_s = (count / max(self.seconds, 1e-9) for count in (self.num_rows, self.num_tokens))
-        return [f"{rows_per_s:,.0f} rows/s", f"{tokens_per_s:,.0f} tokens/s"]
+        seconds = max(self.seconds, 1e-9)
+        return [f"{self.num_rows / seconds:,.0f} rows/s", f"{self.num_tokens / seconds:,.0f} tokens/s"]
 
     def _counts(self, fraction: float) -> list[str]:
         done = fraction - self._skipped_fraction
@@ -108,12 +105,7 @@ class ProgressBar(Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        columns = (
-            "{task.description}",
-            rich.progress.BarColumn(),
-            "{task.percentage:>3.0f}%",
-            "{task.fields[counts]}",
-        )
+        columns = ("{task.description}", rich.progress.BarColumn(), "{task.percentage:>3.0f}%", "{task.fields[counts]}")
         self._bar = rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True)
         self._task = self._bar.add_task("bertline", total=1.0, counts="")
 

@@ -15,14 +15,13 @@ import pickle
 import re
 import signal
 import socket
-import sys
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from io import TextIOBase
-from typing import Any, TextIO, TypeVar
+from io import StringIO
+from typing import Any, TypeVar
 
 PartitionT = TypeVar("PartitionT")
 StatsT = TypeVar("StatsT")
@@ -109,7 +108,7 @@ class _Actor:
         try:
             self._worker = make_worker()
         except Exception as error:
-            self._failure = _portable(error)
+            self._failure = _with_traceback(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         return {"index": row["index"], "outcome": pickle.dumps(self._outcome(row))}
@@ -125,16 +124,12 @@ class _Actor:
         try:
             return True, self._worker(pickle.loads(row["partition"]))
         except Exception as error:
-            return False, _portable(error)
+            return False, _with_traceback(error)
 
 
-def _portable(error: Exception) -> Exception:
-    """Add the traceback as a note, and replace an error that cannot be pickled by its text."""
+def _with_traceback(error: Exception) -> Exception:
+    """Add the traceback as a note, which survives pickling."""
     error.add_note(f"on node {socket.gethostname()}:\n{''.join(traceback.format_exception(error))}")
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RayFailed(f"{type(error).__name__}: {error}")
     return error
 
 
@@ -149,7 +144,7 @@ def _connected(address: str) -> Iterator[Any]:
         raise RayFailed(
             f"Ray is not installed ({error}): install the extra `ray`, such as pip install './clients[ray]'"
         ) from error
-    with redirect_stdout(_StdoutWithoutRayLogs()):  # type: ignore[type-var]
+    with redirect_stdout(StringIO()):  # Ray's threads print the log of each dead node
         _connect(ray, address)
         try:
             yield ray
@@ -188,17 +183,3 @@ def _one_line(error: BaseException) -> str:
     if module := re.search(r"No module named '([\w.]+)'", str(error)):
         return f"a node of the Ray cluster lacks the module `{module[1]}`; install the same packages on all nodes"
     return next(line for line in reversed(f"the Ray cluster failed\n{error}".splitlines()) if line.strip()).strip()
-
-
-class _StdoutWithoutRayLogs(TextIOBase):
-    """Standard output that ignores Ray's threads, which print the log of each dead node."""
-
-    def __init__(self) -> None:
-        self._file: TextIO = sys.stdout
-
-    def write(self, text: str) -> int:
-        is_ray = threading.current_thread().name.startswith("ray_")
-        return len(text) if is_ray else self._file.write(text)
-
-    def flush(self) -> None:
-        self._file.flush()

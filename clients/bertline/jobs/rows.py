@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,22 @@ CHUNK_TOTAL_BYTES = 16 << 20
 """Bytes of all columns after which a chunk ends."""
 MAX_LINE_BYTES = 64 << 20
 """Default for the longest line of a file."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Input columns to copy into the output: the kept ones (all by default) without the dropped ones."""
+
+    keep: Sequence[str] = ()
+    """Columns to keep; empty for all."""
+    drop: Sequence[str] = ()
+
+    def of(self, names: Iterable[str]) -> list[str]:
+        """Return the selected columns among `names`."""
+        return [name for name in names if name not in self.drop and (name in self.keep or not self.keep)]
+
+
+ALL_COLUMNS = Selection()
 
 
 @dataclass(slots=True)
@@ -46,9 +62,16 @@ class Block:
     """All columns as a pyarrow.RecordBatch, for Parquet; `rows` then hold the columns of the operation only."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Reason why a row has no result."""
+
+    reason: str
+
+
+@dataclass(eq=False)
 class Chunk:
-    """Consecutive rows of a file. Its bounds depend on the content of the file only."""
+    """Consecutive rows of a file with their results. Its bounds depend on the content of the file only."""
 
     name: str
     """Name of the file in messages."""
@@ -63,6 +86,10 @@ class Chunk:
     """Rows of the file before this chunk."""
     fraction_before: float
     """Fraction of the file before this chunk."""
+    results: list[Any] = field(default_factory=list)
+    """For each row a result, a Rejection, or None while neither is known; empty before the rows are sent."""
+    num_truncated: int = 0
+    """Number of rows that the server truncated."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -93,24 +120,6 @@ class Chunk:
         """Return the number of a row in its file, from 1; skipped lines do not count."""
         return self.num_before + index + 1
 
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Reason why a row has no result."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class ChunkResults:
-    """A chunk with the results of its rows."""
-
-    chunk: Chunk
-    results: list[Any]
-    """For each row a result, a Rejection, or None while neither is known."""
-    num_truncated: int = 0
-    """Number of rows that the server truncated."""
-
     def answered(self) -> list[int]:
         """Return the indices of the rows that have results."""
         return [index for index, result in enumerate(self.results) if not isinstance(result, Rejection)]
@@ -119,13 +128,13 @@ class ChunkResults:
         """Return place, reason and content of each rejected row, as the file of rejected rows holds them."""
         return [
             {
-                "place": f"{self.chunk.name}, {row.place}",
-                "row_number": self.chunk.row_number(index),
-                "file": self.chunk.path,
+                "place": f"{self.name}, {row.place}",
+                "row_number": self.row_number(index),
+                "file": self.path,
                 "reason": result.reason,
                 "row": row.fields,
             }
-            for index, (row, result) in enumerate(zip(self.chunk.rows, self.results, strict=True))
+            for index, (row, result) in enumerate(zip(self.rows, self.results, strict=True))
             if isinstance(result, Rejection)
         ]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from bertline._models import model_of_task
 from bertline.client import Client
 from bertline.errors import ConnectionFailed, ModelNotFound, Overloaded, TimedOut
-from bertline.jobs.directory import JobDirectory, StaleParts, Totals
+from bertline.jobs.directory import JobDirectory, Totals
 from bertline.jobs.progress import Progress
 from bertline.jobs.ray_pool import map_partitions
 from bertline.jobs.rows import BLOCK_ROWS
 from bertline.jobs.send import BatchSender
-from bertline.jobs.sources import Source
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import already_exists, open_write
 from bertline.jobs.write import JsonlWriter, json_line, standard_output
@@ -26,25 +25,23 @@ MAX_PRINTED = 20
 """Maximum number of rejected rows on standard error, when no file is named for them."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Ray cluster that does a job, one file a partition. All nodes must see input and output under the same paths."""
-
-    address: str
-    """See `map_partitions`."""
-    num_workers: int
-    """Number of workers, each with one file at a time."""
-
-
 def run(
-    spec: JobSpec, progress: Progress, *, cluster: Cluster | None = None, force: bool = False, restart: bool = False
+    spec: JobSpec,
+    progress: Progress,
+    *,
+    ray: str | None = None,
+    num_workers: int = 1,
+    force: bool = False,
+    restart: bool = False,
 ) -> Totals:
     """Run a job, or the rest of it after an interruption.
 
     Args:
         spec: job to run; for a cluster, with files as input and an output.
         progress: display of the progress.
-        cluster: cluster that does the job; None for this process.
+        ray: address of a Ray cluster that does the job, see `map_partitions`; None for this process. All nodes must see
+            input and output under the same paths.
+        num_workers: number of workers on the cluster, each with one file at a time.
         force: replace an output, or a file of rejected rows, that exists.
         restart: discard the parts of an interrupted run.
 
@@ -62,20 +59,21 @@ def run(
             with suppress(ConnectionFailed, ModelNotFound, Overloaded, TimedOut):
                 return _print_results(replace(spec, patience_s=0), client, progress, force=force)
         spec = pin_model(spec, client, progress)
+        sender = BatchSender(spec, client, progress)
         if spec.output is None:
             totals = _print_results(spec, client, progress, force=force)
-            refuse_replaced_model(spec, client, progress)
+            sender.refuse_replaced_model()
             return totals
         directory = spec.directory()
-        if isinstance(first := spec.sources[0], Source) and first.is_file:
+        if spec.sources[0].is_file:
             next(spec.chunks(0, max_rows=1), None)  # fail before anything is removed
         with directory.opened(force=force, restart=restart):
-            if cluster:
-                _run_on_ray(spec, client, progress, directory, cluster)
+            if ray:
+                _run_on_ray(spec, sender, progress, directory, ray, num_workers)
             else:
-                for results in BatchSender(spec, client, progress).results(range(len(spec.sources)), directory.has):
-                    directory.write(results)
-                refuse_replaced_model(spec, client, progress)
+                for chunk in sender.results(range(len(spec.sources)), directory.has):
+                    directory.write(chunk)
+                sender.refuse_replaced_model()
             return directory.finish()
 
 
@@ -108,22 +106,6 @@ def pin_model(spec: JobSpec, client: Client, progress: Progress) -> JobSpec:
     return spec.with_model(answering(client.models()))
 
 
-def refuse_replaced_model(spec: JobSpec, client: Client, progress: Progress) -> None:
-    """Check that the model version is the same as at the start.
-
-    Raises:
-        StaleParts: when its network or manifest was replaced.
-    """
-    if not spec.model:
-        return
-    sender = BatchSender(spec, client, progress)
-    model = sender.retry(lambda: client.model(spec.model_name, spec.model_version))
-    if (model.digest, model.manifest_json) != (spec.model.digest, spec.model.manifest_json):
-        name = f"{spec.model_name}/{spec.model_version}"
-        hint = "start again with --restart" if spec.output else "run the same command again"
-        raise StaleParts(f"the model `{name}` was replaced while the job ran; {hint}")
-
-
 # ---- results to standard output
 
 
@@ -138,11 +120,11 @@ def _print_results(spec: JobSpec, client: Client, progress: Progress, *, force: 
                 raise already_exists(file)
             rejects = stack.enter_context(open_write(file))
         stream = stack.enter_context(standard_output())
-        for results in sender.results(range(len(spec.sources)), max_rows=BLOCK_ROWS):
-            writer.write(results, stream)
-            num_rows += len(results.results)
-            num_truncated += results.num_truncated
-            for row in results.rejected_rows():
+        for chunk in sender.results(range(len(spec.sources)), max_rows=BLOCK_ROWS):
+            writer.write(chunk, stream)
+            num_rows += len(chunk.rows)
+            num_truncated += chunk.num_truncated
+            for row in chunk.rejected_rows():
                 num_rejected += 1
                 if rejects is not None:
                     rejects.write(json_line(row))
@@ -159,7 +141,9 @@ def _print_results(spec: JobSpec, client: Client, progress: Progress, *, force: 
 # ---- Ray
 
 
-def _run_on_ray(spec: JobSpec, client: Client, progress: Progress, directory: JobDirectory, cluster: Cluster) -> None:
+def _run_on_ray(
+    spec: JobSpec, sender: BatchSender, progress: Progress, directory: JobDirectory, address: str, num_workers: int
+) -> None:
     files, num_done = range(len(spec.sources)), 0
 
     def on_done(number: int, counts: tuple[Progress, dict[tuple[int, int], int]]) -> None:
@@ -170,13 +154,13 @@ def _run_on_ray(spec: JobSpec, client: Client, progress: Progress, directory: Jo
         progress.num_skipped += of_file.num_skipped
         progress.add(of_file.num_rows, of_file.num_tokens, num_done / len(files))
 
-    if not directory.has_columns:  # the first rows with results decide them for all workers
-        for results in BatchSender(spec, client, progress).results(files, directory.has):
-            directory.write(results)
-            if directory.has_columns:
+    if not directory.writer.has_columns:  # the first rows with results decide them for all workers
+        for chunk in sender.results(files, directory.has):
+            directory.write(chunk)
+            if directory.writer.has_columns:
                 break
     worker = partial(_Worker, spec.for_workers())
-    map_partitions(files, worker, address=cluster.address, num_workers=cluster.num_workers, progress=on_done)
+    map_partitions(files, worker, address=address, num_workers=num_workers, progress=on_done)
     directory.refresh()
 
 
@@ -187,12 +171,13 @@ class _Worker:
         self._spec = spec
         self._stack = ExitStack()
         self._client = self._stack.enter_context(spec.connected())
-        refuse_replaced_model(spec, self._client, Progress())  # its own server may have another model
+        BatchSender(spec, self._client, Progress()).refuse_replaced_model()  # its own server may have another model
 
     def __call__(self, number: int) -> tuple[Progress, dict[tuple[int, int], int]]:
         directory, progress = self._spec.directory(), Progress()
         directory.refresh()  # another worker may have started this file
-        for results in BatchSender(self._spec, self._client, progress).results([number], directory.has):
-            directory.write(results)
-        refuse_replaced_model(self._spec, self._client, progress)
+        sender = BatchSender(self._spec, self._client, progress)
+        for chunk in sender.results([number], directory.has):
+            directory.write(chunk)
+        sender.refuse_replaced_model()
         return progress, directory.seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,11 +15,12 @@ from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._status import ALL_INPUTS
 from bertline.client import Client
-from bertline.errors import BertlineError, ConnectionFailed, InvalidInput, Overloaded, ServerError, TimedOut
-from bertline.jobs.operations import MissingColumn
+from bertline.errors import ConnectionFailed, InvalidInput, Overloaded, ServerError, TimedOut
+from bertline.jobs.directory import StaleParts
 from bertline.jobs.progress import Progress
-from bertline.jobs.rows import MAX_LINE_BYTES, Chunk, ChunkResults, Rejection, text_bytes
+from bertline.jobs.rows import MAX_LINE_BYTES, Chunk, Rejection, text_bytes
 from bertline.jobs.spec import JobSpec
+from bertline.operations.base import MissingColumn
 from bertline.results import Usage
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
@@ -32,7 +33,7 @@ ReplyT = TypeVar("ReplyT")
 class Batch:
     """Rows of a chunk that are sent in one request."""
 
-    results: ChunkResults
+    chunk: Chunk
     indices: list[int]
     """Indices of the rows in the chunk."""
     inputs: list[Any]
@@ -47,7 +48,6 @@ class BatchSender:
 
     def __init__(self, spec: JobSpec, client: Client, progress: Progress) -> None:
         self._spec, self._client, self._progress = spec, client, progress
-        self._operation = spec.operation
         self._options = {**spec.options, "model": spec.model_name, "version": spec.model_version}
         self._cancelled = Event()
 
@@ -56,7 +56,7 @@ class BatchSender:
         numbers: Iterable[int],
         is_done: Callable[[Chunk], bool] = lambda chunk: False,
         max_rows: int | None = None,
-    ) -> Iterator[ChunkResults]:
+    ) -> Iterator[Chunk]:
         """Send the rows of some sources. A chunk is read when all rows of the chunks before it are sent.
 
         Args:
@@ -79,13 +79,16 @@ class BatchSender:
                 if batch:
                     in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
                 while in_flight:
-                    chunks = {id(item.results): item.results.chunk.num_bytes for item, _ in in_flight}
-                    is_full = len(in_flight) > max_in_flight or (len(chunks) > 1 and sum(chunks.values()) > max_bytes)
+                    chunks = {item.chunk for item, _ in in_flight}
+                    num_bytes = sum(chunk.num_bytes for chunk in chunks)
+                    is_full = len(in_flight) > max_in_flight or (len(chunks) > 1 and num_bytes > max_bytes)
                     if batch and not is_full:
                         break
                     yield from self._settle(*in_flight.popleft())
-        finally:
+        except BaseException:
             self._cancelled.set()
+            raise
+        finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _batches(
@@ -95,51 +98,55 @@ class BatchSender:
             if is_done(chunk):
                 self._progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
                 continue
-            results, inputs = self._read(chunk)
-            pairs = [(index, value) for index, value in enumerate(inputs) if results.results[index] is None]
-            cut = list(
-                batches(
-                    pairs,
-                    lambda pair: text_bytes(pair[1]),
-                    max_items=self._spec.batch_size,
-                    max_bytes=MAX_REQUEST_BYTES,
-                )
-            )
-            for number, batch in enumerate(cut or [[]], start=1):
+            pairs = self._inputs(chunk)
+            limits = {"max_items": self._spec.batch_size, "max_bytes": MAX_REQUEST_BYTES}
+            cut = list(batches(pairs, lambda pair: text_bytes(pair[1]), **limits)) or [[]]
+            for number, batch in enumerate(cut, start=1):
                 indices, values = [index for index, _ in batch], [value for _, value in batch]
-                yield Batch(results, indices, values, is_last=number >= len(cut))
+                yield Batch(chunk, indices, values, is_last=number == len(cut))
 
-    def _read(self, chunk: Chunk) -> tuple[ChunkResults, list[Any]]:
-        """Return a chunk and the inputs of its rows. Rows without a valid input are rejected, and have None there."""
-        rejections, inputs = list[Rejection | None](), list[Any]()
-        for row in chunk.rows:
-            reason, value = row.reason, None
-            if not reason:
-                try:
-                    value = self._operation.read(row.fields, self._spec.column_names)
-                except MissingColumn as error:
-                    reason = f"{error}; name another column with --column"
-                except ValueError as error:
-                    reason = str(error)
-            rejections.append(Rejection(reason) if reason else None)
-            inputs.append(value)
-        return ChunkResults(chunk, rejections), inputs
+    def _inputs(self, chunk: Chunk) -> list[tuple[int, Any]]:
+        """Return index and input of the rows of a chunk, and reject those without a valid input."""
+        chunk.results = [Rejection(row.reason) if row.reason else None for row in chunk.rows]
+        read, pairs = self._spec.operation.read, []
+        for index, row in enumerate(chunk.rows):
+            if row.reason:
+                continue
+            try:
+                pairs.append((index, read(row.fields, self._spec.column_names)))
+            except MissingColumn as error:
+                chunk.results[index] = Rejection(f"{error}; name another column with --column")
+            except ValueError as error:
+                chunk.results[index] = Rejection(str(error))
+        return pairs
 
-    def _settle(self, batch: Batch, future: Future[list[Any]]) -> Iterator[ChunkResults]:
+    def _settle(self, batch: Batch, future: Future[list[Any]]) -> Iterator[Chunk]:
         """Put the results of a batch into its chunk; yield the chunk after its last batch."""
-        found, results = future.result(), batch.results
+        found, chunk = future.result(), batch.chunk
         for index, result in zip(batch.indices, found, strict=True):
-            results.results[index] = result
-        results.num_truncated += len(batch.usage.truncated)
-        num_settled = len(results.results) if batch.is_last else batch.indices[-1] + 1
-        fraction = self._fraction(results.chunk, num_settled)
-        self._progress.add(len(found), sum(batch.usage.num_tokens), fraction)
+            chunk.results[index] = result
+        chunk.num_truncated += len(batch.usage.truncated)
+        num_settled = len(chunk.rows) if batch.is_last else batch.indices[-1] + 1
+        self._progress.add(len(found), sum(batch.usage.num_tokens), self._fraction(chunk, num_settled))
         if batch.is_last:
-            yield results
+            yield chunk
 
     def _fraction(self, chunk: Chunk, num_rows: int) -> float:
         """Return the fraction of all input up to a row of a chunk."""
         return (chunk.file + chunk.fraction(num_rows)) / len(self._spec.sources)
+
+    def refuse_replaced_model(self) -> None:
+        """Check that the model version is the same as at the start.
+
+        Raises:
+            StaleParts: when its network or manifest was replaced.
+        """
+        if not (known := self._spec.model):
+            return
+        model = self.retry(lambda: self._client.model(known.name, known.version))
+        if (model.digest, model.manifest_json) != (known.digest, known.manifest_json):
+            hint = "start again with --restart" if self._spec.output else "run the same command again"
+            raise StaleParts(f"the model `{known.name}/{known.version}` was replaced while the job ran; {hint}")
 
     def retry(self, call: Callable[[], ReplyT]) -> ReplyT:
         """Call until the server replies.
@@ -180,49 +187,37 @@ class BatchSender:
         request_usage, method = Usage(), getattr(self._client, self._spec.method)
         try:
             results = list(self.retry(lambda: method(inputs, usage=request_usage, **self._options)))
-        except InvalidInput as error:
-            if reasons := _reasons(error, len(inputs)):
-                return self._send_without(inputs, reasons, usage)
-            if not any(item.field in ALL_INPUTS for item in error.items):
-                raise
-            return self._send_halves(inputs, usage, error)
-        except ServerError as error:
-            if not (reasons := _reasons(error, len(inputs))):
-                raise
-            return self._send_without(inputs, reasons, usage, num_requests=2)
-        except Overloaded as error:
-            if not error.is_final:
-                raise
-            if len(inputs) == 1 and not is_retry:  # the server may have been slow for a moment only
-                self._cancelled.wait(min(PAUSES_S[-1], self._spec.patience_s))
-                return self._send(inputs, usage, is_retry=True)
-            return self._send_halves(inputs, usage, error)
+        except (InvalidInput, ServerError, Overloaded) as error:
+            return self._send_rest(inputs, usage, error, is_retry=is_retry)
         usage.num_tokens += request_usage.num_tokens
         usage.num_truncated += request_usage.num_truncated
         return results
 
-    def _send_without(
-        self, inputs: list[Any], reasons: Mapping[int, str], usage: Usage, num_requests: int = 1
+    def _send_rest(
+        self, inputs: list[Any], usage: Usage, error: InvalidInput | ServerError | Overloaded, *, is_retry: bool
     ) -> list[Any]:
-        """Reject some inputs and send the others; in several requests where more bad inputs may be among them."""
+        """Reject the inputs that an error names, and send the others; in halves if there may be more of them, or if
+        the request was too large for the server.
+
+        Raises:
+            BertlineError: the error, when it is not about inputs.
+        """
+        reasons = {
+            item.index: f"{item.field}: {item.reason}"
+            for item in getattr(error, "items", ())
+            if item.index is not None and 0 <= item.index < len(inputs)
+        }
+        is_overload = isinstance(error, Overloaded) and error.is_final
+        is_too_large = isinstance(error, InvalidInput) and any(item.field in ALL_INPUTS for item in error.items)
+        if not (reasons or is_overload or is_too_large):
+            raise error
+        if not reasons and len(inputs) == 1:
+            if is_overload and not is_retry:  # the server may have been slow for a moment only
+                self._cancelled.wait(min(PAUSES_S[-1], self._spec.patience_s))
+                return self._send(inputs, usage, is_retry=True)
+            reasons = {0: str(error)}
         rest = [item for index, item in enumerate(inputs) if index not in reasons]
-        size = max(1, -(-len(rest) // num_requests))
-        requests = [self._send(rest[first : first + size], usage) for first in range(0, len(rest), size)]
-        found = chain.from_iterable(requests)
+        is_whole = reasons and isinstance(error, InvalidInput)  # which names all invalid inputs
+        middle = len(rest) if is_whole else (len(rest) + 1) // 2
+        found = iter(self._send(rest[:middle], usage) + self._send(rest[middle:], usage))
         return [Rejection(reasons[index]) if index in reasons else next(found) for index in range(len(inputs))]
-
-    def _send_halves(self, inputs: list[Any], usage: Usage, error: BertlineError) -> list[Any]:
-        """Send a request that is too large for the server as two."""
-        if len(inputs) == 1:
-            return [Rejection(str(error))]
-        middle = len(inputs) // 2
-        return self._send(inputs[:middle], usage) + self._send(inputs[middle:], usage)
-
-
-def _reasons(error: InvalidInput | ServerError, num_inputs: int) -> dict[int, str]:
-    """Return the reason of an error for each input, by index. Inputs that were not sent are left out."""
-    return {
-        item.index: f"{item.field}: {item.reason}"
-        for item in error.items
-        if item.index is not None and 0 <= item.index < num_inputs
-    }

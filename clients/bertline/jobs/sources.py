@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from bertline.jobs import rows
-from bertline.jobs.columns import ALL_COLUMNS, Selection
-from bertline.jobs.formats import Tsv, parse_json, parse_text, read_csv, read_lines
-from bertline.jobs.rows import Block, Chunk, Row, blocks_of, text_bytes
+from bertline.jobs.formats import Tsv, checked_stream, parse_json, parse_text, read_csv, read_lines
+from bertline.jobs.rows import ALL_COLUMNS, Block, Chunk, Row, Selection, blocks_of, text_bytes
 from bertline.jobs.storage import File, FileError, file_errors, open_read
-from bertline.jobs.text_streams import text_stream
 
 
 class Format(StrEnum):
@@ -89,17 +88,14 @@ class Source:
             FileError: when the source cannot be read, or a table lacks a needed column.
         """
 
-        def check(columns: Sequence[str]) -> None:
-            self._check(columns, needed)
-
+        check = partial(self._check, needed=needed)
         with file_errors(f"cannot read {self.name}", self.file), self._open() as (stream, fraction):
             if self.format is Format.parquet:
-                yield from parquet_library().read_parquet(stream, self.name, check, wanted, selection.of)
+                from bertline.jobs.parquet import read_parquet
+
+                yield from read_parquet(stream, self.name, check, wanted, selection.of)
                 return
-            try:
-                text = text_stream(stream, self.name)
-            except ValueError as error:
-                raise FileError(str(error)) from error
+            text = checked_stream(stream, self.name)
             limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
             if self.format in (Format.csv, Format.tsv):
                 read = read_csv(text, self.name, check, self._dialect, **limits)
@@ -110,8 +106,6 @@ class Source:
                 yield from blocks_of(read_lines(text, self.name, parse, **limits), fraction)
 
     def _open(self) -> Any:
-        if self.format is Format.parquet and self.file.suffixes[1]:
-            raise FileError(f"cannot read {self.name}: Parquet is compressed inside; decompress the file")
         if self.is_file:
             return open_read(self.file)
         if self.format is Format.parquet:
@@ -135,13 +129,11 @@ class Source:
             return
         if not columns:
             raise FileError(f"{self.name} has no columns; name them in its first line")
-        if self.format is not Format.parquet and len(columns) == 1:  # perhaps with the separator of another format
-            expected = self._dialect.delimiter
-            for mark in _SEPARATORS.keys() - expected:
-                if mark in columns[0]:
-                    right = _SEPARATORS[expected]
-                    hint = "use --format tsv" if mark == "\t" else f"save the file with {right}"
-                    raise FileError(f"{self.name} has columns separated by {_SEPARATORS[mark]}, not by {right}; {hint}")
+        marks = [mark for mark in _SEPARATORS if mark in columns[0]] if len(columns) == 1 else []
+        if marks and self.format is not Format.parquet:
+            right = _SEPARATORS[self._dialect.delimiter]
+            hint = "use --format tsv" if marks[0] == "\t" else f"save the file with {right}"
+            raise FileError(f"{self.name} has columns separated by {_SEPARATORS[marks[0]]}, not by {right}; {hint}")
         found = ", ".join(f"`{name}`" for name in columns)
         raise FileError(
             f"{self.name} has no column `{missing[0]}` (it has: {found}); name one of these with --column, --keep or "
@@ -157,6 +149,7 @@ class CommandLineRows:
     name: str = "command line"
     path: str = ""
     format_key: str = "as it is"
+    is_file: bool = False
 
     def blocks(
         self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
@@ -226,16 +219,3 @@ def chunks_of(
             blocks, num_rows, num_text_bytes, num_bytes = [], 0, 0, 0
     if blocks:
         yield Chunk(source.name, source.path, file, number, blocks, num_before, fraction)
-
-
-def parquet_library() -> Any:
-    """Import `tables`, which needs pyarrow.
-
-    Raises:
-        FileError: when it is not installed.
-    """
-    try:
-        from bertline.jobs import tables
-    except ModuleNotFoundError as error:
-        raise FileError("Parquet needs `pyarrow`: pip install pyarrow") from error
-    return tables

@@ -15,14 +15,14 @@ from typing import Any
 import grpc
 
 from bertline.client import Client
-from bertline.jobs.columns import FILE, ROW_NUMBER, PassThrough, Selection
 from bertline.jobs.directory import JobDirectory, job_directory_of, rejects_of
 from bertline.jobs.engine import engine
-from bertline.jobs.operations import OPERATIONS, Operation
-from bertline.jobs.rows import Chunk
+from bertline.jobs.rows import Chunk, Selection
 from bertline.jobs.sources import CommandLineRows, Source, chunks_of
 from bertline.jobs.storage import File, FileError, absolute, file_of
-from bertline.jobs.write import JsonlWriter, NpyWriter, ParquetWriter, Writer, format_of
+from bertline.jobs.write import FILE, ROW_NUMBER, JsonlWriter, NpyWriter, PassThrough, Writer
+from bertline.operations import OPERATIONS
+from bertline.operations.base import Operation
 from bertline.results import Model
 
 
@@ -96,14 +96,26 @@ class JobSpec:
     @property
     def operation(self) -> Operation:
         """Operation that the job does on each row."""
-        return OPERATIONS[self.method].for_job(self.model, self.options)
+        return OPERATIONS[self.method]
+
+    @property
+    def result_types(self) -> dict[str, Any]:
+        """Types of the results, see `Operation.types`."""
+        is_multi_label = self.options.get("multi_label", self.model is not None and self.model.multi_label)
+        return {name: kind for name, kind in self.operation.types.items() if is_multi_label or name != "selected"}
 
     @property
     def suffix(self) -> str:
         """Suffix of the output format: `.parquet`, `.jsonl` or `.npy`."""
         if (self.output or "").endswith("/"):
             return f".{self.output_format or 'parquet'}"
-        return format_of(self.output or "")
+        suffix = os.path.splitext((self.output or "").lower())[1]
+        found = {"": ".jsonl", ".ndjson": ".jsonl"}.get(suffix, suffix)
+        if found not in (".parquet", ".jsonl", ".npy"):
+            raise ValueError(
+                f"unknown output format: `{self.output}`; use a name that ends in .parquet, .jsonl or .npy"
+            )
+        return found
 
     @property
     def rejects_file(self) -> File | None:
@@ -121,7 +133,7 @@ class JobSpec:
 
     def chunks(self, number: int, max_rows: int | None = None) -> Iterator[Chunk]:
         """Read the chunks of one source, see `chunks_of`."""
-        operation, names = OPERATIONS[self.method], self.column_names
+        operation, names = self.operation, self.column_names
         required = [names.get(name, name) for name in operation.needed]
         named = [names[name] for name in operation.optional if name in names]
         selected = [name for name in (*self.selection.keep, *self.selection.drop) if name not in (ROW_NUMBER, FILE)]
@@ -186,7 +198,7 @@ class JobSpec:
         if isinstance(self.sources[0], CommandLineRows):
             positions = []
         positions = [name for name in positions if name not in self.selection.drop]
-        return PassThrough(self.selection, list(self.operation.types), positions)
+        return PassThrough(self.selection, list(self.result_types), positions)
 
     def writer(self) -> Writer:
         """Return the writer of the output format."""
@@ -196,11 +208,13 @@ class JobSpec:
         dim = -(-dim // 8) if self.options.get("format") == "binary" else dim  # bytes for as many bits
         if self.suffix == ".npy":
             return NpyWriter(dim, self.dtype)
+        from bertline.jobs.parquet import ParquetWriter
+
         metadata = self.identity()
         inputs = metadata.pop("inputs")  # perhaps thousands: their number and a digest stand for them
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
         metadata |= {"num_inputs": len(inputs), "inputs_digest": digest}
-        return ParquetWriter(self.operation, self.pass_through(), dim, self.dtype, metadata)
+        return ParquetWriter(self.operation, self.result_types, self.pass_through(), dim, self.dtype, metadata)
 
     def directory(self) -> JobDirectory:
         """Return the job directory of a spec with an output."""
@@ -216,31 +230,31 @@ class JobSpec:
         """
         output, rejects = file_of(self.output) if self.output else None, self.rejects_file
         inputs = [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
-        places = [output, job_directory_of(output)] if output else []
-        if replaced := [file for file in inputs if any(_is_in(file, place) for place in places)]:
-            raise FileError(f"the output would replace an input: `{replaced[0].url}`; choose another output")
+        if output:
+            if replaced := [file for file in inputs if _is_in(file, output) or _is_in(file, job_directory_of(output))]:
+                raise FileError(f"the output would replace an input: `{replaced[0].url}`; choose another output")
+            if not output.is_folder and output.is_special():
+                hint = "end --output with / to write a folder of parts"
+                raise FileError(f"not a regular file: `{output.url}`; {hint}")
         if not rejects:
             return
         hint = f"`{rejects.url}`; name another file with --rejects"
-        if any(_place(rejects) == _place(file) for file in inputs):
+        if any(_is_in(rejects, file) for file in inputs):
             raise FileError(f"the rejected rows would replace an input: {hint}")
-        if rejects.is_folder or (rejects.exists() and not rejects.system.isfile(rejects.path)):
+        if rejects.is_folder or rejects.is_special():
             raise FileError(f"not a regular file: {hint}")
-        if output and _place(rejects) == _place(rejects_of(output)):
+        if output and _is_in(rejects, rejects_of(output)):
             return
-        if any(_is_in(rejects, place) for place in places):
+        if output and (_is_in(rejects, output) or _is_in(rejects, job_directory_of(output))):
             raise FileError(f"--rejects lies in the output or its job directory: {hint}")
         if rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
             raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
 
 
-def _place(file: File) -> tuple[str, str]:
-    """Return file system and path without links, to compare files."""
-    path = os.path.realpath(file.path) if file.is_local else file.path.rstrip("/")
-    return str(file.system.protocol), path
-
-
 def _is_in(file: File, folder: File) -> bool:
-    """Return True if a file is the folder, or lies in it."""
-    (system, path), (folder_system, folder_path) = _place(file), _place(folder)
-    return system == folder_system and f"{path}/".startswith(f"{folder_path}/")
+    """Return True if a file is the folder, or lies in it. Links are followed."""
+
+    def place(item: File) -> str:
+        return os.path.realpath(item.path) if item.is_local else item.path.rstrip("/")
+
+    return file.system.protocol == folder.system.protocol and f"{place(file)}/".startswith(f"{place(folder)}/")

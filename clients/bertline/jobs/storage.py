@@ -70,6 +70,11 @@ class File:
         """Return a file in this folder."""
         return self.beside(f"/{name}")
 
+    def is_special(self) -> bool:
+        """Return True if it exists and is not a regular file."""
+        with file_errors(f"cannot read `{self.url}`", self):
+            return bool(self.system.exists(self.path)) and not self.system.isfile(self.path)
+
     def exists(self) -> bool:
         """Return True if it exists."""
         with file_errors(f"cannot read `{self.url}`", self):
@@ -189,11 +194,10 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
         if set(file.suffixes) & set(_ARCHIVES):
             hint = "unpack the archive, or compress the file as .gz, .bz2, .xz or .zst"
             raise FileError(f"cannot read `{file.url}`: {hint}")
-        if file.is_local and file.exists() and not os.path.isfile(file.path):
-            is_folder = os.path.isdir(file.path)
+        if file.is_local and file.is_special():
             special = "not a regular file; pipe its content to standard input, `-i -`"
             folder = "Is a directory; name the files in it with a pattern in quotes"
-            raise FileError(f"cannot read `{file.url}`: {folder if is_folder else special}")
+            raise FileError(f"cannot read `{file.url}`: {folder if os.path.isdir(file.path) else special}")
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:
@@ -207,10 +211,7 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
 
 def _zstd(raw: BinaryIO) -> BinaryIO:
     """Use Arrow's reader: it reads several frames, and fails when one is cut off."""
-    try:
-        import pyarrow
-    except ModuleNotFoundError as error:
-        raise FileError("cannot decompress .zst without `pyarrow`: pip install pyarrow") from error
+    import pyarrow
 
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"), 1 << 20)  # type: ignore[return-value]
 

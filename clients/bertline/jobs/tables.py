@@ -1,136 +1,23 @@
-"""Parquet and Arrow tables: read rows, convert results and pass-through columns, and table values to JSON."""
+"""Arrow tables: convert results and pass-through columns, and table values to JSON."""
 
 from __future__ import annotations
 
 import base64
 import datetime
-import hashlib
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from bertline.jobs.formats import NOT_UTF8
-from bertline.jobs.operations import VECTOR, Operation
-from bertline.jobs.rows import BLOCK_ROWS, Block, Row
-from bertline.jobs.storage import File, FileError, open_read
+from bertline.jobs.storage import FileError
+from bertline.operations.embed import VECTOR
 
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float32(), bool: pa.bool_()}
-_READ_ERRORS = (OSError, ValueError, NotImplementedError, KeyError)
-"""Base classes of pyarrow's errors."""
 _CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError, RecursionError)
 """Errors of pyarrow for a value that a type cannot hold."""
-_MAX_DEPTH = 30
-"""Maximum nesting of inferred lists and structs; Parquet readers fail at about 100."""
-
-# ---- files
-
-
-@contextmanager
-def parquet_errors(name: str) -> Iterator[None]:
-    """Turn pyarrow's errors into a FileError that names the file."""
-    try:
-        yield
-    except _READ_ERRORS as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FileError(f"cannot read {name}: {reason}") from error
-
-
-def read_parquet(
-    stream: BinaryIO,
-    name: str,
-    check: Callable[[Sequence[str]], None],
-    wanted: Sequence[str],
-    select: Callable[[Sequence[str]], list[str]],
-) -> Iterator[Block]:
-    """Read blocks of rows. The rows hold the wanted columns that exist; the block's table holds all columns.
-
-    Args:
-        name: name of the file in messages.
-        check: called with the names of the columns.
-        wanted: columns that the operation reads.
-        select: returns the columns to copy into the output.
-
-    Raises:
-        FileError: when the file is damaged.
-    """
-    with parquet_errors(name):
-        file = pq.ParquetFile(stream)
-    columns = file.schema_arrow.names
-    check(columns)
-    num_done, num_rows, footer_bytes = 0, max(1, file.metadata.num_rows), file.metadata.serialized_size
-    stream.seek(-8 - footer_bytes, io.SEEK_END)
-    footer = hashlib.blake2b(stream.read(footer_bytes), digest_size=16)  # changes with any column
-    inputs = [column for column in wanted if column in columns]
-    used = list(dict.fromkeys([*inputs, *select(columns)]))
-    batches = file.iter_batches(BLOCK_ROWS)
-    while True:
-        with parquet_errors(name):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        rows = _parquet_rows(pa.Table.from_batches([batch]).select(used), inputs, name, num_done + 1)
-        num_done += len(rows)
-        digest = footer.copy()
-        digest.update(repr([row.fields for row in rows]).encode("utf-8", "surrogatepass"))
-        yield Block(rows, digest.digest(), num_done / num_rows, batch.nbytes, batch)
-
-
-def _parquet_rows(table: pa.Table, inputs: Sequence[str], name: str, first: int) -> list[Row]:
-    """Convert a table to rows with the columns `inputs`. Rows with strings that are not UTF-8 carry the reason."""
-    try:
-        table.validate(full=True)
-    except pa.ArrowInvalid:
-        if len(table) > 1:
-            rows = (_parquet_rows(table.slice(index, 1), inputs, name, first + index) for index in range(len(table)))
-            return [row for (row,) in rows]
-        try:
-            to_rows(table, name)
-        except UnicodeDecodeError:
-            return [Row(f"row {first}", _escaped(table.select(inputs), name), NOT_UTF8)]
-    fields = to_inputs(table.select(inputs), name)
-    return [Row(f"row {number}", values) for number, values in enumerate(fields, start=first)]
-
-
-def _escaped(table: pa.Table, name: str) -> dict[str, Any]:
-    """Convert a table of one row, with escapes for bytes that are not UTF-8; strings in lists become bytes."""
-    kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-    (row,) = to_inputs(_convert(without_views(table), lambda kind: kinds.get(kind, kind)), name)
-    return {
-        name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-        for name, value in row.items()
-    }
-
-
-def read_table(part: File) -> pa.Table:
-    """Read all rows of a part."""
-    with open_read(part) as (stream, _), parquet_errors(f"`{part.url}`"):
-        return pq.read_table(stream)
-
-
-def num_rows(part: File) -> int:
-    """Return the number of rows of a part."""
-    with open_read(part) as (stream, _), parquet_errors(f"`{part.url}`"):
-        return int(pq.ParquetFile(stream).metadata.num_rows)
-
-
-def parquet_writer(stream: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
-    """Open a writer for tables of a schema. Vectors are stored without compression and statistics: these hardly save
-    space, and take four times as long."""
-    sample = io.BytesIO()
-    pq.write_table(schema.empty_table(), sample)
-    leaves = pq.ParquetFile(sample).schema
-    paths = [leaves.column(index).path for index in range(len(leaves))]
-    others = [path for path in paths if not path.startswith(f"{VECTOR}.")]
-    return pq.ParquetWriter(
-        stream, schema, compression=dict.fromkeys(others, "zstd"), use_dictionary=others, write_statistics=others
-    )
-
 
 # ---- results and pass-through columns
 
@@ -144,19 +31,17 @@ def arrow_type(kind: Any) -> pa.DataType:
     return _SCALARS[kind]
 
 
-def results_table(operation: Operation, results: Sequence[Any], dim: int, dtype: str) -> pa.Table:
-    """Convert the results of some rows to a table.
+def vectors_table(vectors: Sequence[np.ndarray], dim: int, dtype: str) -> pa.Table:
+    """Convert vectors to a column of lists of a fixed size."""
+    array = np.stack(vectors) if vectors else np.empty((0, dim), dtype=dtype)
+    flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
+    return pa.table({VECTOR: pa.FixedSizeListArray.from_arrays(flat, array.shape[1])})
 
-    Args:
-        dim: length of the vectors, for `embed`.
-        dtype: type of the vectors, for `embed`.
-    """
-    if operation.method == "embed":
-        vectors = np.stack(results) if results else np.empty((0, dim), dtype=dtype)
-        flat = pa.array(vectors.astype(dtype, copy=False).reshape(-1))
-        return pa.table({VECTOR: pa.FixedSizeListArray.from_arrays(flat, dim)})
-    schema = pa.schema([(name, arrow_type(kind)) for name, kind in operation.types.items()])
-    return pa.Table.from_pylist([operation.result(result) for result in results], schema=schema)
+
+def results_table(results: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pa.Table:
+    """Convert results to a table with columns of these types, see `arrow_type`."""
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in types.items()])
+    return pa.Table.from_pylist(list(results), schema=schema)
 
 
 def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
@@ -174,14 +59,12 @@ def _infer_type(values: Sequence[Any]) -> pa.DataType:
     return pa.string()
 
 
-def _storable(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+def _storable(kind: pa.DataType) -> pa.DataType:
     """Replace parts of a type that are unknown (null), or that Parquet cannot store (empty structs), by string."""
-    if depth > _MAX_DEPTH:
-        return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_storable(kind.value_type, depth + 1))
+        return pa.list_(_storable(kind.value_type))
     if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([(field.name, _storable(field.type, depth + 1)) for field in kind])
+        return pa.struct([(field.name, _storable(field.type)) for field in kind])
     return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
 
 
@@ -209,6 +92,8 @@ def _is_lossless(kind: pa.DataType, value: Any) -> bool:
     1.0 of true and 9 of 9.99."""
     if value is None:
         return True
+    if isinstance(value, str):
+        return not pa.types.is_list(kind)
     if pa.types.is_list(kind):
         return isinstance(value, list) and all(_is_lossless(kind.value_type, item) for item in value)
     if pa.types.is_struct(kind):
@@ -224,11 +109,8 @@ def _is_lossless(kind: pa.DataType, value: Any) -> bool:
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table | None:
     """Convert rows to a table; None if one of them does not fit."""
     kinds = {field.name: field.type for field in schema}
-    if any(name not in kinds for row in rows for name in row):
-        return None
-    lossy = (pa.types.is_nested, pa.types.is_integer, pa.types.is_floating)
-    to_check = [name for name, kind in kinds.items() if any(is_kind(kind) for is_kind in lossy)]
-    if not all(_is_lossless(kinds[name], row.get(name)) for name in to_check for row in rows):
+    values = ((name, value) for row in rows for name, value in row.items())
+    if not all(name in kinds and _is_lossless(kinds[name], value) for name, value in values):
         return None
     try:
         return pa.Table.from_pylist(list(rows), schema=schema)
@@ -276,7 +158,7 @@ def plain_json(value: Any) -> Any:
 def without_views(table: pa.Table) -> pa.Table:
     """Convert string views to strings, which all functions of pyarrow accept."""
     strings = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return _convert(table, lambda kind: strings.get(kind, kind))
+    return _convert(table, lambda kind: strings.get(kind, kind), "")
 
 
 def to_rows(table: pa.Table, name: str) -> list[dict[str, Any]]:
@@ -288,16 +170,11 @@ def to_rows(table: pa.Table, name: str) -> list[dict[str, Any]]:
     Raises:
         FileError: when a column cannot be converted.
     """
-    table = _convert(table, _without_nanoseconds, name)
+    table = _convert(without_views(table), _without_nanoseconds, name)
     try:
         return table.to_pylist()
     except (ValueError, OverflowError):
         return _convert(table, lambda kind: pa.string() if pa.types.is_temporal(kind) else kind, name).to_pylist()
-
-
-def to_inputs(table: pa.Table, name: str) -> list[dict[str, Any]]:
-    """Convert a table like `to_rows`, but times to numbers, so that they are not taken for texts."""
-    return to_rows(_convert(without_views(table), _time_as_number), name)
 
 
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
@@ -305,13 +182,7 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns" else kind
 
 
-def _time_as_number(kind: pa.DataType) -> pa.DataType:
-    if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
-        return kind
-    return pa.int64() if kind.bit_width == 64 else pa.int32()
-
-
-def _convert(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], name: str = "") -> pa.Table:
+def _convert(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], name: str) -> pa.Table:
     """Cast the columns whose type, or a type within it, `change` replaces."""
     for index, field in enumerate(table.schema):
         kind = _changed(field.type, change)

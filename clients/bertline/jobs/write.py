@@ -5,18 +5,78 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from bertline.jobs.columns import PassThrough
-from bertline.jobs.operations import Operation
-from bertline.jobs.rows import ChunkResults, Rejection
-from bertline.jobs.sources import parquet_library
+from bertline.jobs.rows import Chunk, Selection
 from bertline.jobs.storage import File, FileError, open_read
+from bertline.operations.base import Operation
+
+ROW_NUMBER, FILE = "row_number", "file"
+"""Output columns that identify the input row: its number in its file, from 1, and the file if there are several."""
+
+
+@dataclass(frozen=True)
+class PassThrough:
+    """Pass-through columns of an output."""
+
+    selection: Selection
+    result_names: Collection[str]
+    """Columns of the results. An input column of the same name is renamed to `input_...`."""
+    position_names: Sequence[str] = ()
+    """ROW_NUMBER and FILE, if they are written. An input column of the same name is renamed, too."""
+
+    def names(self, columns: Iterable[str]) -> dict[str, str]:
+        """Map selected input columns to their names in the output."""
+        selected, taken = self.selection.of(columns), {*self.result_names, *self.position_names}
+        names = {}
+        for name in selected:
+            free = name
+            while name in taken and (free in taken or free in selected):
+                free = f"input_{free}"
+            names[name] = free
+        return names
+
+    def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return these columns of some rows of a chunk, as JSON objects."""
+        if chunk.has_table:
+            from bertline.jobs import tables
+
+            table = self.table(chunk, indices)  # a table without columns has no rows
+            return tables.to_rows(table, chunk.name) if table.column_names else [{} for _ in indices]
+        rows, known = [], dict[tuple[str, ...], dict[str, str]]()
+        for index in indices:
+            fields = chunk.rows[index].fields
+            columns = tuple(fields)
+            if columns not in known:
+                known[columns] = self.names(columns)
+            passed = {output_name: fields[name] for name, output_name in known[columns].items()}
+            rows.append(self._position(chunk, index) | passed)
+        return rows
+
+    def _position(self, chunk: Chunk, index: int) -> dict[str, Any]:
+        position = {ROW_NUMBER: chunk.row_number(index), FILE: chunk.path}
+        return {name: position[name] for name in self.position_names}
+
+    def table(self, chunk: Chunk, indices: Sequence[int]) -> Any:
+        """Return these columns of some rows of a Parquet chunk, as a pyarrow.Table with the types of the file."""
+        import pyarrow
+
+        from bertline.jobs import tables
+
+        table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
+        names = self.names(table.column_names)
+        table = tables.without_views(table.select(list(names)).rename_columns(list(names.values())))
+        types = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
+        positions = pyarrow.Table.from_pylist(
+            [self._position(chunk, index) for index in indices],
+            schema=pyarrow.schema([(name, types[name]) for name in self.position_names]),
+        )
+        return tables.side_by_side(positions, table.take(pyarrow.array(indices, pyarrow.int64())))
 
 
 class Writer:
@@ -24,13 +84,18 @@ class Writer:
 
     suffix: str
     """Suffix of its files."""
+    has_columns = True
+    """True if the columns of the output are known."""
 
-    def prepare(self, results: ChunkResults) -> Any:
-        """Reject rows that the format cannot hold, and return what `write` writes."""
-        return results
+    def resume(self, parts: Iterable[File]) -> None:
+        """Go on with the columns of parts that another run or process wrote."""
 
-    def write(self, prepared: Any, stream: BinaryIO) -> None:
-        """Write the rows of a chunk that have results."""
+    def incomplete(self, parts: Iterable[File]) -> Iterable[File]:
+        """Return the parts that lack columns, which were not known yet; they have no rows."""
+        return ()
+
+    def write(self, chunk: Chunk, stream: BinaryIO) -> None:
+        """Write the rows of a chunk that have results. Reject those that the format cannot hold."""
         raise NotImplementedError
 
     def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
@@ -46,11 +111,11 @@ class JsonlWriter(Writer):
     def __init__(self, operation: Operation, pass_through: PassThrough) -> None:
         self._operation, self._pass_through = operation, pass_through
 
-    def write(self, prepared: ChunkResults, stream: BinaryIO) -> None:
+    def write(self, chunk: Chunk, stream: BinaryIO) -> None:
         """See Writer."""
-        results, indices = prepared, prepared.answered()
-        for row, index in zip(self._pass_through.rows(results.chunk, indices), indices, strict=True):
-            stream.write(json_line({**row, **self._operation.result(results.results[index])}))
+        indices = chunk.answered()
+        for row, index in zip(self._pass_through.rows(chunk, indices), indices, strict=True):
+            stream.write(json_line({**row, **self._operation.result(chunk.results[index])}))
 
     def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
         """See Writer."""
@@ -67,13 +132,12 @@ class NpyWriter(Writer):
     def __init__(self, dim: int, dtype: str) -> None:
         self._dim, self._dtype = dim, dtype
 
-    def write(self, prepared: ChunkResults, stream: BinaryIO) -> None:
+    def write(self, chunk: Chunk, stream: BinaryIO) -> None:
         """See Writer."""
-        results, indices = prepared, prepared.answered()
-        vectors = [results.results[index] for index in indices]
-        self._dim = vector_dim(self._dim, vectors)
+        indices = chunk.answered()
+        vectors = [chunk.results[index] for index in indices]
         missing = np.nan if np.dtype(self._dtype).kind == "f" else 0
-        array = np.full((len(results.results), self._dim), missing, dtype=self._dtype)
+        array = np.full((len(chunk.results), len(vectors[0]) if vectors else self._dim), missing, dtype=self._dtype)
         if indices:
             array[indices] = np.stack(vectors)
         np.lib.format.write_array(stream, array)
@@ -84,8 +148,10 @@ class NpyWriter(Writer):
         for part in parts:
             with open_read(part) as (read, _):
                 shapes.append(_npy_shape(read))
-        dim = shapes[0][1] if shapes else self._dim  # this run may have written no part
-        shape = (sum(num_rows for num_rows, _ in shapes), dim)
+        dims = {dim for _, dim in shapes} or {self._dim}
+        if len(dims) > 1:
+            raise FileError("vectors have different lengths: several models answered; name one with --model")
+        shape = (sum(num_rows for num_rows, _ in shapes), *dims)
         header = {"descr": np.dtype(self._dtype).str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
         for part in parts:
@@ -98,89 +164,6 @@ def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
     np.lib.format.read_magic(stream)
     (num_rows, dim), _, _ = np.lib.format.read_array_header_1_0(stream)
     return num_rows, dim
-
-
-class ParquetWriter(Writer):
-    """Table with the pass-through columns and the results; vectors are lists of a fixed size."""
-
-    suffix = ".parquet"
-
-    def __init__(
-        self, operation: Operation, pass_through: PassThrough, dim: int, dtype: str, metadata: Mapping[str, Any]
-    ) -> None:
-        self._operation, self._pass_through, self._dim, self._dtype = operation, pass_through, dim, dtype
-        self._metadata = {"bertline": json.dumps(metadata, sort_keys=True)}
-        self._tables = parquet_library()
-        self.schema: Any = None
-        """Pass-through columns and their types; None until rows with results are known."""
-
-    def prepare(self, results: ChunkResults) -> Any:
-        """Reject rows whose pass-through columns do not have the types of the first rows; return the table."""
-        indices, chunk = results.answered(), results.chunk
-        if chunk.has_table:
-            passed = self._pass_through.table(chunk, indices)
-            if self.schema is None:
-                self.schema = passed.schema
-            passed = self._tables.with_schema(passed, self.schema, chunk.name)
-        else:
-            rows = self._pass_through.rows(chunk, indices)
-            if self.schema is None and rows:
-                self.schema = self._tables.infer(rows)
-            passed = self._tables.rows_table(rows, self.schema or self._tables.infer([]))
-            if passed is None:
-                for index, row in zip(indices, rows, strict=True):
-                    if reason := self._tables.mismatch(row, self.schema):
-                        results.results[index] = Rejection(reason)
-                assert len(results.answered()) < len(indices)
-                return self.prepare(results)
-        return self._with_results(passed, [results.results[index] for index in indices])
-
-    def write(self, prepared: Any, stream: BinaryIO) -> None:
-        """See Writer."""
-        self._write_tables([prepared], stream)
-
-    def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
-        """See Writer."""
-        filled = (table for part in parts if (table := self._tables.read_table(part)).num_rows)
-        self._write_tables(filled, stream)
-
-    def is_empty(self, part: File) -> bool:
-        """Return True if a part has no rows; it may lack columns then, which were not known yet."""
-        return not self._tables.num_rows(part)
-
-    def _write_tables(self, tables: Iterable[Any], stream: BinaryIO) -> None:
-        """Write tables of the same columns; without any, a table without rows."""
-        tables = iter(tables)
-        first = next(tables, None)
-        if first is None:
-            first = self._with_results((self.schema or self._tables.infer([])).empty_table(), [])
-        with self._tables.parquet_writer(stream, first.schema.with_metadata(self._metadata)) as writer:
-            for table in chain([first], tables):
-                writer.write_table(table.replace_schema_metadata(self._metadata))
-
-    def _with_results(self, passed: Any, results: Sequence[Any]) -> Any:
-        if self._operation.method == "embed":
-            self._dim = vector_dim(self._dim, results)
-        found = self._tables.results_table(self._operation, results, self._dim, self._dtype)
-        return self._tables.side_by_side(passed, found)
-
-
-def vector_dim(known: int, vectors: Sequence[np.ndarray]) -> int:
-    """Return the length of vectors.
-
-    Args:
-        known: their length if it is known; else 0.
-
-    Raises:
-        FileError: when there are no vectors and the length is unknown, or when lengths differ.
-    """
-    if not known and not vectors:
-        raise FileError("the length of the vectors is unknown, as no row has a result; name the model with --model")
-    lengths = dict.fromkeys([*([known] if known else []), *map(len, vectors)])
-    if len(lengths) > 1:
-        found = " and ".join(map(str, lengths))
-        raise FileError(f"vectors have different lengths ({found}): several models answered; name one with --model")
-    return next(iter(lengths))
 
 
 def copy(source: BinaryIO, target: BinaryIO) -> int:
@@ -220,19 +203,6 @@ def _from_parquet(value: Any) -> Any:
     from bertline.jobs.tables import plain_json
 
     return plain_json(value)
-
-
-def format_of(name: str) -> str:
-    """Return the output format for a file name: `.parquet`, `.npy` or `.jsonl`, also for a name without a suffix.
-
-    Raises:
-        ValueError: when the suffix is another one.
-    """
-    suffix = os.path.splitext(name.lower())[1]
-    known = {"": ".jsonl", ".ndjson": ".jsonl", ".jsonl": ".jsonl", ".parquet": ".parquet", ".npy": ".npy"}
-    if suffix not in known:
-        raise ValueError(f"unknown output format: `{name}`; use a name that ends in .parquet, .jsonl or .npy")
-    return known[suffix]
 
 
 @contextmanager

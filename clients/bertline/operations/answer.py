@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_items
 from bertline.errors import ServerError
-from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.operations.base import (
+    SPAN,
+    STRING,
+    STRINGS,
+    Operation,
+    check_finite,
+    request_of,
+    scored,
+    short,
+    sum_of_scores,
+)
 from bertline.results import Answer, Span
 from bertline.v1 import encoder_pb2 as pb
 
@@ -55,4 +66,29 @@ def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     ]
 
 
-BENCH = BenchRow(task="spans", method="answer", call=answer_call, of_text=lambda text: ("What is this about?", text))
+def _columns(result: Answer) -> dict[str, Any]:
+    return {
+        "answer": result.text,
+        "score": short(result.score),
+        "has_answer": result.has_answer,
+        "no_answer_score": short(result.no_answer_score),
+        "spans": scored(result.spans),
+    }
+
+
+OPERATION = Operation(
+    method="answer",
+    task="spans",
+    call=answer_call,
+    needed={"question": STRING, "context": STRINGS},
+    input=lambda columns: (columns["question"], columns["context"]),
+    of_text=lambda text: ("What is this about?", text),
+    result=_columns,
+    types={
+        "answer": str,
+        "score": float,
+        "has_answer": bool,
+        "no_answer_score": float,
+        "spans": [{**SPAN, "score": float, "context": int}],
+    },
+)

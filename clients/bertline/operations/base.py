@@ -1,16 +1,19 @@
-"""Parts that several operations share: options of requests, checks of replies."""
+"""Parts that several operations share: their description, options of requests, checks of replies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from bertline._convert import Call
 from bertline._inputs import read_flag, read_model, read_option
 from bertline.errors import InvalidItem, ServerError
+from bertline.results import Model
 from bertline.v1 import encoder_pb2 as pb
 
 InputType = Literal["query", "document"]
@@ -24,17 +27,105 @@ _FORMATS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """How `bertline bench` calls the models of a task."""
+STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
+"""Types of columns, as messages name them."""
+SPAN = {"start": int, "end": int, "text": str}
+"""Types of the fields that every span has, in Parquet."""
 
-    task: str
+
+class MissingColumn(ValueError):
+    """A row lacks a column that the operation needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What commands, jobs and `bertline bench` know of an operation on rows."""
+
     method: str
-    """Method of the client; rows of files have the columns of its command."""
-    call: Callable[..., Call[Any]]
-    """Returns a call, given inputs, model, version and `truncate`."""
+    """Name of the client's method."""
+    task: str
+    """Task of the models that can do the operation."""
+    call: Callable[..., Call[Any]] | None = None
+    """Returns a call, given inputs, model, version and `truncate`; None if `bertline bench` never sends it."""
+    result: Callable[[Any], dict[str, Any]]
+    """Converts a result to the columns of JSONL."""
+    types: Mapping[str, Any]
+    """Types of these columns in Parquet, see `tables.arrow_type`. `selected` is of multi-label models only."""
+    needed: Mapping[str, str] = field(default_factory=lambda: {"text": STRING})
+    """Required columns and their types."""
+    optional: Mapping[str, str] = field(default_factory=dict)
+    """Optional columns and their types; required if the user maps one with --column."""
+    input: Callable[[Mapping[str, Any]], Any] = lambda columns: columns["text"]
+    """Converts these columns to an input of the method."""
     of_text: Callable[[str], Any] = lambda text: text
-    """Makes an input of the method from a text."""
+    """Makes an input of the method from a text, for `bertline bench`."""
+    can_do: Callable[[Model, bool], bool] | None = None
+    """Returns whether a model, named or not, can do it whatever its task; None if its task must be `task`."""
+
+    def fits(self, model: Model, *, is_named: bool) -> bool:
+        """Return whether a model can do the operation; `is_named` is False if the server has to choose it."""
+        return self.can_do(model, is_named) if self.can_do else model.task == self.task
+
+    def columns(self, names: Mapping[str, str]) -> list[str]:
+        """Return the input columns that the operation reads.
+
+        Args:
+            names: operation column -> input column, where the names differ.
+        """
+        return [names.get(name, name) for name in (*self.needed, *self.optional)]
+
+    def read(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+        """Convert a row to an input of the method.
+
+        Args:
+            row: the columns of the row.
+            names: operation column -> input column, where the names differ.
+
+        Raises:
+            MissingColumn: when a column is missing.
+            ValueError: when a column has another type.
+        """
+        columns = {}
+        for column, kind in {**self.needed, **self.optional}.items():
+            name = names.get(column, column)
+            if name not in row and (column in self.needed or column in names):
+                raise MissingColumn(f"missing key `{name}`")
+            value = row.get(name)
+            if value is None and column in self.optional:
+                continue
+            if not _has_type(value, kind):
+                raise ValueError(f"`{name}` must be {kind}")
+            columns[column] = value
+        return self.input(columns)
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    if isinstance(value, str):
+        return kind != LIST
+    return kind != STRING and isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def text_or_pair(columns: Mapping[str, Any]) -> Any:
+    """Return a text, or a text and its pair; a table may have both, with empty cells for no pair."""
+    pair = columns.get("text_pair")
+    return (columns["text"], pair) if pair and not (isinstance(pair, str) and pair.isspace()) else columns["text"]
+
+
+def short(score: float) -> float:
+    """Round a float32 to the fewest digits that identify it."""
+    return float(str(np.float32(score)))
+
+
+def numbers(vector: np.ndarray) -> list[float]:
+    """Return the numbers of a vector, with as few digits as possible."""
+    if vector.dtype.kind != "f":
+        return vector.tolist()  # type: ignore[no-any-return]
+    return [float(number) for number in vector.astype(str).tolist()]
+
+
+def scored(items: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return results with a score as JSON objects."""
+    return [asdict(item) | {"score": short(item.score)} for item in items]
 
 
 def request_of(message: Any, model: str, version: str, truncate: bool | None, **fields: Any) -> Callable[..., Any]:

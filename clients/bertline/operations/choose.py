@@ -8,7 +8,7 @@ from typing import Any
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_items
 from bertline.errors import ServerError
-from bertline.operations.base import BenchRow, check_finite, request_of
+from bertline.operations.base import LIST, STRING, Operation, check_finite, request_of, short
 from bertline.results import Choice
 from bertline.v1 import encoder_pb2 as pb
 
@@ -40,9 +40,19 @@ def read_choices(reply: pb.ChooseReply) -> list[Choice]:
     return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
 
 
-BENCH = BenchRow(
-    task="multiple-choice",
+def _columns(result: Choice) -> dict[str, Any]:
+    scores = [short(score) for score in result.scores]
+    return {"choice": result.choice, "score": scores[result.choice], "scores": scores}
+
+
+OPERATION = Operation(
     method="choose",
+    task="multiple-choice",
     call=choose_call,
+    needed={"question": STRING, "choices": LIST},
+    optional={"context": STRING},
+    input=lambda columns: (columns.get("context", ""), columns["question"], columns["choices"]),
     of_text=lambda text: (text, ["Yes, it is.", "No, it is not."]),
+    result=_columns,
+    types={"choice": int, "score": float, "scores": [float]},
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_texts_or_pairs
 from bertline.errors import ServerError
-from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.operations.base import STRING, Operation, check_finite, request_of, short, sum_of_scores, text_or_pair
 from bertline.results import Classification, LabelScore
 from bertline.v1 import encoder_pb2 as pb
 
@@ -43,4 +44,21 @@ def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     ]
 
 
-BENCH = BenchRow(task="classification", method="classify", call=classify_call)
+def label_columns(result: Classification) -> dict[str, Any]:
+    """Return the columns of a result."""
+    labels = [{"label": item.label, "score": short(item.score)} for item in result.labels]
+    selected = {"selected": list(result.selected)} if result.multi_label else {}
+    return {"label": result.label, "score": short(result.score), **selected, "labels": labels}
+
+
+LABEL_TYPES = {"label": str, "score": float, "selected": [str], "labels": [{"label": str, "score": float}]}
+
+OPERATION = Operation(
+    method="classify",
+    task="classification",
+    call=classify_call,
+    optional={"text_pair": STRING},
+    input=text_or_pair,
+    result=label_columns,
+    types=LABEL_TYPES,
+)

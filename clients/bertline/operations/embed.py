@@ -13,11 +13,12 @@ from bertline._inputs import read_count, read_flag, read_texts
 from bertline.errors import ServerError
 from bertline.operations.base import (
     DTYPES,
-    BenchRow,
     InputType,
+    Operation,
     check_choice,
     check_format,
     format_field,
+    numbers,
     prompt_fields,
     reply_error,
     request_of,
@@ -91,4 +92,12 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool, format: VectorFormat
     return vectors
 
 
-BENCH = BenchRow(task="embedding", method="embed", call=embed_call)
+VECTOR = "vector"
+
+OPERATION = Operation(
+    method="embed",
+    task="embedding",
+    call=embed_call,
+    result=lambda vector: {VECTOR: numbers(vector)},
+    types={VECTOR: [float]},  # in Parquet, the job decides
+)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_flag, read_texts
 from bertline.errors import ServerError
-from bertline.operations.base import BenchRow, InputType, check_finite, prompt_fields, request_of
+from bertline.operations.base import InputType, Operation, check_finite, prompt_fields, request_of, short
 from bertline.results import SparseVector
 from bertline.v1 import encoder_pb2 as pb
 
@@ -54,4 +55,15 @@ def read_sparse_vectors(reply: pb.EmbedSparseReply) -> list[SparseVector]:
     return vectors
 
 
-BENCH = BenchRow(task="sparse-embedding", method="embed_sparse", call=embed_sparse_call)
+def _columns(result: SparseVector) -> dict[str, Any]:
+    tokens = {"tokens": list(result.tokens)} if result.tokens else {}
+    return {"indices": result.indices.tolist(), "values": [short(value) for value in result.values], **tokens}
+
+
+OPERATION = Operation(
+    method="embed_sparse",
+    task="sparse-embedding",
+    call=embed_sparse_call,
+    result=_columns,
+    types={"indices": [int], "values": [float], "tokens": [str]},
+)

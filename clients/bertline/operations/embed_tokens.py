@@ -13,10 +13,11 @@ from bertline._inputs import read_flag, read_texts
 from bertline.errors import ServerError
 from bertline.operations.base import (
     DTYPES,
-    BenchRow,
     InputType,
+    Operation,
     check_format,
     format_field,
+    numbers,
     prompt_fields,
     reply_error,
     request_of,
@@ -77,4 +78,10 @@ def read_token_vectors(reply: pb.EmbedTokensReply, *, format: TokenFormat, has_o
     return found
 
 
-BENCH = BenchRow(task="token-embedding", method="embed_tokens", call=embed_tokens_call)
+OPERATION = Operation(
+    method="embed_tokens",
+    task="token-embedding",
+    call=embed_tokens_call,
+    result=lambda result: {"vectors": [numbers(vector) for vector in result.vectors]},
+    types={"vectors": [[float]]},
+)

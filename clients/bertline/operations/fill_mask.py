@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_items, read_option, read_texts
-from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.operations.base import Operation, check_finite, request_of, scored, sum_of_scores
 from bertline.results import MaskFill, TokenScore
 from bertline.v1 import encoder_pb2 as pb
 
@@ -58,4 +58,11 @@ def with_mask(text: str) -> str:
     return text if any(mask in text for mask in MASKS) else " ".join(words)
 
 
-BENCH = BenchRow(task="masked-lm", method="fill_mask", call=fill_mask_call, of_text=with_mask)
+OPERATION = Operation(
+    method="fill_mask",
+    task="masked-lm",
+    call=fill_mask_call,
+    of_text=with_mask,
+    result=lambda result: {"masks": [scored(mask.tokens) for mask in result]},
+    types={"masks": [[{"token": str, "score": float}]]},
+)

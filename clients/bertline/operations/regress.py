@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_texts_or_pairs
-from bertline.operations.base import BenchRow, check_finite, request_of
+from bertline.operations.base import STRING, Operation, check_finite, request_of, short, text_or_pair
 from bertline.v1 import encoder_pb2 as pb
 
 
@@ -24,4 +24,12 @@ def read_values(reply: pb.RegressReply) -> list[float]:
     return list(reply.values)
 
 
-BENCH = BenchRow(task="regression", method="regress", call=regress_call)
+OPERATION = Operation(
+    method="regress",
+    task="regression",
+    call=regress_call,
+    optional={"text_pair": STRING},
+    input=text_or_pair,
+    result=lambda result: {"value": short(result)},
+    types={"value": float},
+)

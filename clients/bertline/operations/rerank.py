@@ -11,7 +11,8 @@ from typing import Any
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES, Call, Request, join_lists, num_bytes
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_flag, read_items, read_option
-from bertline.operations.base import check_finite, request_of, sum_of_scores
+from bertline._models import can_rerank
+from bertline.operations.base import LIST, STRING, Operation, check_finite, request_of, scored, sum_of_scores
 from bertline.results import RankedDocument, Ranking
 from bertline.v1 import encoder_pb2 as pb
 
@@ -101,3 +102,14 @@ def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int)
     moved = (RankedDocument(item.document + first, item.score) for item in further.documents)
     ranked = sorted([*before.documents, *moved], key=lambda item: (-item.score, item.document))
     return Ranking(tuple(ranked[: top_n or None]))
+
+
+OPERATION = Operation(
+    method="rerank",
+    task="rerank",
+    needed={"query": STRING, "documents": LIST},
+    input=lambda columns: (columns["query"], columns["documents"]),
+    result=lambda result: {"ranking": scored(result.documents)},
+    types={"ranking": [{"document": int, "score": float}]},
+    can_do=can_rerank,
+)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import by_path, check_texts, read_flag, read_items
-from bertline.operations.base import BenchRow, check_finite, request_of, sum_of_scores
+from bertline.operations.base import SPAN, STRINGS, Operation, check_finite, request_of, scored, sum_of_scores
 from bertline.results import Entity, TaggedWord, Tagging
 from bertline.v1 import encoder_pb2 as pb
 
@@ -45,4 +45,18 @@ def read_taggings(reply: pb.TagReply) -> list[Tagging]:
     ]
 
 
-BENCH = BenchRow(task="tagging", method="tag", call=tag_call)
+def _columns(result: Tagging) -> dict[str, Any]:
+    return {"entities": scored(result.entities), **({"words": scored(result.words)} if result.words else {})}
+
+
+OPERATION = Operation(
+    method="tag",
+    task="tagging",
+    call=tag_call,
+    needed={"text": STRINGS},
+    result=_columns,
+    types={
+        "entities": [{**SPAN, "label": str, "score": float}],
+        "words": [{"start": int, "end": int, "tag": str, "score": float}],
+    },
+)

@@ -7,8 +7,9 @@ from functools import partial
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_flag, read_items, read_option, read_texts
-from bertline.operations.base import request_of
-from bertline.operations.classify import read_classifications
+from bertline._models import can_zero_shot
+from bertline.operations.base import Operation, request_of
+from bertline.operations.classify import LABEL_TYPES, label_columns, read_classifications
 from bertline.results import Classification
 from bertline.v1 import encoder_pb2 as pb
 
@@ -48,3 +49,12 @@ def read_zero_shot(reply: pb.ZeroShotReply, *, multi_label: bool) -> list[Classi
     """Return one result per text."""
     kind = pb.PROBLEM_TYPE_MULTI_LABEL if multi_label else pb.PROBLEM_TYPE_SINGLE_LABEL
     return read_classifications(pb.ClassifyReply(results=reply.results, problem_type=kind))
+
+
+OPERATION = Operation(
+    method="zero_shot",
+    task="zero-shot",
+    result=label_columns,
+    types=LABEL_TYPES,
+    can_do=lambda model, is_named: can_zero_shot(model),
+)

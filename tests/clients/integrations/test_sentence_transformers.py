@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -35,6 +33,7 @@ def test_vectors_are_those_of_the_library(both, sentences):
 
     assert vectors.dtype == expected.dtype == np.float32
     assert vectors.shape == expected.shape
+    assert encoder.encode([]).shape == (0, 0)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
@@ -152,7 +151,8 @@ def test_the_library_searches_with_the_encoder(served, encoder):
 
 
 def test_dimension_and_length_of_the_model(served, encoder):
-    """Dimension and maximum length equal the library's."""
+    """Dimension, by either name of it, and maximum length equal the library's."""
+    assert encoder.get_embedding_dimension() == 32
     assert encoder.get_sentence_embedding_dimension() == served.plain.get_sentence_embedding_dimension() == 32
     assert encoder.max_seq_length == served.plain.max_seq_length == MAX_SEQ_LENGTH
     encoder.truncate_dim = 8
@@ -161,18 +161,11 @@ def test_dimension_and_length_of_the_model(served, encoder):
     assert encoder.get_sentence_embedding_dimension() == 32
 
 
-def test_no_texts(encoder):
-    """An empty list returns no vectors and sends no request."""
-    assert encoder.encode([]).shape == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"output_value": "token_embeddings"}, "`output_value` cannot be `token_embeddings`: the server returns one"),
         ({"precision": "int8"}, "quantize_embeddings"),
-        ({"device": "cuda"}, "`device` cannot be `cuda`: the server computes"),
-        ({"pool": {}}, "`pool` cannot be"),
         ({"chunk_size": 8}, "`chunk_size` cannot be `8`"),
         ({"batch_size": 0}, "`batch_size` must be at least 1: `0`"),
         ({"prompt_name": "passage"}, "unknown prompt: `passage` .prompts of this encoder: query, document"),
@@ -183,26 +176,6 @@ def test_unsupported_arguments_are_refused(encoder, arguments, message):
     """Every unsupported argument raises an error."""
     with pytest.raises(ValueError, match=message):
         encoder.encode(TEXTS, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("library", "arguments"),
-    [
-        ("torch", {"convert_to_tensor": True}),
-        ("torch", {"convert_to_numpy": False}),
-        ("tqdm", {"show_progress_bar": True}),
-    ],
-    ids=str,
-)
-def test_missing_libraries_are_named(encoder, monkeypatch, library, arguments):
-    """An option that needs a missing library names it; everything else works without."""
-    for name in (library, f"{library}.auto"):
-        monkeypatch.setitem(sys.modules, name, None)
-
-    with pytest.raises(ValueError, match=f"needs? `{library}`: pip install {library}"):
-        encoder.encode(TEXTS, **arguments)
-
-    assert encoder.encode(TEXTS).shape == (len(TEXTS), 32)
 
 
 def test_mistakes_of_the_encoder(served_client):
@@ -257,18 +230,11 @@ def test_blank_texts_are_refused(served_client, encode):
 
 
 def test_several_models_need_a_name(served_client):
-    """The error for several candidate models lists them."""
-    with pytest.raises(ModelNotFound, match=r"give a name .*: `plain/1`, `unit/1`"):
-        Encoder(served_client).get_sentence_embedding_dimension()
-
-
-@pytest.mark.parametrize("batch_size", [None, 1])
-def test_ambiguous_models_raise_the_servers_error(served_client, batch_size):
-    """An ambiguous model raises the server's error, whether the list is sent in steps or not."""
+    """An ambiguous model is an error of the server; a list in steps, which needs its version before, lists them."""
     with pytest.raises(InvalidInput, match="several models are loaded for the task `embedding`"):
-        Encoder(served_client).encode(TEXTS, batch_size=batch_size)
-    with pytest.raises(ModelNotFound, match="model `other` does not exist"):
-        Encoder(served_client, model="other", version="2").encode(TEXTS, batch_size=batch_size)
+        Encoder(served_client).encode(TEXTS)
+    with pytest.raises(ModelNotFound, match=r"give a name .*: `plain/1`, `unit/1`"):
+        Encoder(served_client).encode(TEXTS, batch_size=1)
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
@@ -280,21 +246,11 @@ def test_both_names_of_the_texts(encoder, method):
     np.testing.assert_array_equal(encode(sentences=TEXTS), encode(TEXTS))
 
 
-def test_both_names_of_the_dimension(encoder):
-    """The encoder has both names of the dimension, before and since sentence-transformers 5.4."""
-    assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension()
-
-
-@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
-@pytest.mark.parametrize("inputs", [{"query": "text"}, {"a"}, b"text", None, [1], [{"text": "a"}]], ids=str)
-def test_mappings_are_refused(encoder, method, inputs):
-    """`encode` refuses a mapping instead of encoding its keys."""
+@pytest.mark.parametrize("inputs", [{"query": "text"}, {"a"}, b"text", None, [1]], ids=str)
+def test_mappings_are_refused(encoder, inputs):
+    """`encode` refuses a mapping instead of encoding its keys, and texts by both names."""
     with pytest.raises(TypeError, match=r"must be a|expected a string"):
-        getattr(encoder, method)(inputs)
-
-
-def test_the_texts_are_given_once(encoder):
-    """`encode` refuses `inputs` and `sentences` together."""
+        encoder.encode_query(inputs)
     with pytest.raises(TypeError, match="without `sentences`"):
         encoder.encode(TEXTS, sentences=TEXTS)
 
