@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bertline import AsyncClient, Client, InvalidInput, ServerError, Usage
+from bertline import AsyncClient, Client, InvalidInput, Usage
 from bertline.testing import FakeModel, FakeServer
 from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Run
@@ -50,18 +50,13 @@ def test_many_texts(server: FakeServer) -> None:
 
 
 def test_mistakes(client: Client, server: FakeServer) -> None:
-    """Wrong arguments raise before anything is sent; wrong replies are refused."""
+    """Wrong arguments raise before anything is sent."""
     with pytest.raises(TypeError, match="`texts` must be a list"):
         client.embed_sparse("text")
     with pytest.raises(ValueError, match="unknown input_type: `passage`"):
         client.embed_sparse(["text"], input_type="passage")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="input 1, text: empty text"):
         client.embed_sparse(["text", " "])
-    server.reply(
-        "EmbedSparse", lambda request: pb.EmbedSparseReply(results=[pb.SparseVector(indices=[1, 2], values=[1])])
-    )
-    with pytest.raises(ServerError, match="lists of different lengths for the weights"):
-        client.embed_sparse(["text"])
 
 
 def test_command(run: Run, target: str) -> None:

@@ -59,7 +59,6 @@ def test_many_texts(server: FakeServer) -> None:
     [
         (pb.EmbedTokensReply(results=[pb.TokenVectors(vectors=b"1234567")], dim=2), "sent 7 bytes as float32"),
         (pb.EmbedTokensReply(results=[pb.TokenVectors()], dim=2), "sent 0 bytes as float32"),
-        (pb.EmbedTokensReply(results=[pb.TokenVectors(vectors=b"12345678")], dim=2, format=1), "vectors as float16"),
         (pb.EmbedTokensReply(results=[pb.TokenVectors(vectors=b"\xff" * 8)], dim=2), "a vector is not finite"),
     ],
 )
@@ -68,15 +67,6 @@ def test_wrong_replies(client: Client, server: FakeServer, reply: pb.EmbedTokens
     server.reply("EmbedTokens", lambda request: reply)
     with pytest.raises(ServerError, match=message):
         client.embed_tokens(["text"])
-
-
-@pytest.mark.parametrize(("starts", "ends"), [([0], []), ([], [1]), ([0, 1], [1, 2])])
-def test_offsets_unlike_vectors(client: Client, server: FakeServer, starts: list[int], ends: list[int]) -> None:
-    """A reply with more or fewer offsets than vectors is refused."""
-    result = pb.TokenVectors(vectors=bytes(8), starts=starts, ends=ends)
-    server.reply("EmbedTokens", lambda request: pb.EmbedTokensReply(results=[result], dim=2))
-    with pytest.raises(ServerError, match=r"starts and . ends for 1 vectors"):
-        client.embed_tokens(["text"], return_offsets=True)
 
 
 def test_mistakes(client: Client) -> None:

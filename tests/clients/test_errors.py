@@ -403,20 +403,16 @@ def test_unreadable_replies_are_server_errors(embed: Embed) -> None:
         ("embed", pb.EmbedReply(dim=2, vectors=bytes(16)), "2 results for 1 inputs"),
         ("embed", pb.EmbedReply(dim=3, vectors=bytes(16)), "16 bytes as float32 vectors of length 3"),
         ("embed", pb.EmbedReply(), "length 0"),
-        ("classify", pb.ClassifyReply(results=[pb.Classification()]), "a classification without labels"),
-        ("answer", pb.AnswerReply(results=[pb.AnswerResult(has_answer=True)]), "an answer without a span"),
-        ("choose", pb.ChooseReply(results=[pb.ChooseResult(choice=2, scores=[0.5, 0.5])]), "index 2 of 2 choices"),
-        ("tokenize", pb.TokenizeReply(results=[pb.TokenizedInput(starts=[0])]), "lists of different lengths"),
+        ("classify", pb.ClassifyReply(), "0 results for 1 inputs"),
     ],
 )
 def test_impossible_results_are_refused(
     client: Client, server: FakeServer, method: str, reply: Any, message: str
 ) -> None:
-    """A reply with a wrong number, size or content raises an error when it arrives, not when it is read."""
-    inputs: dict[str, Any] = {"answer": ("Where?", "here"), "choose": ("Which?", ["a", "b"])}
+    """A reply with a wrong number or size raises an error when it arrives, not when it is read."""
     server.reply(method.capitalize(), lambda request: reply)
     with pytest.raises(errors.ServerError, match=message):
-        getattr(client, method)([inputs.get(method, "text")])
+        getattr(client, method)(["text"])
 
 
 def spoilt(request: pb.EmbedRequest) -> pb.EmbedReply:

@@ -36,7 +36,6 @@ from bertline.jobs.storage import (
     absolute,
     already_exists,
     file_errors,
-    make_folder,
     open_read,
     open_write,
 )
@@ -355,9 +354,12 @@ class JobDirectory:
     def _acquire(self) -> None:
         """Make the directory, and lock it against a second run."""
         with file_errors(f"cannot write `{self.output.url}`", self.output):
-            make_folder(self.folder)
             if self.folder.is_local:
+                with suppress(FileExistsError):
+                    os.mkdir(self.folder.path)  # but not its parents
                 self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
+            else:
+                self.folder.system.makedirs(self.folder.path, exist_ok=True)
         if self._lock:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import chain, takewhile
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,13 +18,12 @@ from bertline.jobs.formats import NOT_UTF8
 from bertline.jobs.rows import BLOCK_ROWS, Block, Chunk, Rejection, Row
 from bertline.jobs.storage import File, FileError, open_read
 from bertline.jobs.tables import (
+    arrow_type,
     infer,
     mismatch,
-    results_table,
     rows_table,
     side_by_side,
     to_rows,
-    vectors_table,
     with_schema,
 )
 from bertline.jobs.write import PassThrough, Writer
@@ -122,8 +122,8 @@ class ParquetWriter(Writer):
         dtype: str,
         metadata: Mapping[str, Any],
     ) -> None:
-        self._operation, self._types, self._pass_through = operation, types, pass_through
-        self._dim, self._dtype = dim, dtype
+        self._operation, self._pass_through, self._dim, self._dtype = operation, pass_through, dim, dtype
+        self._results = pa.schema([(name, arrow_type(kind)) for name, kind in types.items()])
         self._metadata = {"bertline": json.dumps(metadata, sort_keys=True)}
         self._schema = pa.schema([])
         """Pass-through columns and their types."""
@@ -134,7 +134,7 @@ class ParquetWriter(Writer):
         for part in parts:
             with _opened(part) as file:
                 if file.metadata.num_rows:
-                    self._set_columns(file.schema_arrow.empty_table().drop_columns(list(self._types)).schema)
+                    self._set_columns(file.schema_arrow.empty_table().drop_columns(self._results.names).schema)
                     return
 
     def incomplete(self, parts: Iterable[File]) -> Iterable[File]:
@@ -185,11 +185,13 @@ class ParquetWriter(Writer):
         return self._passed(chunk)
 
     def _with_results(self, passed: pa.Table, results: Sequence[Any]) -> pa.Table:
-        if self._operation.method == "embed":
-            found = vectors_table(results, self._dim, self._dtype)
-        else:
-            found = results_table(list(map(self._operation.result, results)), self._types)
-        return side_by_side(passed, found)
+        if self._operation.method != "embed":
+            rows = list(map(self._operation.result, results))
+            return side_by_side(passed, pa.Table.from_pylist(rows, schema=self._results))
+        vectors = np.stack(results) if results else np.empty((0, self._dim))
+        numbers = pa.array(vectors.astype(self._dtype, copy=False).reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
+        return side_by_side(passed, pa.table({VECTOR: lists}))
 
     def _write_tables(self, tables: Iterable[pa.Table], stream: BinaryIO) -> None:
         """Write tables of the same columns; without any, a table without rows.

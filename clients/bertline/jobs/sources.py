@@ -87,7 +87,6 @@ class Source:
         Raises:
             FileError: when the source cannot be read, or a table lacks a needed column.
         """
-
         check = partial(self._check, needed=needed)
         with file_errors(f"cannot read {self.name}", self.file), self._open() as (stream, fraction):
             if self.format is Format.parquet:

@@ -245,12 +245,3 @@ def open_write(file: File, temporary: File | None = None) -> Iterator[BinaryIO]:
         with suppress(FileError):  # a store that failed may fail here, too
             unfinished.remove()
         raise
-
-
-def make_folder(folder: File) -> None:
-    """Make a folder, but not its parents, if it does not exist."""
-    if not folder.is_local:
-        folder.system.makedirs(folder.path, exist_ok=True)
-        return
-    with suppress(FileExistsError):
-        os.mkdir(folder.path)

@@ -9,11 +9,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from bertline.jobs.storage import FileError
-from bertline.operations.embed import VECTOR
 
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float32(), bool: pa.bool_()}
 _CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError, RecursionError)
@@ -29,19 +27,6 @@ def arrow_type(kind: Any) -> pa.DataType:
     if isinstance(kind, Mapping):
         return pa.struct([(name, arrow_type(item)) for name, item in kind.items()])
     return _SCALARS[kind]
-
-
-def vectors_table(vectors: Sequence[np.ndarray], dim: int, dtype: str) -> pa.Table:
-    """Convert vectors to a column of lists of a fixed size."""
-    array = np.stack(vectors) if vectors else np.empty((0, dim), dtype=dtype)
-    flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
-    return pa.table({VECTOR: pa.FixedSizeListArray.from_arrays(flat, array.shape[1])})
-
-
-def results_table(results: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pa.Table:
-    """Convert results to a table with columns of these types, see `arrow_type`."""
-    schema = pa.schema([(name, arrow_type(kind)) for name, kind in types.items()])
-    return pa.Table.from_pylist(list(results), schema=schema)
 
 
 def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:

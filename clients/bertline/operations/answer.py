@@ -7,7 +7,6 @@ from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_items
-from bertline.errors import ServerError
 from bertline.operations.base import (
     SPAN,
     STRING,
@@ -53,8 +52,6 @@ def _read_inputs(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.A
 
 def read_answers(reply: pb.AnswerReply) -> list[Answer]:
     """Return one result per input."""
-    if any(result.has_answer and not result.spans for result in reply.results):
-        raise ServerError("the server sent an answer without a span")
     check_finite(sum_of_scores(result.spans) + result.no_answer_score for result in reply.results)
     return [
         Answer(

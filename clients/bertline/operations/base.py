@@ -14,19 +14,10 @@ from bertline._convert import Call
 from bertline._inputs import read_flag, read_model, read_option
 from bertline.errors import InvalidItem, ServerError
 from bertline.results import Model
-from bertline.v1 import encoder_pb2 as pb
 
 InputType = Literal["query", "document"]
 DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1", "binary": "u1"}
 """Types of the numbers of vectors by format."""
-_FORMATS = {
-    pb.VECTOR_FORMAT_UNSPECIFIED: "float32",
-    pb.VECTOR_FORMAT_FLOAT16: "float16",
-    pb.VECTOR_FORMAT_INT8: "int8",
-    pb.VECTOR_FORMAT_BINARY: "binary",
-}
-
-
 STRING, LIST, STRINGS = "a string", "a list of strings", "a string or a list of strings"
 """Types of columns, as messages name them."""
 SPAN = {"start": int, "end": int, "text": str}
@@ -154,13 +145,6 @@ def check_choice(name: str, value: Any, allowed: Any) -> None:
     """Raise ValueError if a value is none of a Literal."""
     if value not in get_args(allowed):
         raise ValueError(f"unknown {name}: `{value}` (one of: {', '.join(get_args(allowed))})")
-
-
-def check_format(reply: Any, format: str) -> None:
-    """Raise ServerError if vectors have another format than was asked for."""
-    sent = _FORMATS.get(reply.format, f"unknown format {reply.format}")
-    if sent != format:
-        raise ServerError(f"the server sent vectors as {sent}, not as {format}; older servers know float32 only")
 
 
 def sum_of_scores(items: Iterable[Any]) -> float:

@@ -7,7 +7,6 @@ from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_items
-from bertline.errors import ServerError
 from bertline.operations.base import LIST, STRING, Operation, check_finite, request_of, short
 from bertline.results import Choice
 from bertline.v1 import encoder_pb2 as pb
@@ -33,9 +32,6 @@ def _read_inputs(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
 
 def read_choices(reply: pb.ChooseReply) -> list[Choice]:
     """Return one result per input."""
-    for result in reply.results:
-        if result.choice >= len(result.scores):
-            raise ServerError(f"the server chose index {result.choice} of {len(result.scores)} choices")
     check_finite(sum(result.scores) for result in reply.results)
     return [Choice(result.choice, tuple(result.scores)) for result in reply.results]
 

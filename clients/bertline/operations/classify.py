@@ -7,7 +7,6 @@ from typing import Any
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_texts_or_pairs
-from bertline.errors import ServerError
 from bertline.operations.base import STRING, Operation, check_finite, request_of, short, sum_of_scores, text_or_pair
 from bertline.results import Classification, LabelScore
 from bertline.v1 import encoder_pb2 as pb
@@ -28,16 +27,10 @@ def classify_call(
 
 def read_classifications(reply: pb.ClassifyReply) -> list[Classification]:
     """Return one result per input."""
-    if not all(result.labels for result in reply.results):
-        raise ServerError("the server sent a classification without labels")
     check_finite(sum_of_scores(result.labels) for result in reply.results)
-    is_old = reply.problem_type == pb.PROBLEM_TYPE_UNSPECIFIED  # single-label models only, and no `selected`
     return [
         Classification(
-            labels=tuple(
-                LabelScore(item.label, item.score, item.selected or (is_old and not rank))
-                for rank, item in enumerate(result.labels)
-            ),
+            labels=tuple(LabelScore(item.label, item.score, item.selected) for item in result.labels),
             multi_label=reply.problem_type == pb.PROBLEM_TYPE_MULTI_LABEL,
         )
         for result in reply.results

@@ -16,7 +16,6 @@ from bertline.operations.base import (
     InputType,
     Operation,
     check_choice,
-    check_format,
     format_field,
     numbers,
     prompt_fields,
@@ -73,10 +72,8 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool, format: VectorFormat
         format: requested format.
 
     Raises:
-        ServerError: for another format or a wrong number of bytes, and for vectors that are not finite or have no
-            direction.
+        ServerError: for a wrong number of bytes, and for vectors that are not finite or have no direction.
     """
-    check_format(reply, format)
     width = -(-reply.dim // 8) if format == "binary" else reply.dim
     dtype = np.dtype(DTYPES[format])
     if not reply.dim or len(reply.vectors) % (dtype.itemsize * width):

@@ -9,7 +9,6 @@ import numpy as np
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_count, read_flag, read_texts
-from bertline.errors import ServerError
 from bertline.operations.base import InputType, Operation, check_finite, prompt_fields, request_of, short
 from bertline.results import SparseVector
 from bertline.v1 import encoder_pb2 as pb
@@ -41,10 +40,6 @@ def embed_sparse_call(
 
 def read_sparse_vectors(reply: pb.EmbedSparseReply) -> list[SparseVector]:
     """Return one vector per text."""
-    for result in reply.results:
-        num_tokens = len(result.tokens) or len(result.indices)
-        if not len(result.indices) == len(result.values) == num_tokens:
-            raise ServerError("the server sent lists of different lengths for the weights of one text")
     vectors = [
         SparseVector(
             np.array(result.indices, np.uint32), np.array(result.values, np.float32), reply.dim, tuple(result.tokens)

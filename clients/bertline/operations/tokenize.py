@@ -7,7 +7,6 @@ from functools import partial
 
 from bertline._convert import Call, Split, join_lists
 from bertline._inputs import read_model, read_texts_or_pairs
-from bertline.errors import ServerError
 from bertline.results import Tokenized
 from bertline.v1 import encoder_pb2 as pb
 
@@ -20,10 +19,6 @@ def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: 
 
 def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
     """Return one result per input."""
-    for result in reply.results:
-        fields = (result.ids, result.tokens, result.starts, result.ends, result.type_ids, result.special)
-        if len(set(map(len, fields))) > 1:
-            raise ServerError("the server sent lists of different lengths for the tokens of one input")
     return [
         Tokenized(
             ids=tuple(result.ids),
