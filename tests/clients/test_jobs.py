@@ -274,22 +274,6 @@ def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_pat
     assert {item["reason"] for item in rejects} == {"text: NaN" if refuses else "reply: the vector is not finite"}
 
 
-@pytest.mark.parametrize("field", ["texts[7]", "model"])
-def test_an_error_about_no_input(run: Run, server: FakeServer, tmp_path: Path, field: str) -> None:
-    """An error about an input that was not sent ends the job."""
-
-    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
-        raise Refusal("INTERNAL", "out of order", [(field, "NaN")])
-
-    server.reply("Embed", embed)
-    path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
-    result = run("embed", "-i", path, "-o", str(tmp_path / "out.jsonl"))
-
-    assert result.code == 1
-    assert result.err.count("\n") == 1
-    assert result.err.endswith(": NaN\n")
-
-
 def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None:
     """An output that ends with / is a folder of Parquet files, which together hold all rows in order."""
     given = texts(1500)

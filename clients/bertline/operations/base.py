@@ -98,8 +98,8 @@ def _has_type(value: Any, kind: str) -> bool:
 
 def text_or_pair(columns: Mapping[str, Any]) -> Any:
     """Return a text, or a text and its pair; a table may have both, with empty cells for no pair."""
-    pair = columns.get("text_pair")
-    return (columns["text"], pair) if pair and not (isinstance(pair, str) and pair.isspace()) else columns["text"]
+    pair = columns.get("text_pair", "")
+    return (columns["text"], pair) if pair.strip() else columns["text"]
 
 
 def short(score: float) -> float:

@@ -19,24 +19,7 @@ from tests.clients.integrations.benchmark import make_retrieval, make_sts
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
-WORDS = [
-    "owl",
-    "owls",
-    "tree",
-    "oak",
-    "river",
-    "cat",
-    "sleep",
-    "in",
-    "the",
-    "old",
-    "at",
-    "night",
-    "near",
-    "?",
-    ".",
-    ":",
-]
+WORDS = "owl owls tree oak river cat sleep in the old at night near ? . :".split()
 LETTERS = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *LETTERS]
 MAX_SEQ_LENGTH = 24
