@@ -89,7 +89,7 @@ def ours(
             rival = target.with_bf16() if precision.is_int8 else target
             configuration, _ = autotune(network, precision, load, target=rival, num_cores=cores)
             run = graph_run(build_graph(network, precision, configuration.variant), execution=configuration.execution)
-            in_engine = ", OpenVINO" * (target.engine == "openvino")
+            in_engine = f", {target.provider}" * (target.engine != "onnxruntime")
             yield f"ours, {matmul}{in_engine}", run, cores // configuration.execution.num_threads
 
 

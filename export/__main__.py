@@ -20,13 +20,13 @@ from typing import Annotated
 import tyro
 
 from export.autotune.model_directory import check_tunable, tune_model_directory
+from export.engines import EngineName
 from export.evaluation_set import ExportData
 from export.html_report import describe_result
 from export.package import check_destination, graph_bytes
 from export.pipeline import ExportConfig, export_checkpoint
 from export.reporter import Reporter
 from export.source import SettingsChanges
-from export.targets import EngineName
 from tasks.bundle.model_directory import read_model_directory
 from tasks.registry import TaskName
 from training.checkpoint.hub import parse_hub_name, resolve_checkpoint
@@ -65,7 +65,7 @@ class TuneArguments:
     """Command line of `python -m export tune`."""
 
     model_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL_DIR")]
-    """Model directory to tune. Stop other work on this machine meanwhile."""
+    """Model directory to tune. Leave the machine idle while it is timed."""
     engine: EngineName = "auto"
     """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed."""
     texts: Path | None = None

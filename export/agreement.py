@@ -83,7 +83,7 @@ def _cosines(vectors: np.ndarray) -> np.ndarray:
     return cosines
 
 
-def likeliest(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
+def most_likely(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
     """Return the most likely label of each sequence, or of each of its tokens, without decoding; empty for numbers.
 
     For multi-label models: for each label whether it is selected.

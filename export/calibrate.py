@@ -6,8 +6,7 @@ most of the 256 steps on a few outliers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -126,25 +125,20 @@ def _run_observed(
         last = f"bert.layers.{model.config.num_hidden_layers - 1}."
         cls_layers = {f"{last}{kind}" for kind in ("attention_output", "intermediate", "output")}
         observers = {
-            name: _only_cls(observer) if name in cls_layers else observer for name, observer in observers.items()
+            name: partial(_observe_cls, observer) if name in cls_layers else observer
+            for name, observer in observers.items()
         }
-    with _hooks(model, observers):
-        # One sequence a batch, so that there is no padding to observe.
-        run_features(task, features, torch_run(model, task), max_batch_tokens=1, progress=progress)
-
-
-def _only_cls(observer: Observer) -> Observer:
-    return lambda x: observer(x[:, :1])
-
-
-@contextmanager
-def _hooks(model: nn.Module, observers: Mapping[str, Observer]) -> Iterator[None]:
     handles = [_register(model, name, observer) for name, observer in observers.items()]
     try:
-        yield
+        # One sequence a batch, so that there is no padding to observe.
+        run_features(task, features, torch_run(model, task), max_batch_tokens=1, progress=progress)
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _observe_cls(observer: Observer, x: Tensor) -> None:
+    observer(x[:, :1])
 
 
 def _register(model: nn.Module, layer: str, observer: Observer) -> RemovableHandle:

@@ -82,17 +82,20 @@ class EvaluationSet:
 
         return replace(self, score=metric_first)
 
+    def select(self, indices: Sequence[int], **changes: Any) -> EvaluationSet:
+        """Return some of the examples.
+
+        Args:
+            changes: other values of fields.
+        """
+        parts = {
+            name: [getattr(self, name)[index] for index in indices] for name in ("examples", "locations", "windows")
+        }
+        return replace(self, **parts | changes)
+
     def sample(self, count: int) -> EvaluationSet:
         """Return at most `count` examples, drawn at random, without scores."""
-        indices = sample_indices(len(self.examples), count)
-        return EvaluationSet(
-            name=self.name,
-            task=self.task,
-            examples=[self.examples[index] for index in indices],
-            locations=[self.locations[index] for index in indices],
-            windows=[self.windows[index] for index in indices],
-            score=None,
-        )
+        return self.select(sample_indices(len(self.examples), count), score=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +131,7 @@ class ExportData:
         """
         check_numbers(self)
         if self.texts and (self.dev or self.train):
-            raise ValueError("--texts excludes --dev and --train; give one or the other")
+            raise ValueError("--texts conflicts with --dev and --train; give one or the other")
         if self.texts and self.metric:
             raise ValueError("--metric needs --dev, as --texts are not scored; leave it out")
 
@@ -183,15 +186,9 @@ class ExportData:
         Args:
             remark: what the description adds to the number of examples and the files.
         """
-        examples = [evaluation_set.examples[index] for index in indices]
-        found = EvaluationSet(
-            name=f"{len(examples):,} examples of {', '.join(source_names(self.dev))}, {remark}",
-            task=task,
-            examples=examples,
-            locations=[evaluation_set.locations[index] for index in indices],
-            windows=[evaluation_set.windows[index] for index in indices],
-            score=lambda predictions: task.score(examples, predictions),
-        )
+        name = f"{len(indices):,} examples of {', '.join(source_names(self.dev))}, {remark}"
+        found = evaluation_set.select(indices, name=name, task=task)
+        found = replace(found, score=lambda predictions: task.score(found.examples, predictions))
         return found.with_metric(self.metric) if self.metric else found
 
     def with_calibration(self, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:

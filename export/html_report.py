@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from export.agreement import TITLES, describe
-from export.autotune.search import FINALISTS, PRECISION
+from export.autotune.search import ABOUT_AS_FAST, FINALISTS, PRECISION
 from export.records import configuration_of, default_of
 from export.variant import GraphPrecision, format_value
 from tasks.bundle.machine import summarize_machine
@@ -56,9 +56,7 @@ def render(manifest: Manifest, num_bytes: int) -> str:
 def _quality(manifest: Manifest) -> list[Block]:
     own, scores = f"{manifest.provenance['graph']['name']} (this graph)", manifest.scores
     rows = quality_rows(manifest)
-    for name, row in rows.items():
-        if (key := name.removesuffix(" (this graph)")) in scores.get("times", {}):
-            row["time"] = scores["times"][key]
+    times = "; ".join(f"{name} {time:.2f}" for name, time in scores.get("times", {}).items())
     differences = scores["fp32_difference"].values()
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     table = [
@@ -74,8 +72,8 @@ def _quality(manifest: Manifest) -> list[Block]:
         Table(table, ["", *names], "scores"),
         "Cosines compare with PyTorch. Neighbours and predictions: the fraction that are PyTorch's"
         + (", among the different texts of the evaluation." if manifest.task == "embedding" else "."),
-        "Times: of the graphs within the limits, in the default configuration; 1 is the fastest."
-        if scores.get("times")
+        f"Times of the graphs within the limits, in the default configuration, where 1 is the fastest: {times}."
+        if times
         else "",
     ]
     worst = scores["quality"][own.removesuffix(" (this graph)")]["worst"] if manifest.precision != "fp32" else []
@@ -113,7 +111,7 @@ def _speed(manifest: Manifest) -> list[Block]:
     graph = manifest.provenance["graph"]
     trials = graph["trials"]
     if not trials:
-        return ["Not tuned: the default graph variant. `python -m export tune` finds the fastest on this machine."]
+        return ["Not tuned: the default graph variant. To find the fastest on this machine, run: python -m export tune"]
     chosen = {FINALISTS: _chosen(manifest), PRECISION: graph["name"]}
     rows: dict[str, list[list[str | Cell]]] = {}
     for trial in trials:
@@ -130,9 +128,10 @@ def _speed(manifest: Manifest) -> list[Block]:
     return [
         "The autotuner varied one field after the other, each together with the best values found before, on sequences "
         f"of {trials[-1]['mean_length']:.0f} tokens on average. 100% is the fastest of a group. Then combinations of "
-        "nearly as fast values raced as finalists: among those within 3% of the fastest, the one closest to the "
-        f"default was chosen. The default is what `--no-tune` uses ({default}).",
-        *(Table(group, [title, "speed"]) for title, group in rows.items()),
+        "nearly as fast values raced as finalists: among those within "
+        f"{1 - ABOUT_AS_FAST:.0%} of the fastest, the one closest to the default was chosen. The default is what "
+        f"--no-tune uses ({default}).",
+        *(Table(group, [title, "speed"], "halves") for title, group in rows.items()),
     ]
 
 

@@ -24,7 +24,6 @@ from training.checkpoint.sentence_transformers import LENGTH_FILES, MODEL_CONFIG
 from training.checkpoint.sentence_transformers_writer import model_values
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-_MODULES = "sentence_transformers.models"
 _POOLING = "1_Pooling"
 INTEROP_FILES = (
     *(*_COPIED, MODULES_FILE, LENGTH_FILES[0]),
@@ -44,22 +43,17 @@ def write_interop_files(directory: Path, source: Source, hidden_size: int) -> No
             shutil.copyfile(source.directory / name, directory / name)
     settings, path = source.task.settings, directory / CONFIG_FILE
     _write(path, with_settings(read_json(path), settings))
-    if isinstance(settings, EmbeddingSettings):
-        _write_sentence_transformer(directory, settings, hidden_size)
-
-
-def _write_sentence_transformer(directory: Path, settings: EmbeddingSettings, hidden_size: int) -> None:
+    if not isinstance(settings, EmbeddingSettings):
+        return
     kinds = {"": "Transformer", _POOLING: "Pooling"}
     modules = [
-        {"idx": index, "name": str(index), "path": path, "type": f"{_MODULES}.{kind}"}
-        for index, (path, kind) in enumerate(kinds.items())
+        {"idx": index, "name": str(index), "path": folder, "type": f"sentence_transformers.models.{kind}"}
+        for index, (folder, kind) in enumerate(kinds.items())
     ]
-    (directory / _POOLING).mkdir()
     _write(directory / MODULES_FILE, modules)
-    _write(
-        directory / _POOLING / CONFIG_FILE,
-        {"word_embedding_dimension": hidden_size, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-    )
+    (directory / _POOLING).mkdir()
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    _write(directory / _POOLING / CONFIG_FILE, {"word_embedding_dimension": hidden_size, **pooling})
     _write(directory / LENGTH_FILES[0], {"max_seq_length": settings.max_seq_length, "do_lower_case": False})
     stated = model_values(settings)
     if any(stated.values()):

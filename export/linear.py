@@ -76,13 +76,10 @@ class LinearLayers:
         num_outputs = len(self._weights.int8(f"{layer}.weight").scales[columns])
         zeros = self._graph.weight(f"{values}.zeros", np.zeros(num_outputs, np.int8))
         weights = self._graph.add("DequantizeLinear", values, scales, zeros, axis=1)
-        return self._graph.add("MatMul", self._dequantise(activation), weights)
-
-    def _dequantise(self, activation: Int8Activation) -> str:
         if activation.values not in self._dequantised:
             inputs = (activation.values, activation.scale, activation.zero_point)
             self._dequantised[activation.values] = self._graph.add("DequantizeLinear", *inputs)
-        return self._dequantised[activation.values]
+        return self._graph.add("MatMul", self._dequantised[activation.values], weights)
 
     def _add_bias(self, matmul: str, bias: str) -> str:
         return self._graph.add("Add", matmul, bias) if bias else matmul

@@ -90,15 +90,19 @@ class Weights:
                 "bert.embeddings.token_type.weight"
             )
         if model.config.relative_attention_num_buckets:
-            arrays[RELATIVE_BIAS] = _bias_by_distance(model.config, arrays.pop("bert.relative_bias.weight"))
+            by_bucket = arrays.pop("bert.relative_bias.weight")  # [buckets, heads]
+            buckets = distance_buckets(model.config.num_positions, len(by_bucket)).numpy()
+            by_distance = np.concatenate([buckets[-1], buckets[0, 1:]])
+            arrays[RELATIVE_BIAS] = np.ascontiguousarray(by_bucket[by_distance].T)
         if "mlm.bias" in arrays:
             arrays["mlm.decoder.bias"] = arrays["mlm.bias"]
         if isinstance(model.config, DisentangledConfig):
             arrays = {name: value for name, value in arrays.items() if not _RELATIVE.search(name)}
-        floats = {
-            name: np.ascontiguousarray(value.T) if _is_layer_matrix(name, value) else value
-            for name, value in arrays.items()
-        }
+        floats = dict(arrays)
+        for name, value in arrays.items():
+            is_table = name.startswith("bert.embeddings.") and not name.startswith(PROJECTION)
+            if value.ndim == 2 and not is_table and name != RELATIVE_BIAS:
+                floats[name] = np.ascontiguousarray(value.T)
         tables = _rotary_tables(model.config)
         if isinstance(model.bert, DisentangledEncoder):
             tables |= _relative_tables(model.bert)
@@ -139,13 +143,6 @@ class Weights:
         if name not in self._int8:
             self._int8[name] = to_int8(self.floats[name])
         return self._int8[name]
-
-
-def _bias_by_distance(config: EncoderConfig, bias_by_bucket: np.ndarray) -> np.ndarray:
-    """Return `RELATIVE_BIAS` from the bias of each bucket, [buckets, heads]."""
-    buckets = distance_buckets(config.num_positions, len(bias_by_bucket)).numpy()
-    by_distance = np.concatenate([buckets[-1], buckets[0, 1:]])
-    return np.ascontiguousarray(bias_by_bucket[by_distance].T)
 
 
 def rotary_name(part: str, *, local: bool = False) -> str:
@@ -228,11 +225,6 @@ def reads_only_cls(task: AnyTask, config: EncoderConfig) -> bool:
     if config.pools_mean and task.name != "embedding":
         return False
     return not task.token_outputs and getattr(task.settings, "pooling", "cls") == "cls"
-
-
-def _is_layer_matrix(name: str, value: np.ndarray) -> bool:
-    is_table = name.startswith("bert.embeddings.") and not name.startswith(PROJECTION)
-    return value.ndim == 2 and not is_table and name != RELATIVE_BIAS
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,10 @@ from export.source import Source
 from export.variant import Configuration
 from tasks.bundle.files import atomic_write, sha256
 from tasks.bundle.machine import describe_machine
-from tasks.bundle.manifest import MANIFEST_FILE, Manifest, Precision, check_json
+from tasks.bundle.manifest import MANIFEST_FILE, Manifest, Precision
 from tasks.bundle.model_directory import GRAPH_FILES, file_for, graph_file, holds_manifest
 from tasks.bundle.providers import PACKAGES
 from tasks.embedding import Embedding
-from tasks.registry import settings_to_dict
 from tasks.small_vectors import SmallVectors
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_FILE
@@ -35,7 +34,7 @@ from tasks.token_embedding import TokenEmbedding
 from training.checkpoint.hub import hub_origin
 from training.checkpoint.sentence_transformers import folder_digest
 from training.checkpoint.task_card import CARD_FILE
-from training.data.sources import is_hub, source_names
+from training.data.sources import is_hub
 from training.model.config import EncoderConfig
 from training.reports.model_card import with_notes
 from training.reports.usages import MASK
@@ -85,36 +84,10 @@ def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *
         raise ValueError(f"`{model_dir}` exists and is not a model directory; remove it, or use another version")
     if inside := [path for path in data if path.exists() and path.resolve().is_relative_to(written)]:
         raise ValueError(f"--replace would delete `{inside[0]}`, which the export reads; move it out of `{model_dir}`")
-    if foreign := _foreign_files(model_dir):
+    known = {*GRAPH_FILES, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *INTEROP_FILES}
+    if foreign := sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known):
         named = ", ".join(f"`{name}`" for name in foreign[:_NUM_NAMED]) + " ..." * (len(foreign) > _NUM_NAMED)
         raise ValueError(f"--replace would delete files in `{model_dir}` that no export wrote ({named}); move them")
-
-
-def _foreign_files(model_dir: Path) -> list[str]:
-    """Return the files in a model directory that no export wrote."""
-    known = {*GRAPH_FILES, TOKENIZER_FILE, MANIFEST_FILE, CARD_FILE, REPORT_FILE, *INTEROP_FILES}
-    return sorted({str(item.relative_to(model_dir)) for item in model_dir.rglob("*")} - known)
-
-
-def check_record(source: Source, config: EncoderConfig | ExportedConfig, data: Sequence[Path]) -> None:
-    """Check, before the work, that the provenance can be written as JSON.
-
-    Args:
-        data: files that the export reads.
-
-    Raises:
-        ValueError: naming a value that is not finite, or text that is not valid UTF-8.
-    """
-    trained = source.card
-    record = {
-        "settings": settings_to_dict(source.task.settings),
-        "config": asdict(config),
-        "scores": dict(trained.scores) if trained else {},
-        "training": dict(trained.provenance) if trained else {},
-        "origin": dict(source.origin),
-        "data": source_names(data),
-    }
-    check_json(record)
 
 
 def write_package(

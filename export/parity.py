@@ -96,7 +96,11 @@ def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Ite
     for lengths in batch_shapes(task):
         if max_batch_tokens and len(lengths) * lengths[0] > max_batch_tokens:
             continue
-        rows = [_random_row(task, length, rng) for length in lengths]
+        rows = []
+        for length in lengths:
+            second = np.arange(length) >= rng.integers(1, length, endpoint=True)
+            ids = rng.integers(0, task.tokenizer.vocab_size, length)
+            rows.append(Features(input_ids=ids, token_type_ids=second.astype(np.int64)))
         yield collate(rows, pad_id=task.tokenizer.pad_id)
 
 
@@ -112,12 +116,6 @@ def batch_shapes(task: AnyTask) -> list[tuple[int, ...]]:
                 shorter = rng.integers(1, max(length, 2), size - 1).tolist()
                 shapes += dict.fromkeys([(length,) * size, (length, *shorter)])
     return shapes
-
-
-def _random_row(task: AnyTask, length: int, rng: np.random.Generator) -> Features:
-    second = np.arange(length) >= rng.integers(1, length, endpoint=True)
-    ids = rng.integers(0, task.tokenizer.vocab_size, length)
-    return Features(input_ids=ids, token_type_ids=second.astype(np.int64))
 
 
 def _difference(name: str, expected: np.ndarray, actual: np.ndarray | None, where: Any) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,11 +21,11 @@ from export.autotune.search import (
 )
 from export.autotune.workload import Workload
 from export.calibrate import calibrate
+from export.engines import EngineName
 from export.evaluation_set import EvaluationSet, ExportData
-from export.families import ExportableModel, create_network
-from export.graph import AnyNetwork, build_graph
+from export.graph import build_graph
 from export.network import Network
-from export.package import ExportResult, check_destination, check_record, write_package
+from export.package import ExportResult, check_destination, write_package
 from export.parity import ParityError, batch_shapes, check_parity, require_finite
 from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose, judged_floats
@@ -33,14 +33,12 @@ from export.reporter import SILENT, Reporter
 from export.session import check_provider, graph_run, on_all_cores
 from export.small_vectors import NEEDED, describe, has_texts, measure_small_vectors
 from export.smoothquant import smooth
-from export.source import SettingsChanges, Source, read_source
+from export.source import ExportableModel, SettingsChanges, Source, create_network, read_source
 from export.storage import Graph, save_graph
-from export.targets import EngineName, Target, TargetName, default_configuration, targets_for
+from export.targets import default_configuration, targets_for
 from export.thresholds import choose_thresholds
-from export.variant import Configuration, GraphPrecision
-from tasks import AnyTask
+from export.variant import Configuration, GraphPrecision, Target, TargetName
 from tasks.base import first_line
-from tasks.batching import RunModel
 from tasks.bundle.files import atomic_directory
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import Precision, check_precision
@@ -72,8 +70,8 @@ class ExportConfig:
     target: TargetName = "cpu"
     """Kind of machine to export for and serve on. `cuda` needs onnxruntime-gpu."""
     engine: EngineName = "auto"
-    """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed, measured on this machine;
-    OpenVINO needs the package openvino, here and in the server."""
+    """Engine to serve with on CPUs; its package must be installed here and in the server. `auto` takes the fastest of
+    those that are installed, measured on this machine."""
     limits: Annotated[QualityLimits, tyro.conf.arg(name="limits")] = field(default_factory=QualityLimits)
     mixed: bool = False
     """int8: keep the most sensitive layers in fp32, as many as the limits require."""
@@ -147,16 +145,16 @@ def export_checkpoint(
     source = read_source(resolve_checkpoint(checkpoint), task=task, settings=settings)
     source.family.check(config.precision, config.targets[0].flag, mixed=config.mixed)
     model = source.load_model()
-    check_record(source, model.config, data.files)
     if notes := read_notes(model_dir):
         reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
     reporter.say(_describe(source, model))
     for remark in filter(None, (source.family.remark, source.remark, _long_texts(source, model))):
         reporter.say(remark)
-    source, found = _read_data(source, model, config, data, reporter)
+    source, data, evaluation_set, calibration = _read_data(source, model, config, data, reporter)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
-        result = _write_graph(source, model, directory, config, found, reporter)
+        export = _Export(source, model, config, evaluation_set, data.workload(source.task, evaluation_set), reporter)
+        result = export.write(directory, calibration, data.record(evaluation_set, calibration))
         write_package(
             directory,
             source,
@@ -170,135 +168,13 @@ def export_checkpoint(
     return read_model_directory(absolute)
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Data of an export."""
-
-    files: ExportData
-    """Files, with those of the checkpoint's training where none are given."""
-    evaluation_set: EvaluationSet
-    calibration: Sequence[Features]
-    """Sequences to calibrate on."""
-
-
-def _write_graph(
-    source: Source, model: ExportableModel, directory: Path, config: ExportConfig, data: _Data, reporter: Reporter
-) -> ExportResult:
-    """Choose precision and configuration, write the graph, and check it."""
-    task, targets, limits = source.task, config.targets, config.limits
-    evaluation_set, calibration = data.evaluation_set, data.calibration
-    truncate = _truncates(source, evaluation_set, config, reporter)
-    reference = require_finite(torch_run(model, task), task.output_names)
-    network = create_network(model, task)
-    if not network.pads:
-        targets = tuple(target.without_padding() for target in targets)
-        reporter.say("padding changes the outputs, as in transformers: evaluated and served one text at a time")
-    target = targets[0]
-    evaluator = Evaluator(evaluation_set, reference, target, reporter)
-    decision, workload = Decision(network), data.files.workload(task, evaluation_set)
-    if config.precision != "fp32":
-        calibrated, smoothquant = _calibrate(network, model, calibration, reporter)
-        decision = choose(
-            calibrated,
-            config.precision,
-            evaluator=evaluator,
-            limits=limits,
-            smoothquant=smoothquant,
-            mixed=config.mixed,
-            timer=partial(_time, workload=workload, target=target, reporter=reporter),
-        )
-        reporter.say(
-            "; ".join(filter(None, (f"chosen precision: {decision.precision.name}", decision.closer_but_slower())))
-        )
-    if config.tune:  # an error, such as an unknown --metric, should come before the minutes that tuning takes
-        if config.precision == "fp32" and evaluation_set.score:
-            evaluator.measure_runs("evaluating PyTorch", {}, max_batch_tokens=EARLY_TOKENS)
-        default = default_configuration(target)
-        graph = build_graph(network, GraphPrecision(), default.variant)
-        _check_parity(task, reference, graph, default, limits, SILENT, max_batch_tokens=EARLY_TOKENS)
-    configuration, trials = _autotune(decision, workload, targets, config, evaluator)
-    write = partial(_write_and_check, decision, network, directory, evaluator=evaluator, limits=limits)
-    attempts = [configuration, default_configuration(target)]
-    if configuration.fallback and target.engine == "onnxruntime":
-        attempts.insert(1, configuration.fallback)
-    *others, last = dict.fromkeys(attempts)
-    for configuration in others:
-        try:
-            decision, differences = write(configuration)
-            break
-        except (ValueError, RuntimeError) as error:
-            what = "misses the limits" if isinstance(error, (ParityError, QualityError)) else "fails"
-            reporter.say(f"the tuned variant {what}, so another one is written: {first_line(error)}")
-            trials = [trial for trial in trials if trial.name != PRECISION]
-    else:
-        configuration = last
-        decision, differences = write(configuration)
-    small = _small_vectors(directory, configuration, evaluator) if isinstance(task, Embedding) else None
-    record = data.files.record(evaluation_set, calibration)
-    return ExportResult(decision, configuration, trials, evaluation_set.name, record, differences, truncate, small)
-
-
-def _small_vectors(directory: Path, configuration: Configuration, evaluator: Evaluator) -> SmallVectors | None:
-    """Return the calibration of int8 vectors of the written graph, if there are enough texts."""
-    execution = configuration.execution
-    run = graph_run(directory / file_for(execution), execution=on_all_cores(execution))
-    tokens = execution.max_batch_tokens
-    small = measure_small_vectors(evaluator.evaluation_set, run, max_batch_tokens=tokens)
-    if small:
-        evaluator.reporter.say(describe(small))
-    elif has_texts(evaluator.evaluation_set):
-        evaluator.reporter.say(f"vectors as int8: not calibrated, which takes {NEEDED} different texts")
-    return small
-
-
-def _write_and_check(
-    decision: Decision,
-    network: AnyNetwork,
-    directory: Path,
-    configuration: Configuration,
-    *,
-    evaluator: Evaluator,
-    limits: QualityLimits,
-) -> tuple[Decision, dict[str, float]]:
-    """Write the graph in a configuration and in its fallback, and check each, and the fp32 graph of the network.
-
-    Returns:
-        The decision with the qualities of the written graphs, and the largest difference of each output in fp32.
-    """
-    for name in GRAPH_FILES:
-        (directory / name).unlink(missing_ok=True)
-    write = partial(_write_and_check_one, decision, network, directory, evaluator=evaluator, limits=limits)
-    written, differences = write(configuration)
-    if configuration.fallback:
-        evaluator.reporter.say(f"the same model for servers without {configuration.execution.provider}:")
-        beside, _ = write(configuration.fallback)
-        qualities = {**written.qualities, f"{decision.precision.name}, ONNX Runtime": beside.quality}
-        written = replace(written, qualities=qualities)
-    return written, differences
-
-
-def _write_and_check_one(
-    decision: Decision,
-    network: AnyNetwork,
-    directory: Path,
-    configuration: Configuration,
-    *,
-    evaluator: Evaluator,
-    limits: QualityLimits,
-) -> tuple[Decision, dict[str, float]]:
-    graph, fp32 = directory / file_for(configuration.execution), GraphPrecision()
-    save_graph(build_graph(decision.network, decision.precision, configuration.variant), graph)
-    fp32_graph = graph if decision.precision == fp32 else build_graph(network, fp32, configuration.variant)
-    reference, reporter = evaluator.reference.run, evaluator.reporter
-    differences = _check_parity(network.task, reference, fp32_graph, configuration, limits, reporter)
-    run = graph_run(graph, execution=configuration.execution)
-    return check_final_graph(decision, run, configuration, evaluator=evaluator, limits=limits), differences
-
-
 def _read_data(
     source: Source, model: ExportableModel, config: ExportConfig, data: ExportData, reporter: Reporter
-) -> tuple[Source, _Data]:
-    """Return the source, with thresholds if it needs some, and the data with defaults."""
+) -> tuple[Source, ExportData, EvaluationSet, list[Features]]:
+    """Return the source, with thresholds if it needs some, the data with defaults, and what they hold.
+
+    The latter is the evaluation set, and the sequences to calibrate on.
+    """
     if missing := data.missing_defaults(source.card, source.task):
         what = "on the hub" if all(map(is_hub, map(Path, missing))) else "not found"
         reporter.say(f"training data {what}: {', '.join(missing)}; give --dev and --train")
@@ -313,17 +189,186 @@ def _read_data(
         if config.precision == "int8":
             reporter.say("dynamic int8 is not calibrated (--train is not read), and outputs depend on the batch")
     source, evaluation_set = choose_thresholds(source, model, data, evaluation_set, reporter)
-    reporter.say(f"evaluated on {evaluation_set.name}{_too_few(evaluation_set, config)}")
-    return source, _Data(data, evaluation_set, calibration)
+    few = config.precision != "fp32" and len(evaluation_set.examples) < MIN_EXAMPLES
+    remark = f"; too few to compare neighbours or predictions with PyTorch's, which takes {MIN_EXAMPLES}"
+    is_compared = compares(evaluation_set.task, scored=evaluation_set.score is not None)
+    reporter.say(f"evaluated on {evaluation_set.name}{remark * (few and is_compared)}")
+    return source, data, evaluation_set, calibration
 
 
-def _too_few(evaluation_set: EvaluationSet, config: ExportConfig) -> str:
-    """Return a remark if examples are too few to judge agreement with PyTorch."""
-    if config.precision == "fp32" or len(evaluation_set.examples) >= MIN_EXAMPLES:
-        return ""
-    if not compares(evaluation_set.task, scored=evaluation_set.score is not None):
-        return ""
-    return f"; too few to compare neighbours or predictions with PyTorch's, which takes {MIN_EXAMPLES}"
+class _Export:
+    """Chooses precision and configuration of a graph, writes it, and checks it."""
+
+    def __init__(
+        self,
+        source: Source,
+        model: ExportableModel,
+        config: ExportConfig,
+        evaluation_set: EvaluationSet,
+        workload: Workload,
+        reporter: Reporter,
+    ) -> None:
+        self.model, self.config, self.workload, self.reporter = model, config, workload, reporter
+        self.task, self.limits = source.task, config.limits
+        self.truncate = _truncates(source, evaluation_set, config, reporter)
+        reference = require_finite(torch_run(model, self.task), self.task.output_names)
+        self.network = create_network(model, self.task)
+        self.targets = config.targets
+        if not self.network.pads:
+            self.targets = tuple(target.without_padding() for target in self.targets)
+            reporter.say("padding changes the outputs, as in transformers: evaluated and served one text at a time")
+        self.target = self.targets[0]
+        self.evaluator = Evaluator(evaluation_set, reference, self.target, reporter)
+
+    def write(self, directory: Path, calibration: Sequence[Features], record: Mapping[str, Any]) -> ExportResult:
+        """Write the graph to a directory.
+
+        Args:
+            calibration: sequences to calibrate on.
+            record: record of the data.
+        """
+        decision = Decision(self.network)
+        if self.config.precision != "fp32":
+            decision = self.choose_precision(calibration)
+        configuration, trials = default_configuration(self.target), list[Trial]()
+        if self.config.tune:
+            self.check_before_tuning()
+            configuration, trials = self.autotune(decision)
+        attempts = [configuration, default_configuration(self.target)]
+        if configuration.fallback and self.target.engine == "onnxruntime":
+            attempts.insert(1, configuration.fallback)
+        *others, last = dict.fromkeys(attempts)
+        for configuration in others:
+            try:
+                decision, differences = self.write_and_check(directory, decision, configuration)
+                break
+            except (ValueError, RuntimeError) as error:
+                what = "misses the limits" if isinstance(error, (ParityError, QualityError)) else "fails"
+                self.reporter.say(f"the tuned variant {what}, so another one is written: {first_line(error)}")
+                trials = [trial for trial in trials if trial.name != PRECISION]
+        else:
+            configuration = last
+            decision, differences = self.write_and_check(directory, decision, configuration)
+        small = self.small_vectors(directory, configuration) if isinstance(self.task, Embedding) else None
+        name = self.evaluator.evaluation_set.name
+        return ExportResult(decision, configuration, trials, name, record, differences, self.truncate, small)
+
+    def choose_precision(self, calibration: Sequence[Features]) -> Decision:
+        """Choose the precision of the graph; SmoothQuant and static int8 need sequences to calibrate on."""
+        network, smoothquant = self.network, None
+        if calibration:
+            assert isinstance(network, Network)
+            assert isinstance(self.model, BertModel)
+            with self.reporter.bar("calibrating", unit="sequence", total=len(calibration)) as bar:
+                ranges = calibrate(self.model, self.task, calibration, network.layers, progress=bar.update)
+            network = replace(network, ranges=ranges)
+            smoothquant = partial(smooth, network, self.model, calibration)
+        decision = choose(
+            network,
+            self.config.precision,
+            evaluator=self.evaluator,
+            limits=self.limits,
+            smoothquant=smoothquant,
+            mixed=self.config.mixed,
+            timer=lambda decisions: compare_precisions(
+                [(item.network, item.precision) for item in decisions],
+                self.workload,
+                target=self.target,
+                num_cores=available_cpus(),
+                reporter=self.reporter,
+            ),
+        )
+        remarks = f"chosen precision: {decision.precision.name}", decision.closer_but_slower()
+        self.reporter.say("; ".join(filter(None, remarks)))
+        return decision
+
+    def check_before_tuning(self) -> None:
+        """Raise errors, such as an unknown --metric, before the minutes that tuning takes."""
+        if self.config.precision == "fp32" and self.evaluator.evaluation_set.score:
+            self.evaluator.measure_runs("evaluating PyTorch", {}, max_batch_tokens=EARLY_TOKENS)
+        default = default_configuration(self.target)
+        graph = build_graph(self.network, GraphPrecision(), default.variant)
+        self.check_parity(graph, default, SILENT, max_batch_tokens=EARLY_TOKENS)
+
+    def autotune(self, decision: Decision) -> tuple[Configuration, list[Trial]]:
+        """Return the fastest configuration, and all trials."""
+        judged = partial(judged_floats, decision, evaluator=self.evaluator, limits=self.limits)
+        first, *others = able_targets(self.targets, decision.network, decision.precision, self.reporter)
+        target, rivals = judged(first), list[Target]()
+        for rival in others:
+            with left_out_if_it_fails(rival, self.reporter):
+                rivals.append(judged(rival))
+        self.reporter.say(
+            "speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)"
+        )
+        return autotune(
+            decision.network,
+            decision.precision,
+            self.workload,
+            target=target,
+            rivals=rivals,
+            num_cores=available_cpus(),
+            compare_with=[] if self.config.precision == "fp32" else [GraphPrecision()],
+            reporter=self.reporter,
+        )
+
+    def write_and_check(
+        self, directory: Path, decision: Decision, configuration: Configuration
+    ) -> tuple[Decision, dict[str, float]]:
+        """Write the graph in a configuration and in its fallback, and check each, and the fp32 graph of the network.
+
+        Returns:
+            The decision with the qualities of the written graphs, and the largest difference of each output in fp32.
+        """
+        for name in GRAPH_FILES:
+            (directory / name).unlink(missing_ok=True)
+        written, fp32 = list[tuple[Decision, dict[str, float]]](), GraphPrecision()
+        for part in filter(None, (configuration, configuration.fallback)):
+            if written:
+                self.reporter.say(f"the same model for servers without {configuration.execution.provider}:")
+            path = directory / file_for(part.execution)
+            save_graph(build_graph(decision.network, decision.precision, part.variant), path)
+            is_fp32 = decision.precision == fp32
+            differences = self.check_parity(path if is_fp32 else build_graph(self.network, fp32, part.variant), part)
+            run = graph_run(path, execution=part.execution)
+            checked = check_final_graph(decision, run, part, evaluator=self.evaluator, limits=self.limits)
+            written.append((checked, differences))
+        (first, differences), *others = written
+        for other, _ in others:
+            name = f"{decision.precision.name}, ONNX Runtime"
+            first = replace(first, qualities={**first.qualities, name: other.quality})
+        return first, differences
+
+    def check_parity(
+        self,
+        graph: Path | Graph,
+        configuration: Configuration,
+        reporter: Reporter | None = None,
+        *,
+        max_batch_tokens: int | None = None,
+    ) -> dict[str, float]:
+        """Check the fp32 graph in a session of this call; return the largest difference of each output."""
+        reporter = reporter or self.reporter
+        run = graph_run(graph, execution=replace(on_all_cores(configuration.execution), floats="fp32"))
+        atol, reference = self.limits.atol, self.evaluator.run
+        with reporter.bar("parity", unit="batch", total=len(batch_shapes(self.task))) as bar:
+            differences = check_parity(
+                self.task, reference, run, atol=atol, max_batch_tokens=max_batch_tokens, progress=bar.update
+            )
+        largest = max(differences.values())
+        reporter.say(f"fp32 graph: differs from PyTorch by at most {largest:.1e} (atol {atol:.0e})")
+        return differences
+
+    def small_vectors(self, directory: Path, configuration: Configuration) -> SmallVectors | None:
+        """Return the calibration of int8 vectors of the written graph, if there are enough texts."""
+        execution, evaluation_set = configuration.execution, self.evaluator.evaluation_set
+        run = graph_run(directory / file_for(execution), execution=on_all_cores(execution))
+        small = measure_small_vectors(evaluation_set, run, max_batch_tokens=execution.max_batch_tokens)
+        if small:
+            self.reporter.say(describe(small))
+        elif has_texts(evaluation_set):
+            self.reporter.say(f"vectors as int8: not calibrated, which takes {NEEDED} different texts")
+        return small
 
 
 def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConfig, reporter: Reporter) -> bool:
@@ -342,76 +387,6 @@ def _truncates(source: Source, evaluation_set: EvaluationSet, config: ExportConf
         texts, limit = ", ".join(truncated), length_limit(evaluation_set.task)
         reporter.say(f"truncated to {limit}: {texts}; the server {verb} such texts (--truncate)")
     return truncate
-
-
-def _calibrate(
-    network: AnyNetwork, model: ExportableModel, features: Sequence[Features], reporter: Reporter
-) -> tuple[AnyNetwork, Callable[[], Network] | None]:
-    """Return the network with ranges, and a function that applies SmoothQuant; None without sequences."""
-    if not features:
-        return network, None
-    assert isinstance(network, Network)
-    assert isinstance(model, BertModel)
-    with reporter.bar("calibrating", unit="sequence", total=len(features)) as bar:
-        ranges = calibrate(model, network.task, features, network.layers, progress=bar.update)
-    network = replace(network, ranges=ranges)
-    return network, partial(smooth, network, model, features)
-
-
-def _time(
-    decisions: Sequence[Decision], *, workload: Workload, target: Target, reporter: Reporter
-) -> Mapping[str, float]:
-    """Return the times of decisions in the default configuration, relative to the fastest."""
-    graphs = [(item.network, item.precision) for item in decisions]
-    return compare_precisions(graphs, workload, target=target, num_cores=available_cpus(), reporter=reporter)
-
-
-def _autotune(
-    decision: Decision, workload: Workload, targets: Sequence[Target], config: ExportConfig, evaluator: Evaluator
-) -> tuple[Configuration, list[Trial]]:
-    if not config.tune:
-        return default_configuration(targets[0]), []
-    judged = partial(judged_floats, decision, evaluator=evaluator, limits=config.limits)
-    first, *others = able_targets(targets, decision.network, decision.precision, evaluator.reporter)
-    target, rivals = judged(first), list[Target]()
-    for rival in others:
-        with left_out_if_it_fails(rival, evaluator.reporter):
-            rivals.append(judged(rival))
-    evaluator.reporter.say(
-        "speed of variants and settings on this machine (100%: the fastest of its line; --no-tune skips this)"
-    )
-    return autotune(
-        decision.network,
-        decision.precision,
-        workload,
-        target=target,
-        rivals=rivals,
-        num_cores=available_cpus(),
-        compare_with=[] if config.precision == "fp32" else [GraphPrecision()],
-        reporter=evaluator.reporter,
-    )
-
-
-def _check_parity(
-    task: AnyTask,
-    reference: RunModel,
-    graph: Path | Graph,
-    configuration: Configuration,
-    limits: QualityLimits,
-    reporter: Reporter,
-    *,
-    max_batch_tokens: int | None = None,
-) -> dict[str, float]:
-    """Check the fp32 graph and return the largest difference of each output; the session ends here, with its memory."""
-    run = graph_run(graph, execution=replace(on_all_cores(configuration.execution), floats="fp32"))
-    with reporter.bar("parity", unit="batch", total=len(batch_shapes(task))) as bar:
-        differences = check_parity(
-            task, reference, run, atol=limits.atol, max_batch_tokens=max_batch_tokens, progress=bar.update
-        )
-    reporter.say(
-        f"fp32 graph: differs from PyTorch by at most {max(differences.values()):.1e} (atol {limits.atol:.0e})"
-    )
-    return differences
 
 
 def _long_texts(source: Source, model: ExportableModel) -> str:

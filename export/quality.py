@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from export.agreement import (
     SAME_NEAREST_10,
     describe,
     different_texts,
-    likeliest,
+    most_likely,
     neighbour_agreement,
     prediction_agreement,
 )
@@ -20,8 +20,8 @@ from export.evaluation_set import EvaluationSet
 from export.graph import AnyNetwork, build_graph
 from export.reporter import SILENT, Reporter
 from export.session import graph_run, on_all_cores
-from export.targets import TARGETS, Target
-from export.variant import GraphPrecision, MatMulPrecision
+from export.targets import TARGETS
+from export.variant import GraphPrecision, MatMulPrecision, Target
 from tasks.base import Outputs
 from tasks.batching import RunModel, run_features
 from tasks.embedding import Embedding
@@ -34,8 +34,8 @@ MAX_LESS_AGREEMENT, MAX_LESS_COSINE = 0.01, 0.001
 _CHUNK = 32
 """Number of examples whose outputs are in memory at the same time; outputs of masked-lm are large."""
 _NUM_WORST = 5
-_BATCH_TOKENS = 256
-"""Largest batch of graphs, in padded tokens; those of PyTorch may be larger."""
+_BATCH_TOKENS, _REFERENCE_BATCH_TOKENS = 256, 4096
+"""Largest batch of graphs, and of PyTorch, in padded tokens."""
 _MAX_CACHE_BYTES = 2**28
 _NUM_RANKING_EXAMPLES = 64
 """Number of examples for ranking layers by sensitivity."""
@@ -82,64 +82,6 @@ class Quality:
         return self.agreement.get(SAME_NEAREST_10, self.mean_cosine)
 
 
-class ReferenceOutputs:
-    """PyTorch's outputs for an evaluation set, cached up to a size limit."""
-
-    def __init__(self, evaluation_set: EvaluationSet, run: RunModel, *, max_batch_tokens: int = 4096) -> None:
-        self.evaluation_set = evaluation_set
-        self.run = run
-        self.max_batch_tokens = max_batch_tokens
-        self._cache: dict[int, Windows] = {}
-        self._num_bytes = 0
-
-    def outputs(self, indices: range) -> Windows:
-        """Return the outputs for a range of examples: for each example, the outputs of its sequences."""
-        if cached := self._cache.get(indices.start):
-            return cached
-        outputs = _run_examples(self.evaluation_set, indices, self.run, self.max_batch_tokens)
-        self._num_bytes += sum(array.nbytes for items in outputs for one in items for array in one.values())
-        if self._num_bytes <= _MAX_CACHE_BYTES:
-            self._cache[indices.start] = outputs
-        return outputs
-
-
-def measure_quality(
-    reference: ReferenceOutputs,
-    runs: Mapping[str, RunModel],
-    *,
-    max_batch_tokens: int = _BATCH_TOKENS,
-    progress: Callable[[int], object] = lambda count: None,
-) -> dict[str, Quality]:
-    """Run networks on the same examples and compare them with PyTorch.
-
-    Args:
-        reference: PyTorch's outputs.
-        runs: functions that run a network or graph, by name.
-        max_batch_tokens: batch size cap of the networks, which dynamic int8 depends on.
-        progress: called with the number of examples just finished.
-
-    Returns:
-        The quality of each by name; PyTorch's comes first, as `REFERENCE`.
-    """
-    evaluation_set = reference.evaluation_set
-    comparisons = {name: _Comparison(evaluation_set) for name in (REFERENCE, *runs)}
-    for first in range(0, len(evaluation_set.examples), _CHUNK):
-        indices = range(first, min(first + _CHUNK, len(evaluation_set.examples)))
-        expected = reference.outputs(indices)
-        comparisons[REFERENCE].add(indices, expected, expected)
-        for name, run in runs.items():
-            comparisons[name].add(indices, _run_examples(evaluation_set, indices, run, max_batch_tokens), expected)
-        progress(len(indices))
-    return {name: comparison.result(comparisons[REFERENCE]) for name, comparison in comparisons.items()}
-
-
-def _run_examples(evaluation_set: EvaluationSet, indices: range, run: RunModel, max_batch_tokens: int) -> Windows:
-    windows = [evaluation_set.windows[index] for index in indices]
-    features = [item for items in windows for item in items]
-    flat = iter(run_features(evaluation_set.task, features, run, max_batch_tokens=max_batch_tokens))
-    return [[next(flat) for _ in items] for items in windows]
-
-
 class _Comparison:
     """Collects the predictions of one network and their similarity to PyTorch's outputs."""
 
@@ -160,23 +102,19 @@ class _Comparison:
         task, names = self.evaluation_set.task, self.evaluation_set.task.output_names
         centre = getattr(task.settings, "label_mean", 0.0)  # a large mean of regression would hide differences
         for index, found, wanted in zip(indices, actual, expected, strict=True):
-            self._decide(index, found)
+            if self.evaluation_set.score:
+                example, windows = self.evaluation_set.examples[index], self.evaluation_set.windows[index]
+                prediction = task.decode(example, windows, found)
+                self.predictions.append(prediction)
+                self.decisions.append(task.decisions(prediction))
+            else:
+                self.decisions.append([] if self.of_vectors else most_likely(task, found))
             if index in self._different:
                 self.vectors.append(_vector(found[0], names))
             for one, other in zip(found, wanted, strict=True):
                 first, second = _vector(one, names) - centre, _vector(other, names) - centre
                 self.products.append((float(first @ first), float(first @ second), float(second @ second), first.size))
                 self.locations.append(self.evaluation_set.locations[index])
-
-    def _decide(self, index: int, outputs: Sequence[Outputs]) -> None:
-        task = self.evaluation_set.task
-        if not self.evaluation_set.score:
-            self.decisions.append([] if self.of_vectors else likeliest(task, outputs))
-            return
-        example, windows = self.evaluation_set.examples[index], self.evaluation_set.windows[index]
-        prediction = task.decode(example, windows, outputs)
-        self.predictions.append(prediction)
-        self.decisions.append(task.decisions(prediction))
 
     def result(self, reference: _Comparison) -> Quality:
         """Return the quality.
@@ -187,18 +125,17 @@ class _Comparison:
         products = np.array(self.products)
         cosines = _cosines(products, of_vectors=self.of_vectors)
         lowest = np.argsort(np.nan_to_num(cosines, nan=-np.inf), kind="stable")[:_NUM_WORST]
+        if self.of_vectors:
+            agreement = neighbour_agreement(np.array(self.vectors), np.array(reference.vectors))
+        else:
+            agreement = prediction_agreement(self.decisions, reference.decisions)
         return Quality(
             scores=self.evaluation_set.score(self.predictions) if self.evaluation_set.score else {},
             mean_cosine=float(np.average(cosines, weights=products[:, 3])),
             min_cosine=float(cosines.min()),
             worst=tuple((self.locations[index], float(cosines[index])) for index in lowest),
-            agreement=self._agreement(reference),
+            agreement=agreement,
         )
-
-    def _agreement(self, reference: _Comparison) -> dict[str, float]:
-        if self.of_vectors:
-            return neighbour_agreement(np.array(self.vectors), np.array(reference.vectors))
-        return prediction_agreement(self.decisions, reference.decisions)
 
 
 def _vector(outputs: Outputs, names: Sequence[str]) -> np.ndarray:
@@ -225,57 +162,88 @@ def _cosines(products: np.ndarray, *, of_vectors: bool) -> np.ndarray:
 
 
 class Evaluator:
-    """Measures graphs of a network as a target runs them."""
+    """Measures graphs of a network as a target runs them, and compares them with PyTorch."""
 
     def __init__(
         self,
         evaluation_set: EvaluationSet,
-        reference: RunModel,
+        run: RunModel,
         target: Target = TARGETS["cpu"],
         reporter: Reporter = SILENT,
     ) -> None:
+        """Prepare an evaluation.
+
+        Args:
+            evaluation_set: examples to measure on.
+            run: runs the network in PyTorch; its outputs are cached up to a size limit.
+            target: runs the graphs.
+            reporter: receives the progress.
+        """
+        self.evaluation_set, self.run = evaluation_set, run
         self.target, self.reporter = target, reporter
-        self.reference = self._reference(evaluation_set, reference)
-
-    @property
-    def evaluation_set(self) -> EvaluationSet:
-        """Examples to measure on."""
-        return self.reference.evaluation_set
-
-    def _reference(self, evaluation_set: EvaluationSet, run: RunModel) -> ReferenceOutputs:
-        return ReferenceOutputs(evaluation_set, run, **({} if self.target.pads else {"max_batch_tokens": 1}))
+        self._cache: dict[int, Windows] = {}
+        self._num_bytes = 0
 
     def measure(self, network: AnyNetwork, *precisions: GraphPrecision) -> dict[str, Quality]:
         """Return the qualities of PyTorch and of graphs in some precisions, by name."""
-        runs = {precision.name: self._run(network, precision) for precision in precisions}
-        with self.reporter.bar("evaluating", unit="example", total=len(self.evaluation_set.examples)) as bar:
-            return measure_quality(
-                self.reference, runs, max_batch_tokens=_BATCH_TOKENS if self.target.pads else 1, progress=bar.update
-            )
+        runs = {}
+        for precision in precisions:
+            graph = build_graph(network, precision, self.target.variant)
+            runs[precision.name] = graph_run(graph, execution=on_all_cores(self.target.execution))
+        return self.measure_runs("evaluating", runs, max_batch_tokens=_BATCH_TOKENS if self.target.pads else 1)
 
-    def measure_runs(self, title: str, runs: Mapping[str, RunModel], *, max_batch_tokens: int) -> dict[str, Quality]:
-        """Return the qualities of PyTorch and of some runs, by name.
+    def measure_runs(
+        self, title: str, runs: Mapping[str, RunModel], *, max_batch_tokens: int = _BATCH_TOKENS
+    ) -> dict[str, Quality]:
+        """Run networks on the same examples and compare them with PyTorch.
 
         Args:
             title: title of the progress bar.
+            runs: functions that run a network or graph, by name.
+            max_batch_tokens: batch size cap of the networks, which dynamic int8 depends on.
+
+        Returns:
+            The quality of each by name; PyTorch's comes first, as `REFERENCE`.
         """
-        with self.reporter.bar(title, unit="example", total=len(self.evaluation_set.examples)) as bar:
-            return measure_quality(self.reference, runs, max_batch_tokens=max_batch_tokens, progress=bar.update)
+        count = len(self.evaluation_set.examples)
+        comparisons = {name: _Comparison(self.evaluation_set) for name in (REFERENCE, *runs)}
+        with self.reporter.bar(title, unit="example", total=count) as bar:
+            for first in range(0, count, _CHUNK):
+                indices = range(first, min(first + _CHUNK, count))
+                expected = self._reference_outputs(indices)
+                comparisons[REFERENCE].add(indices, expected, expected)
+                for name, run in runs.items():
+                    comparisons[name].add(indices, self._outputs(indices, run, max_batch_tokens), expected)
+                bar.update(len(indices))
+        return {name: comparison.result(comparisons[REFERENCE]) for name, comparison in comparisons.items()}
 
     def most_sensitive_layers(self, network: AnyNetwork, matmul: MatMulPrecision) -> list[str]:
         """Rank the layers by the loss of mean cosine when only that layer is int8, largest loss first."""
         if not (layers := network.quantizable_layers):
             return []
-        sample = self._reference(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.reference.run)
-        loss: dict[str, float] = {}
+        sample = Evaluator(self.evaluation_set.sample(_NUM_RANKING_EXAMPLES), self.run, self.target)
+        cosines: dict[str, float] = {}
         with self.reporter.bar("ranking layers", unit="layer", total=len(layers)) as bar:
             for layer in layers:
                 others = tuple(name for name in layers if name != layer)
-                run = self._run(network, GraphPrecision(matmul=matmul, fp32_layers=others))
-                loss[layer] = 1 - measure_quality(sample, {layer: run})[layer].mean_cosine
+                _, quality = sample.measure(network, GraphPrecision(matmul=matmul, fp32_layers=others)).values()
+                cosines[layer] = quality.mean_cosine
                 bar.update(1)
-        return sorted(layers, key=lambda layer: -loss[layer])
+        return sorted(layers, key=cosines.__getitem__)
 
-    def _run(self, network: AnyNetwork, precision: GraphPrecision) -> RunModel:
-        graph = build_graph(network, precision, self.target.variant)
-        return graph_run(graph, execution=on_all_cores(self.target.execution))
+    def _reference_outputs(self, indices: range) -> Windows:
+        """Return PyTorch's outputs for a range of examples."""
+        if cached := self._cache.get(indices.start):
+            return cached
+        outputs = self._outputs(indices, self.run, _REFERENCE_BATCH_TOKENS if self.target.pads else 1)
+        self._num_bytes += sum(array.nbytes for items in outputs for one in items for array in one.values())
+        if self._num_bytes <= _MAX_CACHE_BYTES:
+            self._cache[indices.start] = outputs
+        return outputs
+
+    def _outputs(self, indices: range, run: RunModel, max_batch_tokens: int) -> Windows:
+        """Return the outputs of a network for a range of examples: for each example, those of its sequences."""
+        windows = [self.evaluation_set.windows[index] for index in indices]
+        features = [item for items in windows for item in items]
+        flat = iter(run_features(self.evaluation_set.task, features, run, max_batch_tokens=max_batch_tokens))
+        return [[next(flat) for _ in items] for items in windows]

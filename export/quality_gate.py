@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Annotated, Literal
 
 from export.agreement import SAME_NEAREST, SAME_PREDICTION
@@ -20,8 +21,7 @@ from export.graph import AnyNetwork, build_graph
 from export.network import Network
 from export.quality import REFERENCE, Evaluator, Quality
 from export.session import graph_run, on_all_cores
-from export.targets import Target
-from export.variant import Configuration, GraphPrecision
+from export.variant import Configuration, GraphPrecision, Target
 from tasks.batching import RunModel
 from tasks.bundle.manifest import Precision
 from tasks.embedding import Embedding
@@ -44,24 +44,15 @@ class QualityError(ValueError):
     """Raised when the quality of a graph is below the limits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Level:
-    """Limits of a quality level, for flags that are not given."""
-
-    max_drop: float
-    min_cosine: float
-    min_same_nearest: float
-    min_same_prediction: float
-
-
-LEVELS: Mapping[str, _Level] = {
-    "default": _Level(max_drop=0.5, min_cosine=0.99, min_same_nearest=0, min_same_prediction=0),
-    "high": _Level(max_drop=0.25, min_cosine=0.995, min_same_nearest=0.95, min_same_prediction=0.98),
+LEVELS: Mapping[str, Mapping[str, float]] = {
+    "default": {"max_drop": 0.5, "min_cosine": 0.99, "min_same_nearest": 0, "min_same_prediction": 0},
+    "high": {"max_drop": 0.25, "min_cosine": 0.995, "min_same_nearest": 0.95, "min_same_prediction": 0.98},
 }
+"""Limits of each quality level, for flags that are not given."""
 
 
 @dataclass(frozen=True)
-class _Miss:
+class Miss:
     """A limit that a quality misses, and the value of its flag that would accept the quality."""
 
     reason: str
@@ -109,56 +100,38 @@ class QualityLimits:
                 flag = f"--min-{name.replace('_', '-')}"
                 raise QualityError(f"{flag} cannot be judged: it needs {needed}; give more --dev data, or leave it out")
 
-    def shortfall(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
-        """Return how a quality misses the limits; empty if it meets them.
+    def misses(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> Iterator[Miss]:
+        """Yield the limits that a quality misses.
 
         Args:
             quality: quality of the graph.
             reference: quality of PyTorch.
             by_cosine: True to check the cosine in addition to scores.
         """
-        first = next(self._misses(quality, reference, by_cosine=by_cosine), None)
-        return f"{first.reason} ({first.flag} {first.limit})" if first else ""
-
-    def accepting(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> str:
-        """Return the flags with which a quality would meet the limits; empty if none can.
-
-        Args:
-            quality, reference, by_cosine: as for `shortfall`.
-        """
-        misses = list(self._misses(quality, reference, by_cosine=by_cosine))
-        if not all(miss.accepted >= 0 for miss in misses):  # NaN, or the opposite of PyTorch's outputs
-            return ""
-        return " ".join(f"{miss.flag} {miss.accepted:g}" for miss in misses)
-
-    def _misses(self, quality: Quality, reference: Quality, *, by_cosine: bool) -> Iterator[_Miss]:
         max_drop, min_cosine = self._limit("max_drop"), self._limit("min_cosine")
         if reference.headline:
             name, before = reference.headline
             drop = round(100 * (before - quality.scores[name]), 6)  # avoids 0.3775 - 0.3725 > 0.005
             if not drop <= max_drop:
-                yield _Miss(f"{name} drops by {drop:.2f} points", "--max-drop", max_drop, -_rounded_down(-drop, 2))
+                yield Miss(f"{name} drops by {drop:.2f} points", "--max-drop", max_drop, -_rounded_down(-drop, 2))
         cosine = quality.mean_cosine
         if (by_cosine or not reference.headline) and not cosine >= min_cosine:
             reason = f"the mean cosine to PyTorch is {cosine:.4f}"
-            yield _Miss(reason, "--min-cosine", min_cosine, _rounded_down(cosine, 4))
-        yield from self._disagreements(quality)
-
-    def _disagreements(self, quality: Quality) -> Iterator[_Miss]:
+            yield Miss(reason, "--min-cosine", min_cosine, _rounded_down(cosine, 4))
         reasons = {
             SAME_NEAREST: "the nearest neighbour stays the same for {:.1f}% of texts",
             SAME_PREDICTION: "{:.1f}% of predictions stay the same",
         }
-        for name, reason in reasons.items():
+        for name, text in reasons.items():
             found, limit = quality.agreement.get(name, 1.0), self._limit(f"min_{name}")
             if not found >= limit:
-                flag = f"--min-{name.replace('_', '-')}"
-                yield _Miss(reason.format(_rounded_down(100 * found, 1)), flag, limit, _rounded_down(found, 3))
+                reason = text.format(_rounded_down(100 * found, 1))
+                yield Miss(reason, f"--min-{name.replace('_', '-')}", limit, _rounded_down(found, 3))
 
     def _limit(self, name: str) -> float:
         """Return the given value of a limit, or that of the quality level."""
-        given = getattr(self, name)
-        return float(getattr(LEVELS[self.quality], name) if given is None else given)
+        given: float | None = getattr(self, name)
+        return LEVELS[self.quality][name] if given is None else given
 
 
 def _rounded_down(value: float, digits: int) -> float:
@@ -183,11 +156,18 @@ class Decision:
 
     def shortfall(self, limits: QualityLimits) -> str:
         """Return how the precision misses the limits; empty if it meets them."""
-        return limits.shortfall(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
+        first = next(self._misses(limits), None)
+        return f"{first.reason} ({first.flag} {first.limit})" if first else ""
 
     def accepting(self, limits: QualityLimits) -> str:
         """Return the flags with which the precision would meet the limits; empty if none can."""
-        return limits.accepting(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
+        misses = list(self._misses(limits))
+        if not all(miss.accepted >= 0 for miss in misses):  # NaN, or the opposite of PyTorch's outputs
+            return ""
+        return " ".join(f"{miss.flag} {miss.accepted:g}" for miss in misses)
+
+    def _misses(self, limits: QualityLimits) -> Iterator[Miss]:
+        return limits.misses(self.quality, self.qualities[REFERENCE], by_cosine=self._by_cosine)
 
     def closer_but_slower(self) -> str:
         """Describe the closest graph that took too long, and the flag that takes it; empty if there is none."""
@@ -238,9 +218,13 @@ def choose(
     candidates = _candidates(network, precision, evaluator.target)
     tried = _measure(Decision(network), [GraphPrecision(), *candidates], evaluator, limits)[1:]
     limits.check_judged(tried[0].quality)
-    if precision == "fp16":
-        return _accepted(tried, limits) or _reject_fp16(tried[0], limits)
     first = _accepted(tried, limits)
+    if precision == "fp16" and not first:
+        remedies = [f"{flags} accepts it"] if (flags := tried[0].accepting(limits)) else []
+        reason = f"graph rejected: with fp16 {tried[0].shortfall(limits)}"
+        raise QualityError(f"{reason} ({', or '.join([*remedies, 'use fp32'])})")
+    if precision == "fp16" and first:
+        return first
     compares_smoothquant = smoothquant and isinstance(network.task, Embedding)
     if limits.quality == "default" and first and not compares_smoothquant:
         return first
@@ -293,13 +277,6 @@ def _accepted(tried: Sequence[Decision], limits: QualityLimits) -> Decision | No
 def _with_all(decision: Decision, tried: Sequence[Decision]) -> Decision:
     """Return a decision with the qualities of all that were tried; the last one has them."""
     return replace(decision, qualities=tried[-1].qualities)
-
-
-def _reject_fp16(decision: Decision, limits: QualityLimits) -> Decision:
-    remedies = [f"{flags} accepts it"] if (flags := decision.accepting(limits)) else []
-    raise QualityError(
-        f"graph rejected: with fp16 {decision.shortfall(limits)} ({', or '.join([*remedies, 'use fp32'])})"
-    )
 
 
 def check_final_graph(
@@ -379,7 +356,8 @@ def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluato
         return _measure(before, [precision], evaluator, limits)[0]
 
     too_few = 0
-    for count in _powers_of_two(len(layers) - 1):
+    most = len(layers) - 1
+    for count in [*takewhile(lambda count: count < most, (2**power for power in range(most))), most]:
         decision = with_layers(decision, count)
         if not decision.shortfall(limits):
             break
@@ -398,19 +376,10 @@ def _keep_in_fp32(decision: Decision, layers: Sequence[str], evaluator: Evaluato
     return decision
 
 
-def _powers_of_two(largest: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... and finally `largest`."""
-    count = 1
-    while count < largest:
-        yield count
-        count *= 2
-    yield largest
-
-
 def _rejection(
     tried: Sequence[Decision], fewest: Decision, layers: Sequence[str], limits: QualityLimits, *, mixed: bool
 ) -> str:
-    """Describe the closest graph, and what would pass.
+    """Describe the closest graph, and what would pass: data, flags or precisions.
 
     Args:
         tried: decisions that miss the limits.
@@ -418,25 +387,19 @@ def _rejection(
         mixed: True if `fewest` was allowed.
     """
     best = fewest if mixed else max(tried, key=_closeness)
-    worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in best.quality.worst[:_NUM_NAMED])
-    remedies = "; or ".join(_passing(best, tried, fewest, limits, num_layers=len(layers)))
-    return (
-        f"graph rejected: with {best.precision.name} {best.shortfall(limits)}; largest differences: {worst}"
-        f"{'; most sensitive layers: ' * bool(layers)}{', '.join(layers[:_NUM_NAMED])} ({remedies})"
-    )
-
-
-def _passing(
-    best: Decision, tried: Sequence[Decision], fewest: Decision, limits: QualityLimits, *, num_layers: int
-) -> Iterator[str]:
-    """Yield what would pass: data, flags or precisions."""
-    if num_layers and not best.network.ranges:
-        yield "give --train or --texts to calibrate static and SmoothQuant int8 on"
+    remedies = []
+    if layers and not best.network.ranges:
+        remedies.append("give --train or --texts to calibrate static and SmoothQuant int8 on")
     if not fewest.shortfall(limits):
         count = len(fewest.precision.fp32_layers)
-        yield f"--mixed keeps such layers in fp32: {count} of {num_layers} suffice"
+        remedies.append(f"--mixed keeps such layers in fp32: {count} of {len(layers)} suffice")
     if limits.quality == "high" and (other := _accepted(tried, replace(limits, quality="default"))):
-        yield f"--quality default accepts {other.precision.name}"
+        remedies.append(f"--quality default accepts {other.precision.name}")
     if flags := best.accepting(limits):
-        yield f"{flags} accepts {best.precision.name}"
-    yield "export in fp32"
+        remedies.append(f"{flags} accepts {best.precision.name}")
+    worst = "; ".join(f"{location} ({cosine:.3f})" for location, cosine in best.quality.worst[:_NUM_NAMED])
+    return (
+        f"graph rejected: with {best.precision.name} {best.shortfall(limits)}; largest differences: {worst}"
+        f"{'; most sensitive layers: ' * bool(layers)}{', '.join(layers[:_NUM_NAMED])} "
+        f"({'; or '.join([*remedies, 'export in fp32'])})"
+    )

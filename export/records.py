@@ -21,9 +21,10 @@ from typing import Any
 from export.autotune.search import Trial
 from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
-from export.targets import TARGETS, competed, default_configuration, target_of
+from export.targets import TARGETS, default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.bundle.manifest import Manifest
+from tasks.bundle.providers import CPU
 
 OPTIMUM = "optimum"
 """Value of "exporter" in a graph's record; graphs that Bertline wrote have none."""
@@ -53,10 +54,10 @@ def is_exported(manifest: Manifest) -> bool:
 def default_of(manifest: Manifest) -> Configuration:
     """Return the default configuration of a model directory's target, or of ONNX Runtime if engines competed."""
     record, target = manifest.provenance["graph"], target_of(manifest.execution)
-    if competed(target, record["trials"]):
+    rivals = tuple(item.provider for item in TARGETS.values() if item.name == target.name and item.provider != CPU)
+    if any(trial["name"].startswith(rivals) for trial in record["trials"]):
         target = TARGETS[target.name]
-    pads = record.get("pads", True)
-    return default_configuration(target if pads else target.without_padding())
+    return default_configuration(target if record.get("pads", True) else target.without_padding())
 
 
 def precision_of(manifest: Manifest) -> GraphPrecision:

@@ -1,4 +1,4 @@
-"""Run a graph in ONNX Runtime or OpenVINO.
+"""Run a graph in ONNX Runtime, or in another engine (`export.engines`).
 
 from export import graph_run
 run = graph_run("models/demo/1/model.onnx")
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version as library_version
 from pathlib import Path
 
@@ -16,13 +15,12 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
+from export.engines import load_error, rival_run
 from export.storage import Graph
 from tasks.batching import RunModel
-from tasks.bundle.graph_file import has_positions, read_graph_file
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import Execution
-from tasks.bundle.openvino_graph import OpenVINOGraph
-from tasks.bundle.providers import CPU, TENSORRT, check_installed, check_openvino, check_started, load_libraries
+from tasks.bundle.providers import CPU, TENSORRT, check_installed, check_started, load_libraries
 
 
 def on_all_cores(execution: Execution) -> Execution:
@@ -42,8 +40,8 @@ def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) 
             installed or does not start.
     """
     execution = execution or Execution()
-    if execution.engine == "openvino":
-        return _openvino_run(model, execution)
+    if execution.engine != "onnxruntime":
+        return rival_run(model, execution)
     arrays = model.weights if isinstance(model, Graph) else {}
     weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}  # no copy
     session = _session(model, execution, weights)
@@ -58,25 +56,7 @@ def graph_run(model: str | Path | Graph, *, execution: Execution | None = None) 
 
 def engine_version(execution: Execution) -> str:
     """Return the version of the library that runs a graph."""
-    return library_version("openvino") if execution.engine == "openvino" else onnxruntime.__version__
-
-
-def _openvino_run(model: str | Path | Graph, execution: Execution) -> RunModel:
-    check_openvino()
-    try:
-        content = model.whole().SerializeToString() if isinstance(model, Graph) else Path(model)
-        graph = OpenVINOGraph(content, execution, max_length=_num_positions(model))
-    except (ValueError, OSError) as error:
-        raise _load_error(model, str(error)) from error
-    return partial(graph.run, graph.outputs)
-
-
-def _num_positions(model: str | Path | Graph) -> int | None:
-    """Return the longest sequence of a graph; None without a table of positions."""
-    if isinstance(model, Graph):
-        rows = (item.dims[0] for item in model.proto.graph.initializer if has_positions(item.name))
-        return min(rows, default=None)
-    return read_graph_file(Path(model)).num_positions
+    return onnxruntime.__version__ if execution.engine == "onnxruntime" else library_version(execution.engine)
 
 
 def check_provider(execution: Execution) -> None:
@@ -114,9 +94,17 @@ def _session(
     load_libraries(execution.provider, onnxruntime.preload_dlls)
     options = onnxruntime.SessionOptions()
     execution.configure(options)
+    content: str | bytes = str(model)
+    if isinstance(model, Graph) and execution.provider == TENSORRT:  # it needs the weights inside the graph
+        content = model.whole().SerializeToString()
+    elif isinstance(model, Graph):
+        content = model.proto.SerializeToString()
+        options.add_external_initializers(list(weights), list(weights.values()))
+        for name, value in weights.items() if execution.provider == CPU else ():
+            options.add_initializer(name, value)  # otherwise each session copies its weights
     try:
         session = onnxruntime.InferenceSession(
-            _add_weights(options, model, execution, weights) if isinstance(model, Graph) else str(model),
+            content,
             options,
             providers=execution.providers,
             disabled_optimizers=list(execution.disabled_optimizers),
@@ -125,30 +113,6 @@ def _session(
     except MemoryError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        raise _load_error(model, (str(error) or type(error).__name__).splitlines()[0]) from error
+        raise load_error(model, (str(error) or type(error).__name__).splitlines()[0]) from error
     check_started(execution.provider, session.get_providers())
     return session
-
-
-def _load_error(model: str | Path | Graph, reason: str) -> ValueError:
-    named = "" if isinstance(model, Graph) else f" `{model}`"
-    return ValueError(f"cannot load graph{named}: {reason}")
-
-
-def _add_weights(
-    options: onnxruntime.SessionOptions,
-    graph: Graph,
-    execution: Execution,
-    weights: Mapping[str, onnxruntime.OrtValue],
-) -> bytes:
-    """Pass the weights to the session; return the serialised graph.
-
-    TensorRT needs the weights inside the graph.
-    """
-    if execution.provider == TENSORRT:
-        return graph.whole().SerializeToString()
-    options.add_external_initializers(list(weights), list(weights.values()))
-    if execution.provider == CPU:
-        for name, value in weights.items():
-            options.add_initializer(name, value)  # otherwise each session copies its weights
-    return graph.proto.SerializeToString()

@@ -1,4 +1,4 @@
-"""Source of an export: a checkpoint, its task and its network."""
+"""Source of an export: a checkpoint, its family, task and network."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from export.families import ExportableModel, Family, read_family
+from export.network import Network, Weights
+from export.optimum_export.exporter import export_network
+from export.optimum_export.family import TransformersFamily, read_transformers_family
+from export.optimum_export.model import TransformersModel
+from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
+from tasks.bundle.manifest import Precision
 from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.sparse_embedding import SparsePooling
 from tasks.token_embedding import TokenEmbeddingSettings
 from training.checkpoint.hub import checkpoint_record
-from training.checkpoint.reader import CONFIG_FILE, LabelCountError, labels_of, read_config
+from training.checkpoint.reader import CONFIG_FILE, LabelCountError, is_known_family, labels_of, load_model, read_config
 from training.checkpoint.sentence_transformers import checkpoint_directory, read_dense
 from training.checkpoint.task_card import TASK_FILE, TaskCard
-from training.checkpoint.task_inference import read_checkpoint_task
+from training.checkpoint.task_inference import KnownFamily, read_checkpoint_task, read_known_family
+from training.model.heads import BertModel
 
 
 class SettingsChanges(TypedDict, total=False):
@@ -58,6 +64,34 @@ class SettingsChanges(TypedDict, total=False):
     """spans: allow "no answer", for models trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float
     """spans: predict "no answer" if the null score exceeds the best span's score by more than this."""
+
+
+ExportableModel = BertModel | TransformersModel
+"""Network in PyTorch."""
+
+
+@dataclass(frozen=True)
+class ExportedFamily(KnownFamily):
+    """Family that `training.model` computes and `export.graph` writes."""
+
+    directory: Path
+    """Folder of the weights."""
+
+    remark = ""
+    """Note for the user."""
+    calibrates = True
+    """True if int8 graphs can use calibrated ranges."""
+
+    def check(self, precision: Precision, target: str, *, mixed: bool) -> None:
+        """Accept any precision and target."""
+
+    def load_model(self, task: AnyTask, num_labels: int | None) -> BertModel:
+        """Load the network of a task."""
+        return load_model(self.directory, task.network_task, num_labels=num_labels)
+
+
+Family = ExportedFamily | TransformersFamily
+"""Family that can be exported: Bertline computes it, or Optimum exports it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +157,13 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     """
     checkpoint = Path(checkpoint)
     directory = checkpoint_directory(checkpoint)
-    family = read_family(directory, read_config(directory, any_family=True))
+    values = read_config(directory, any_family=True)
+    family: Family
+    if is_known_family(values):
+        known = read_known_family(directory, values)
+        family = ExportedFamily(known.architecture, known.shape, directory)
+    else:
+        family = read_transformers_family(directory, values)
     found = read_checkpoint_task(checkpoint, family=family, task=task, settings=settings)
     return Source(
         origin=checkpoint_record(checkpoint),
@@ -134,3 +174,14 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
         card=found.card,
         remark=found.remark,
     )
+
+
+def create_network(model: ExportableModel, task: AnyTask) -> Network | ExportedNetwork:
+    """Return the network from which graphs are made.
+
+    Raises:
+        ValueError: if Optimum cannot export it.
+    """
+    if isinstance(model, TransformersModel):
+        return export_network(model, task)
+    return Network(model.config, Weights.from_model(model), task)

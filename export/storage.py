@@ -24,6 +24,7 @@ MIN_WEIGHT_BYTES = 1024
 _PAGE_BYTES = 4096
 """Alignment of weights, so that they can be mapped into memory."""
 _DIGEST = "weights_sha256"
+"""Property of a graph with a second file, which makes graphs that differ only in weights different files."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,9 @@ class Graph:
         proto.CopyFrom(self.proto)
         for item in proto.graph.initializer:
             if item.name in self.weights:
-                values = self.weights[item.name]
                 item.ClearField("external_data")
                 item.data_location = TensorProto.DEFAULT
-                item.raw_data = values.tobytes()
+                item.raw_data = self.weights[item.name].tobytes()
         return proto
 
 
@@ -87,32 +87,25 @@ def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> Non
         for entry in item.external_data:
             if entry.key == "location":
                 entry.value = data.name
-    helper.set_model_props(proto, {_DIGEST: _write_weights(graph, data)})
-    onnx.save(proto, path)
-
-
-def _write_weights(graph: Graph, path: Path) -> str:
-    """Write the weights and return their SHA-256, which makes graphs that differ only in weights different files."""
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with data.open("wb") as file:
         for values in graph.weights.values():
-            padding = bytes(-values.nbytes % _PAGE_BYTES)
-            for part in (values.data.cast("B"), padding):
+            for part in (values.data.cast("B"), bytes(-values.nbytes % _PAGE_BYTES)):
                 file.write(part)
                 digest.update(part)
-    return digest.hexdigest()
+    helper.set_model_props(proto, {_DIGEST: digest.hexdigest()})
+    onnx.save(proto, path)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the initializers of a graph by name; weights in a separate file are memory-mapped."""
-    proto = onnx.load(path, load_external_data=False)
-    return {item.name: _read_array(item, path.with_name(f"{path.name}.data")) for item in proto.graph.initializer}
-
-
-def _read_array(tensor: TensorProto, data: Path) -> np.ndarray:
-    if not uses_external_data(tensor):
-        return numpy_helper.to_array(tensor)
-    info, dtype = ExternalDataInfo(tensor), helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if info.location != data.name:
-        raise ValueError(f"weights must be stored in `{data.name}`: `{info.location}`")
-    return np.memmap(data, dtype, "r", info.offset or 0, tuple(tensor.dims))
+    arrays, data = {}, path.with_name(f"{path.name}.data")
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if not uses_external_data(tensor):
+            arrays[tensor.name] = numpy_helper.to_array(tensor)
+            continue
+        info, dtype = ExternalDataInfo(tensor), helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if info.location != data.name:
+            raise ValueError(f"weights must be stored in `{data.name}`: `{info.location}`")
+        arrays[tensor.name] = np.memmap(data, dtype, "r", info.offset or 0, tuple(tensor.dims))
+    return arrays

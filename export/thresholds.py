@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from export.evaluation_set import MIN_SPLIT_TEXTS, EvaluationSet, ExportData
-from export.families import ExportableModel
 from export.reporter import Reporter
-from export.source import Source
+from export.source import ExportableModel, Source
 from tasks.batching import predict
 from tasks.classification import Classification, ClassificationSettings, best_thresholds
 from training.checkpoint.evaluation import torch_run

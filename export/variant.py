@@ -1,18 +1,19 @@
-"""Choices for the graph of a network: precision, operators, and execution settings.
+"""Choices for the graph of a network: precision, operators, execution settings, and the targets that support them.
 
 Quality decides on the precision (`export.quality_gate`), speed on the rest (`export.autotune`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tasks.bundle.manifest import Execution
-from tasks.bundle.providers import CPU, CUDA, TENSORRT
+from tasks.bundle.machine import BF16, available_cpus, cpu_flags
+from tasks.bundle.manifest import Execution, Floats, Precision
+from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 
 MatMulPrecision = Literal["fp32", "fp16", "dynamic int8", "static int8", "SmoothQuant int8"]
 """Precision of the matrix products with weights.
@@ -154,3 +155,102 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return str(value)
+
+
+TargetName = Literal["cpu", "cuda"]
+CPU_FLOATS_ONLY = "CPUs convert fp16 to fp32, which is slower than fp32; use fp32 or int8"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Kind of machine to export for, with an engine for it."""
+
+    name: TargetName
+    provider: str
+    """Execution provider of ONNX Runtime, or name of another engine."""
+    batch_tokens: Sequence[int]
+    """Values of `max_batch_tokens` to try."""
+    default_batch_tokens: int
+    matmul_precisions: Mapping[Precision, Sequence[MatMulPrecision]]
+    """Supported precision -> precisions of matrix products to try, best first."""
+    unsupported: Mapping[Precision, str]
+    """Unsupported precision -> reason and alternative."""
+    variant: GraphVariant = field(default_factory=GraphVariant)
+    """Default graph variant, often the fastest."""
+    disabled_optimizers: tuple[str, ...] = ()
+    single_batch: bool = False
+    """True if one batch runs at a time on all cores, rather than one batch per core."""
+    has_bf16: bool = False
+    """True if the engine computes in bf16 between matrix products, on CPUs that have it."""
+    floats: Sequence[Floats] = ("fp32",)
+    """Types to try for what the graph has in fp32; more than fp32 only where `quality_gate.judged_floats` allows it."""
+
+    def check(self, precision: Precision) -> None:
+        """Raise if the target does not support a precision.
+
+        Raises:
+            ValueError: with the reason and an alternative.
+        """
+        if reason := self.unsupported.get(precision):
+            raise ValueError(f"{self.flag} does not support --precision {precision}: {reason}")
+
+    def runs(self, precision: GraphPrecision) -> bool:
+        """Return whether the target runs graphs of a precision."""
+        kind = "static int8" if precision.is_static else precision.matmul
+        return any(kind in kinds for kinds in self.matmul_precisions.values())
+
+    @property
+    def engine(self) -> Engine:
+        """Library that runs the graph."""
+        return engine_of(self.provider)
+
+    @property
+    def flag(self) -> str:
+        """Flag that chooses this target."""
+        return f"--target {self.name}" if self.engine == "onnxruntime" else f"--engine {self.engine}"
+
+    @property
+    def pads(self) -> bool:
+        """True if batches have several texts, and so padding."""
+        return max(self.batch_tokens) > 1
+
+    def without_padding(self) -> Target:
+        """Return the target for a network whose outputs depend on padding: each text is a separate batch."""
+        return replace(self, batch_tokens=(1,), default_batch_tokens=1)
+
+    def with_bf16(self) -> Target:
+        """Return the target with bf16 in the race, where engine and CPU compute it."""
+        return replace(self, floats=get_args(Floats)) if self.has_bf16 and BF16 & cpu_flags() else self
+
+    @property
+    def execution(self) -> Execution:
+        """Default execution settings, often the fastest."""
+        return Execution(
+            provider=self.provider,
+            provider_options=PROVIDER_OPTIONS.get(self.provider, {}),
+            max_batch_tokens=self.default_batch_tokens,
+            num_threads=available_cpus() if self.single_batch else 1,
+            disabled_optimizers=self.disabled_optimizers,
+        )
+
+    def alternatives(self, precision: GraphPrecision, num_cores: int) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Yield the fields of a configuration with the values to try, most influential first."""
+        if self.variant.standard:
+            yield "attention", ("MatMul", "fused-QKV MatMul")
+        else:
+            yield "attention", get_args(Attention)
+            yield "skip_layer_norm", (False, True)
+            if not precision.int8_embeddings:
+                yield "embed_layer_norm", (False, True)
+            yield "bias_gelu", (False, True)
+            if precision.is_static:
+                yield "standard", (False, True)  # ONNX Runtime fuses QDQ itself
+        if self.disabled_optimizers:
+            yield "disabled_optimizers", (self.disabled_optimizers, ())
+        if self.provider == CUDA and precision.matmul == "fp16":  # TensorRT computes fp32 as TF32
+            yield "provider", (CUDA, TENSORRT)
+        if len(self.floats) > 1:
+            yield "floats", self.floats
+        yield "max_batch_tokens", self.batch_tokens
+        if num_cores > 1 and not self.single_batch:
+            yield "num_threads", (1, num_cores)

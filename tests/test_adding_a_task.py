@@ -142,7 +142,7 @@ class PeakNetwork(nn.Module):
 
 
 def write_peak(writer, x):
-    peak = writer.graph.add("ReduceMax", writer.cls(x), writer.graph.ints(1), keepdims=0)
+    peak = writer.graph.add("ReduceMax", writer.pool(x, "cls"), writer.graph.ints(1), keepdims=0)
     return [writer.output("peak", peak, "batch")]
 
 
@@ -207,13 +207,13 @@ ENTRIES = {
         "tasks.registry.TASKS": Loudness,
         "training.model.heads.MODELS": LoudnessNetwork,
         "training.objectives.registry.OBJECTIVES": LoudnessObjective(),
-        "export.graph.HEADS": write_loudness,
+        "export.heads.HEADS": write_loudness,
         "serving.open_inference.task_tensors.TASK_TENSORS": LoudnessTensors(),
     },
     Peak: {
         "tasks.registry.TASKS": Peak,
         "training.model.vectors.EMBEDDERS": PeakNetwork,
-        "export.graph.HEADS": write_peak,
+        "export.heads.HEADS": write_peak,
         "serving.open_inference.task_tensors.TASK_TENSORS": PeakTensors(),
     },
 }

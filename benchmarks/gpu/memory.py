@@ -16,9 +16,9 @@ from benchmarks.report import Table
 from benchmarks.samples import random_network
 from benchmarks.server_process import resident_mb
 from benchmarks.worker import Worker
-from export.families import create_network
 from export.graph import build_graph
 from export.session import graph_run
+from export.source import create_network
 from export.targets import TARGETS, default_configuration
 from export.variant import GraphPrecision
 from tasks.batching import RunModel

@@ -256,8 +256,8 @@ class Model:
     error: str = ""
     """Why its directory cannot be loaded; empty if it can."""
     engine: str = ""
-    """Library that runs the graph: `onnxruntime` or `openvino`. Empty if it is not loaded, or if the server does
-    not report it."""
+    """Library that runs the graph, such as `onnxruntime`. Empty if it is not loaded, or if the server does not report
+    it."""
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from export.records import (
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, graph_run, on_all_cores
 from export.storage import save_graph
-from export.targets import Target, target_of, targets_for
-from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision
+from export.targets import target_of, targets_for
+from export.variant import PROVIDER_OPTIONS, Configuration, GraphPrecision, Target
 from tasks import AnyTask
 from tasks.base import first_line
 from tasks.batching import RunModel
@@ -95,7 +94,18 @@ def tune_model_directory(
             num_cores=available_cpus(),
             reporter=reporter,
         )
-        write = partial(_write_and_compare, directory, network, precision, new)
+
+        def write(chosen: Configuration) -> None:
+            """Write a graph, and raise ValueError if its outputs differ from those of the old one."""
+            path = new / file_for(chosen.execution)
+            save_graph(build_graph(network, precision, chosen.variant), path)
+            old = directory.model_path, directory.manifest.execution
+            before, after = (
+                graph_run(graph, execution=on_all_cores(execution))
+                for graph, execution in (old, (path, chosen.execution))
+            )
+            check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
+
         if configuration.fallback:
             write(configuration.fallback)
         try:
@@ -176,17 +186,6 @@ def _read_and_verify(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecis
     return network, precision
 
 
-def _write_and_compare(
-    directory: ModelDirectory, network: AnyNetwork, precision: GraphPrecision, new: Path, configuration: Configuration
-) -> None:
-    """Write a graph to the new directory, and raise ValueError if its outputs differ from those of the old graph."""
-    path = new / file_for(configuration.execution)
-    save_graph(build_graph(network, precision, configuration.variant), path)
-    before = graph_run(directory.model_path, execution=on_all_cores(directory.manifest.execution))
-    after = graph_run(path, execution=on_all_cores(configuration.execution))
-    check_same(network.task, before, after, MAX_CHANGE[directory.manifest.precision])
-
-
 def read_graph(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
     """Return the network and precision that a graph was written from.
 
@@ -206,22 +205,14 @@ def read_graph(directory: ModelDirectory) -> tuple[AnyNetwork, GraphPrecision]:
     network = Network(create_config(with_tuples(values)), weights, task)
     if task.settings.max_seq_length > (positions := weights.num_positions):
         raise ValueError(f"max_seq_length {task.settings.max_seq_length} with {positions} positions")
-    return replace(network, ranges=_ranges(network), smoothing_factors=_smoothing_factors(network)), precision
-
-
-def _ranges(network: Network) -> dict[str, Range]:
-    floats = network.weights.floats
-    return {
+    floats = weights.floats
+    ranges = {
         name: Range(float(floats[f"{name}.input.scale"]), int(floats[f"{name}.input.zero_point"]))
         for name in network.layers
         if f"{name}.input.scale" in floats
     }
-
-
-def _smoothing_factors(network: Network) -> dict[str, np.ndarray]:
-    floats = network.weights.floats
-    factors = {name: floats.get(f"{name}.input.factors") for name in network.layers}
-    return {name: values for name, values in factors.items() if values is not None}
+    factors = {name: floats[key] for name in network.layers if (key := f"{name}.input.factors") in floats}
+    return replace(network, ranges=ranges, smoothing_factors=factors), precision
 
 
 def check_same(task: AnyTask, before: RunModel, after: RunModel, max_change: float) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -23,8 +22,8 @@ from export.graph import AnyNetwork
 from export.optimum_export.network import ExportedNetwork
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, is_available
-from export.targets import TARGETS, Target, default_configuration
-from export.variant import Configuration, GraphPrecision, format_value
+from export.targets import TARGETS, default_configuration
+from export.variant import Configuration, GraphPrecision, Target, format_value
 from tasks.base import first_line
 
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
@@ -145,7 +144,12 @@ def autotune(
     reporter.say(f"chosen: {'the default' if chosen == default else gain}; {speed:,.0f} tokens/s")
     timer.close_sessions(keep=[chosen])
     if compare_with:
-        trials += _compare_with(compare_with, timer, chosen, reporter)
+        in_fp32 = chosen.with_value("floats", "fp32")
+        configurations = {item: chosen if item.is_int8 else in_fp32 for item in (precision, *compare_with)}
+        try:
+            trials += _race_precisions(timer, configurations, reporter, min_s=FIELD_S)
+        except (ValueError, RuntimeError) as error:  # the comparison is for the report only
+            reporter.say(f"not compared with {', '.join(item.name for item in compare_with)}: {first_line(error)}")
     if chosen.execution.engine != "onnxruntime" and target.engine == "onnxruntime":
         others = [trial for trial in raced if finalists[trial.value].execution.engine == "onnxruntime"]
         chosen = replace(chosen, fallback=_choose(finalists, others, default)[0])
@@ -162,30 +166,28 @@ def _search(timer: Timer, target: Target, reporter: Reporter) -> tuple[list[Conf
     trials = list[Trial]()
     if target.engine != timer.target.engine:
         reporter.say(f"in {target.provider}:")
-    for name, values in _alternatives(target, timer.precision, timer.num_cores).items():
+    for name, values in target.alternatives(timer.precision, timer.num_cores):
         if isinstance(timer.network, ExportedNetwork) and name in vars(default.variant):
             continue  # its graph has no variants
+        if name == "provider":
+            values = list(filter(is_available, values))
         configurations = {value: best.with_value(name, value) for value in values}
         trials += (raced := _race_configurations(timer, name, configurations, reporter, min_s=FIELD_S))
         best = configurations[max(raced, key=lambda trial: trial.ratio).value]
         timer.close_sessions(keep=[best])
-    return [*_combinations(best, trials), _closest_to_default(best, default, trials), default], trials
+    closest = best  # with default values wherever these were nearly as fast
+    for trial in trials:
+        if trial.ratio >= NEARLY_AS_FAST and trial.value == default.values()[trial.name]:
+            closest = closest.with_value(trial.name, trial.value)
+    return [*_combinations(best, trials), closest, default], trials
 
 
-def _compare_with(
-    precisions: Sequence[GraphPrecision], timer: Timer, chosen: Configuration, reporter: Reporter
+def _race_precisions(
+    timer: Timer, configurations: Mapping[GraphPrecision, Configuration], reporter: Reporter, *, min_s: float
 ) -> list[Trial]:
-    """Compare the chosen configuration with other precisions, for the report only; a failure is only printed."""
-    in_fp32 = chosen.with_value("floats", "fp32")
-    passes = {
-        item.name: partial(timer.seconds, chosen if item.is_int8 else in_fp32, precision=item)
-        for item in (timer.precision, *precisions)
-    }
-    try:
-        times = _race(timer, PRECISION, passes, reporter, min_s=FIELD_S, max_slowdown=inf)
-    except (ValueError, RuntimeError) as error:
-        reporter.say(f"not compared with {', '.join(item.name for item in precisions)}: {first_line(error)}")
-        return []
+    """Race graphs of different precisions; none drops out, as the ratios of all are reported."""
+    passes = {item.name: partial(timer.seconds, chosen, precision=item) for item, chosen in configurations.items()}
+    times = _race(timer, PRECISION, passes, reporter, min_s=min_s, max_slowdown=inf)
     return _trials(timer, PRECISION, fitted_seconds(times), reporter)
 
 
@@ -218,32 +220,12 @@ def compare_precisions(
     Returns:
         The time of each by the name of its precision, relative to the fastest.
     """
-    timer, configuration = Timer(*graphs[0], workload, target, num_cores), default_configuration(target)
+    timer = Timer(*graphs[0], workload, target, num_cores)
     for network, precision in graphs:
         timer.add(network, precision)
-    passes = {precision.name: partial(timer.seconds, configuration, precision=precision) for _, precision in graphs}
-    times = _race(timer, PRECISION, passes, reporter, min_s=FINALISTS_S, max_slowdown=inf)
-    return {trial.value: 1 / trial.ratio for trial in _trials(timer, PRECISION, fitted_seconds(times), reporter)}
-
-
-def all_configurations(target: Target, precision: GraphPrecision, num_cores: int) -> list[Configuration]:
-    """Return every combination of the alternatives."""
-    alternatives = _alternatives(target, precision, num_cores)
-    configurations = []
-    for values in product(*alternatives.values()):
-        configuration = default_configuration(target)
-        for name, value in zip(alternatives, values, strict=True):
-            configuration = configuration.with_value(name, value)
-        configurations.append(configuration)
-    return list(dict.fromkeys(configurations))
-
-
-def _alternatives(target: Target, precision: GraphPrecision, num_cores: int) -> dict[str, list[Any]]:
-    """Return the values to try for each field, without execution providers that do not start."""
-    alternatives = target.alternatives(precision, num_cores)
-    return {
-        name: [value for value in values if name != "provider" or is_available(value)] for name, values in alternatives
-    }
+    configurations = {precision: default_configuration(target) for _, precision in graphs}
+    trials = _race_precisions(timer, configurations, reporter, min_s=FINALISTS_S)
+    return {trial.value: 1 / trial.ratio for trial in trials}
 
 
 def _race_configurations(
@@ -313,12 +295,3 @@ def _combinations(best: Configuration, trials: Sequence[Trial]) -> list[Configur
     ranked = list(dict.fromkeys([best, *sorted(scores, key=lambda item: -scores[item])]))[:NUM_FINALISTS]
     sessions = list(dict.fromkeys(item.session_key() for item in ranked))[:NUM_SESSIONS]
     return [item for item in ranked if item.session_key() in sessions]
-
-
-def _closest_to_default(best: Configuration, default: Configuration, trials: Sequence[Trial]) -> Configuration:
-    """Return the best configuration with default values wherever these were nearly as fast."""
-    values = default.values()
-    for trial in trials:
-        if trial.ratio >= NEARLY_AS_FAST and trial.value == values[trial.name]:
-            best = best.with_value(trial.name, trial.value)
-    return best

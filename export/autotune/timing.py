@@ -6,18 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from math import inf
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from export.autotune.workload import Arrays, Workload
 from export.graph import AnyNetwork, build_graph
 from export.session import graph_run
-from export.targets import Target, default_configuration
-from export.variant import Configuration, GraphPrecision
+from export.targets import default_configuration
+from export.variant import Configuration, GraphPrecision, Target
 from tasks.batching import RunModel
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -35,6 +34,8 @@ BUSY = 0.1
 """Mean slowdown of rounds against the fastest tenth, from which other work disturbs a race; 3 to 6% on idle cores."""
 CAUTION = 2
 """How much the limit for candidates that drop out is raised after the first round; after n, by the n-th part of it."""
+SURE_ROUNDS = 3
+"""Rounds before candidates drop out."""
 MIN_BATCHES = 1
 """Minimum workload of a measurement, in batches of the largest size per concurrent caller."""
 
@@ -67,7 +68,6 @@ def race(
     rounds: int,
     *,
     max_slowdown: float = inf,
-    min_rounds: int = 3,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[KeyT, list[float]]:
     """Measure candidates alternately, each one once a round.
@@ -76,7 +76,6 @@ def race(
         candidates: functions that return the seconds of a measurement from the number of the round, by name.
         max_slowdown: after n rounds, drop candidates that take more than max_slowdown * (1 + CAUTION / n) times as long
             as the fastest; stop when one is left.
-        min_rounds: number of rounds before candidates are dropped.
         progress: called with 1 after each round.
 
     Returns:
@@ -85,11 +84,11 @@ def race(
     times: dict[KeyT, list[float]] = {name: [] for name in candidates}
     running = list(candidates)
     for number in range(rounds):
-        if number >= min_rounds:
+        if number >= SURE_ROUNDS:
             seconds = fitted_seconds(times)
             limit = max_slowdown * (1 + CAUTION / number) * min(seconds.values())
             running = [name for name in running if seconds[name] <= limit]
-        if number < min_rounds or len(running) > 1:
+        if number < SURE_ROUNDS or len(running) > 1:
             for name in running:
                 times[name].append(candidates[name](number))
         progress(1)
@@ -184,14 +183,6 @@ class Timer:
         if is_new:  # warm-up; the first batch has the longest sequences
             run_all(self._runs[key], batches[:1] * num_callers, num_callers)
         return scale * run_all(self._runs[key], batches, num_callers)
-
-    def timed(self, configurations: Iterable[Configuration], rounds: int, **options: Any) -> dict[Configuration, float]:
-        """Race configurations and return the seconds of each.
-
-        Args:
-            options: as for `race`.
-        """
-        return fitted_seconds(race({item: partial(self.seconds, item) for item in configurations}, rounds, **options))
 
     def close_sessions(self, *, keep: Iterable[Configuration] = ()) -> None:
         """Close all sessions except those of some configurations."""

@@ -50,25 +50,21 @@ class Workload:
         Returns:
             The tokens of this workload divided by those of the sample, and the sample's batches.
         """
-        workloads = [self, *map(self._resampled, range(1, NUM_SAMPLES))]
+        workloads = [self]
+        for seed in range(1, NUM_SAMPLES):
+            drawn = np.random.default_rng(seed).choice(self.lengths, len(self.lengths))
+            workloads.append(replace(self, lengths=tuple(drawn.tolist())))
         return [(self.num_tokens / item.num_tokens, item.batches(max_batch_tokens)) for item in workloads]
-
-    def _resampled(self, seed: int) -> Workload:
-        drawn = np.random.default_rng(seed).choice(self.lengths, len(self.lengths))
-        return replace(self, lengths=tuple(int(length) for length in drawn))
 
     def batches(self, max_batch_tokens: int) -> list[Arrays]:
         """Return batches sorted by length and capped, as evaluation and the server form them."""
         rng = np.random.default_rng(0)
-        features = [_random_features(rng, length, self.vocab_size) for length in self.lengths]
-        return [
-            collate([features[index] for index in batch]) for batch in token_batches(self.lengths, max_batch_tokens)
+        features = [
+            Features(input_ids=rng.integers(0, self.vocab_size, length), token_type_ids=np.zeros(length, np.int64))
+            for length in self.lengths
         ]
-
-
-def _random_features(rng: np.random.Generator, length: int, vocab_size: int) -> Features:
-    ids = rng.integers(0, vocab_size, length)
-    return Features(input_ids=ids, token_type_ids=np.zeros(length, np.int64))
+        batches = token_batches(self.lengths, max_batch_tokens)
+        return [collate([features[index] for index in batch]) for batch in batches]
 
 
 def typical_lengths(num_sequences: int, max_length: int) -> tuple[int, ...]:

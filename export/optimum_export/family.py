@@ -59,7 +59,7 @@ class TransformersFamily:
     def remark(self) -> str:
         """Note for the user."""
         return (
-            f"Bertline has no graph of its own for `{self.model_type}`: Optimum exports it, in fp32 or dynamic int8, "
+            f"Bertline has no graph for `{self.model_type}`: Optimum exports it, in fp32 or dynamic int8, "
             "which is slower"
         )
 
@@ -268,7 +268,7 @@ def _refusal(values: Mapping[str, Any]) -> str:
 
     name = values.get("model_type")
     if values.get("auto_map"):
-        return "its network is code of its own (auto_map), which is not run"
+        return "its network is separate code (auto_map), which is not run"
     if not isinstance(name, str) or name not in CONFIG_MAPPING_NAMES:
         return f"transformers {transformers.__version__} does not know it"
     if name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:  # causal attention, vision, speech

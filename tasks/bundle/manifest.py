@@ -49,12 +49,16 @@ class Execution:
     disabled_optimizers: tuple[str, ...] = ()
     """Graph optimizers of ONNX Runtime to switch off at loading."""
     floats: Floats = "fp32"
-    """Type in which OpenVINO computes what the graph has in fp32."""
+    """Type in which the engine computes what the graph has in fp32; ONNX Runtime has fp32 only."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.floats not in get_args(Floats) or (self.floats != "fp32" and self.engine != "openvino"):
-            raise FieldError(lambda named: f"{named('floats')} must be fp32, or bf16 with OpenVINO: `{self.floats}`")
+        if self.floats not in get_args(Floats) or (self.floats != "fp32" and self.engine == "onnxruntime"):
+            raise FieldError(
+                lambda named: (
+                    f"{named('floats')} must be fp32, or bf16 in another engine than ONNX Runtime: `{self.floats}`"
+                )
+            )
 
     @property
     def engine(self) -> Engine:
@@ -89,24 +93,6 @@ class Execution:
         """
         entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
         return entries | ({} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"})
-
-    def openvino_settings(self, num_cores: int) -> dict[str, str]:
-        """Return the properties that OpenVINO compiles the graph with, the same at export and in the server.
-
-        One stream for each batch that runs at the same time. Threads are not bound to cores, which others may be using.
-        OpenVINO keeps compiled operators for every shape, which takes gigabytes unless their number is bounded.
-
-        Args:
-            num_cores: cores of all streams together.
-        """
-        return {
-            "NUM_STREAMS": str(max(1, num_cores // self.num_threads)),
-            "INFERENCE_NUM_THREADS": str(num_cores),
-            "INFERENCE_PRECISION_HINT": "bf16" if self.floats == "bf16" else "f32",
-            "ENABLE_CPU_PINNING": "NO",
-            "CPU_RUNTIME_CACHE_CAPACITY": "512",
-            **self.provider_options,
-        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "execution") -> Execution:
@@ -144,7 +130,7 @@ class Manifest:
     """SHA-256 of each file, hexadecimal."""
     execution: Execution = field(default_factory=Execution)
     fallback: Execution | None = None
-    """ONNX Runtime settings of the fallback graph, for servers without OpenVINO; None if there is no such graph."""
+    """ONNX Runtime settings of the fallback graph, for servers without the engine; None if there is no such graph."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Digests of checkpoint and data, configuration, versions."""
     scores: Mapping[str, Any] = field(default_factory=dict)
@@ -162,7 +148,7 @@ class Manifest:
 
     @property
     def in_onnx_runtime(self) -> Execution:
-        """Execution settings for ONNX Runtime: the default ones if only OpenVINO was measured."""
+        """Execution settings for ONNX Runtime: the default ones if only another engine was measured."""
         if self.execution.engine == "onnxruntime":
             return self.execution
         return self.fallback or Execution()

@@ -3,7 +3,7 @@
     models/<name>/<version>/
         model.onnx        the graph
         model.onnx.data   its weights, if they are too large for one file
-        model.openvino.onnx, model.openvino.onnx.data    the same model for OpenVINO, if that is faster
+        model.<engine>.onnx, model.<engine>.onnx.data    the same model for another engine, if that is faster
         tokenizer.json    the tokenizer
         manifest.json     everything the server must know, and where it came from
 
@@ -18,11 +18,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from tasks.base import AnyTask
 from tasks.bundle.files import sha256
 from tasks.bundle.graph_file import GraphFile, read_graph_file
 from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
+from tasks.bundle.providers import Engine
 from tasks.registry import create_task
 from tasks.text.json_files import read_regular
 from tasks.text.tokenizer import Tokenizer
@@ -30,9 +32,8 @@ from tasks.text.tokenizer_files import TOKENIZER_FILE
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
-OPENVINO_FILE = "model.openvino.onnx"
-OPENVINO_DATA_FILE = "model.openvino.onnx.data"
-GRAPH_FILES = (MODEL_FILE, DATA_FILE, OPENVINO_FILE, OPENVINO_DATA_FILE)
+_GRAPHS = {engine: MODEL_FILE if engine == "onnxruntime" else f"model.{engine}.onnx" for engine in get_args(Engine)}
+GRAPH_FILES = tuple(name for graph in _GRAPHS.values() for name in (graph, f"{graph}.data"))
 """Files that an export may write for its graphs."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
@@ -91,7 +92,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
                 "the file was changed or damaged, export the model again"
             )
     weight_files = {}
-    for name in (MODEL_FILE, OPENVINO_FILE):
+    for name in _GRAPHS.values():
         if name in manifest.files:
             graph = read_graph_file(path / name)
             _check_graph(graph, manifest, path / name)
@@ -101,11 +102,11 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
 
 def file_for(execution: Execution) -> str:
     """Return the name of the graph that an export writes for these settings."""
-    return OPENVINO_FILE if execution.engine == "openvino" else MODEL_FILE
+    return _GRAPHS[execution.engine]
 
 
 def graph_file(manifest: Manifest, execution: Execution) -> str:
-    """Return the name of the graph that these settings run; OpenVINO runs its own, if there is one."""
+    """Return the name of the graph that these settings run: that of the engine, if there is one."""
     name = file_for(execution)
     return name if name in manifest.files else MODEL_FILE
 

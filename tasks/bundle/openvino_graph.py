@@ -93,7 +93,7 @@ class OpenVINOGraph:
                 )
             # Before it is compiled: after that, outputs also have the names of operators that were fused into them.
             inputs, outputs = (tuple(item.any_name for item in items) for items in (graph.inputs, graph.outputs))
-            settings = execution.openvino_settings(num_cores or available_cpus())
+            settings = compiler_settings(execution, num_cores or available_cpus())
             self._compiled = core.compile_model(graph, "CPU", settings)
         except RuntimeError as error:
             raise ValueError(reason(error)) from error
@@ -152,6 +152,26 @@ class OpenVINOGraph:
         with suppress(IndexError):
             return self._idle.pop()
         return self._compiled.create_infer_request()
+
+
+def compiler_settings(execution: Execution, num_cores: int) -> dict[str, str]:
+    """Return the properties that OpenVINO compiles a graph with, the same at export and in the server.
+
+    One stream for each batch that runs at the same time. Threads are not bound to cores, which others may be using.
+    OpenVINO keeps compiled operators for every shape, which takes gigabytes unless their number is bounded.
+
+    Args:
+        execution: threads and options.
+        num_cores: cores of all streams together.
+    """
+    return {
+        "NUM_STREAMS": str(max(1, num_cores // execution.num_threads)),
+        "INFERENCE_NUM_THREADS": str(num_cores),
+        "INFERENCE_PRECISION_HINT": "bf16" if execution.floats == "bf16" else "f32",
+        "ENABLE_CPU_PINNING": "NO",
+        "CPU_RUNTIME_CACHE_CAPACITY": "512",
+        **execution.provider_options,
+    }
 
 
 _cores: list[Any] = []

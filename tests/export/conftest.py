@@ -14,8 +14,9 @@ import torch
 import transformers
 
 from export import ExportConfig, QualityLimits, export_checkpoint
-from export.quality_gate import Decision
+from export.graph import AnyNetwork
 from export.targets import default_configuration
+from export.variant import GraphPrecision
 from tasks.bundle.model_directory import ModelDirectory
 
 VOCAB = [
@@ -39,14 +40,36 @@ def random_texts(count: int, *, seed: int) -> list[str]:
     return [" ".join(rng.choice(words, rng.integers(1, 7))) for _ in range(count)]
 
 
+PAIRS = list(zip(random_texts(40, seed=1), random_texts(40, seed=2), strict=True))
+LABELS = np.random.default_rng(3).random(40).tolist()
+
+
+def write_pairs(path: Path, pairs: Sequence[tuple[str, str]] = PAIRS, labels: Sequence[float] = LABELS) -> Path:
+    """Write pairs of texts with similarities."""
+    rows = [f"{first}\t{second}\t{label!r}" for (first, second), label in zip(pairs, labels, strict=True)]
+    path.write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
+    return path
+
+
+def changed(name: str, **changes: Any) -> Callable[[Path], Any]:
+    """Return a function that changes values of a JSON file in a directory; None removes a value."""
+
+    def change(directory: Path) -> None:
+        path = directory / name
+        values = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+    return change
+
+
 @pytest.fixture(autouse=True)
 def _slow_smoothquant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make SmoothQuant too slow to be taken, as the time of so small graphs is chance."""
 
-    def times(decisions: Sequence[Decision], **_: Any) -> dict[str, float]:
-        return {item.precision.name: 1.0 + item.precision.matmul.startswith("SmoothQuant") for item in decisions}
+    def times(graphs: Sequence[tuple[AnyNetwork, GraphPrecision]], *_: Any, **__: Any) -> dict[str, float]:
+        return {precision.name: 1.0 + precision.matmul.startswith("SmoothQuant") for _, precision in graphs}
 
-    monkeypatch.setattr("export.pipeline._time", times)
+    monkeypatch.setattr("export.pipeline.compare_precisions", times)
 
 
 @pytest.fixture(autouse=True)
@@ -196,4 +219,4 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def with_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the CPU report bf16; OpenVINO computes it on every CPU, or takes fp32."""
-    monkeypatch.setattr("export.targets.cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr("export.variant.cpu_flags", lambda: frozenset({"avx512_bf16"}))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import MAX_CHANGE, check_same, read_graph, tune_model_directory
-from export.autotune.search import FINALISTS, MIN_ROUNDS, autotune
+from export.autotune.search import FINALISTS, autotune
 from export.autotune.timing import Timer, fitted_seconds, race, run_all
 from export.autotune.workload import NUM_SAMPLES, Workload, typical_lengths
 from export.network import Network, Weights
@@ -26,8 +26,6 @@ from export.targets import TARGETS, default_configuration
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.bundle.machine import describe_machine
 from tasks.bundle.model_directory import read_model_directory
-from tasks.bundle.providers import TENSORRT
-from tests.export.conftest import SETTINGS, UNTUNED
 
 
 def seconds_at(speed):
@@ -39,11 +37,6 @@ def seconds_at(speed):
         return 1 / gain / np.prod([known.get(values[name], 1.0) for name, known in speed.items()])
 
     return seconds
-
-
-def fastest_together(trials):
-    """Return the description of the fastest finalist."""
-    return next(trial.value for trial in trials if trial.name == FINALISTS and trial.ratio == 1)
 
 
 @pytest.fixture
@@ -164,7 +157,7 @@ def test_gain_within_noise_keeps_the_default(gain, chosen, network, monkeypatch)
     )
 
     assert best == default.with_value("attention", chosen)
-    assert fastest_together(trials) == "attention: Attention"
+    assert next(item.value for item in trials if item.name == FINALISTS and item.ratio == 1) == "attention: Attention"
     assert lines[-1].startswith(f"chosen: {'the default' if best == default else 'attention: Attention; 1.10 times'}")
 
 
@@ -184,26 +177,6 @@ def test_only_significant_gains_leave_the_default(network, monkeypatch):
     assert best == default_configuration().with_value("max_batch_tokens", 1024)
 
 
-def test_speedup_of_a_precision_is_measured_in_all_rounds(network, monkeypatch):
-    """The speedup over fp32 is reported, so the slower precision is not dropped early."""
-    timed = []
-    monkeypatch.setattr(
-        "export.autotune.timing.Timer.seconds",
-        lambda self, configuration, number=0, precision=None: timed.append(precision) or 0.1,
-    )
-
-    autotune(
-        network,
-        GraphPrecision(matmul="dynamic int8"),
-        Workload((5, 9), 65),
-        num_cores=2,
-        compare_with=[GraphPrecision()],
-    )
-
-    names = [precision.name for precision in timed if precision]
-    assert names.count("fp32") == names.count("dynamic int8") == MIN_ROUNDS
-
-
 def test_speedup_is_that_over_fp32(network, monkeypatch):
     """Where bf16 between int8 products is chosen, the fp32 graph that it is compared with still computes in fp32."""
     int8, floats = GraphPrecision(matmul="static int8"), {}
@@ -218,44 +191,6 @@ def test_speedup_is_that_over_fp32(network, monkeypatch):
 
     assert best.execution.floats == "bf16"
     assert (floats[int8], floats[GraphPrecision()]) == ({"bf16"}, {"fp32"})
-
-
-def test_best_so_far_is_a_finalist(network, monkeypatch):
-    """The best configuration so far is a finalist, however many combinations are nearly as fast."""
-    speed = {
-        "attention": {
-            "MatMul": 0.99,
-            "fused-QKV MatMul": 0.98,
-            "MultiHeadAttention": 0.9,
-            "fused-QKV MultiHeadAttention": 0.98,
-        },
-        "skip_layer_norm": {True: 0.5},
-        "embed_layer_norm": {True: 0.5},
-        "bias_gelu": {False: 0.98},
-        "disabled_optimizers": {(): 0.5},
-        "max_batch_tokens": {1: 0.5, 128: 0.9, 256: 0.99, 1024: 0.98},
-        "num_threads": {2: 0.5},
-    }
-    monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds_at(speed))
-
-    _, trials = autotune(network, GraphPrecision(), Workload((5, 9), 65), num_cores=2)
-
-    fastest = default_configuration().with_value("max_batch_tokens", 512).execution
-    best = Configuration(GraphVariant(attention="Attention", bias_gelu=True), fastest)
-    assert fastest_together(trials) == best.describe(default_configuration())
-
-
-def test_tuned_graph_computes_the_same(checkpoints, tmp_path, random_batch):
-    """With the execution settings of its manifest, a tuned graph gives the outputs of the default one."""
-    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", ExportConfig(), settings=SETTINGS["spans"])
-    untuned = export_checkpoint(checkpoints["spans"], tmp_path / "spans/2", UNTUNED, settings=SETTINGS["spans"])
-
-    arrays = random_batch(3, 20)
-    found = graph_run(model.model_path, execution=model.manifest.execution)(arrays)
-    expected = graph_run(untuned.model_path)(arrays)
-    for name, logits in expected.items():
-        mask = arrays["attention_mask"].astype(bool)
-        np.testing.assert_allclose(found[name][mask], logits[mask], atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -276,18 +211,6 @@ def test_model_directory_is_tuned_again(precision, checkpoints, tmp_path, random
     mask = arrays["attention_mask"].astype(bool)
     found = graph_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
-
-
-def test_directory_without_graph_record_is_refused(exported, tmp_path):
-    """A model directory of another version is an error."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    manifest = directory / "manifest.json"
-    values = json.loads(manifest.read_text())
-    del values["provenance"]["graph"]
-    manifest.write_text(json.dumps(values))
-
-    with pytest.raises(ValueError, match="another version wrote them; export the model again"):
-        tune_model_directory(directory, Workload((5,), 65))
 
 
 def test_edited_provider_options_are_refused(exported, tmp_path):
@@ -321,7 +244,8 @@ def test_candidates_of_a_round_run_the_same_sequences(network, monkeypatch):
     default, runs = default_configuration(), []
     caps = [default.with_value("max_batch_tokens", cap) for cap in (64, 128, 256)]
     candidates = [*caps, default.with_value("attention", "MatMul")]
-    timer.timed(candidates, 1)  # loads the graphs
+    passes = {item: partial(timer.seconds, item) for item in candidates}
+    race(passes, 1)  # loads the graphs
     monkeypatch.setattr(
         "export.autotune.timing.run_all",
         lambda run, batches, num_callers: (
@@ -329,9 +253,7 @@ def test_candidates_of_a_round_run_the_same_sequences(network, monkeypatch):
         ),
     )
 
-    timer.timed(candidates[1:], 3)  # one joins later
-    runs.clear()
-    timer.timed(candidates, NUM_SAMPLES)
+    race(passes, NUM_SAMPLES)
 
     rounds = [runs[start : start + len(candidates)] for start in range(0, len(runs), len(candidates))]
     assert all(lengths == round_[0] for round_ in rounds for lengths in round_)
@@ -363,25 +285,6 @@ def test_threads_run_each_batch_once():
     assert seconds > 0
 
 
-def test_errors_of_threads_are_raised():
-    """An error while batches run, such as lack of memory, is raised."""
-
-    def fail(batch):
-        raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match="out of memory"):
-        run_all(fail, [{}], 2)
-
-
-def test_tensorrt_gets_standard_operators_only():
-    """With TensorRT, variants stay standard when other fields change."""
-    configuration = default_configuration().with_value("attention", "Attention").with_value("provider", TENSORRT)
-
-    assert configuration.variant.standard
-    assert configuration.with_value("attention", "MultiHeadAttention").variant.standard
-    assert configuration.with_value("bias_gelu", True).variant.standard
-
-
 @pytest.mark.parametrize(
     ("change", "refused"),
     [(lambda x: x, False), (lambda x: x + 1e-3, False), (lambda x: 3 * x, True), (lambda x: x * np.nan, True)],
@@ -397,7 +300,7 @@ def test_changed_outputs_are_refused(change, refused, exported):
         check_same(task, before, after, MAX_CHANGE["int8"])
 
 
-def test_measurements_take_turns():
+def test_measurements_alternate():
     """Candidates are measured alternately, so that a slow moment of the machine affects all of them."""
     order = []
 
@@ -455,7 +358,7 @@ def test_fitted_seconds_ignore_slow_rounds(speeds, moments, data):
 
 
 @pytest.mark.parametrize("slowdown", [1.2, 1.5, 2.0, [1.5, 1.5, 1.5, 1.2, 1.5, 1.2]])
-def test_fitted_seconds_see_through_a_busy_neighbour(slowdown):
+def test_fitted_seconds_on_a_busy_host(slowdown):
     """A shared host that is busy half of the time, in bursts about as long as a round, hides no difference of 3%."""
     rng, speeds, worst = np.random.default_rng(0), 1 + 0.03 * np.arange(6), []
     for _ in range(50):
@@ -476,23 +379,6 @@ def test_scaled_workloads_have_lengths_in_the_same_proportions(lengths, times):
     assert len(scaled.lengths) == max(1, round(times * len(lengths)))
     counts = [scaled.lengths.count(length) / lengths.count(length) for length in set(lengths)]
     assert max(counts) - min(counts) <= 1
-
-
-@given(st.lists(st.integers(1, 512), min_size=50, max_size=400), st.floats(0.02, 3))
-def test_scaled_workloads_keep_the_mean_length(lengths, times):
-    """A sample of a workload has about the same mean length."""
-    scaled = Workload(tuple(lengths), 65).scaled(times)
-
-    assert abs(scaled.mean_length - np.mean(lengths)) <= 512 / len(scaled.lengths)
-
-
-def test_typical_lengths():
-    """Typical lengths are those of sentences, within the limits of the model."""
-    lengths = typical_lengths(500, 64)
-
-    assert 20 < np.mean(lengths) < 35
-    assert (min(lengths) >= 3, max(lengths) <= 64) == (True, True)
-    assert set(typical_lengths(20, 2)) == {2}
 
 
 def test_command_tunes(exported, tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run, html_report
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.card import render
@@ -114,25 +114,6 @@ def test_snippet_has_the_provider_options_of_the_server(target, exported):
     assert ast.literal_eval(providers) == [(shown.provider, options) if options else shown.provider]
 
 
-def test_the_card_has_the_mask_of_the_tokenizer(exported):
-    """The calls of a model with another mask token than BERT's have that token."""
-    bert, roberta = (render(exported["masked-lm"].manifest, 1, mask) for mask in ("[MASK]", "<mask>"))
-
-    assert bert.count("[MASK]") > 2
-    assert roberta == bert.replace("[MASK]", "<mask>")
-
-
-def test_layers_in_fp32_are_named(exported):
-    """Card and report list the layers that stay in fp32."""
-    manifest = exported["embedding"].manifest
-    graph = manifest.provenance["graph"]
-    precision = graph["precision"] | {"fp32_layers": ["bert.layers.1.output"]}
-    mixed = replace(manifest, provenance={**manifest.provenance, "graph": graph | {"precision": precision}})
-
-    assert "| layers in fp32 | `bert.layers.1.output` |" in render(mixed, 1)
-    assert "bert.layers.1.output" in html_report.render(mixed, 1)
-
-
 def test_every_task_has_a_card():
     """`EXAMPLES` has an example for each task."""
     assert EXAMPLES.keys() == TASKS.keys()
@@ -203,15 +184,6 @@ def test_client_snippets_run(exported, tmp_path):
     assert served == EXAMPLES.keys()
 
 
-def test_pairs_in_dev_data_give_a_card_for_pairs(tmp_path, checkpoints):
-    """The card of a foreign network shows pairs if its dev data are pairs."""
-    (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\n")
-
-    model = export_checkpoint(checkpoints["classification"], tmp_path / "n/1", UNTUNED, data=ExportData(dev=(dev,)))
-
-    assert '"text_pair": "Its pair."' in text_of(model)
-
-
 def test_cards_of_pair_models_show_pairs(tmp_path, checkpoints):
     """A network trained on pairs gets examples with pairs, and the scores of its training."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
@@ -264,31 +236,8 @@ def test_card_lists_scores_and_data(precision, tmp_path, checkpoints):
         assert (sha256(train) in page) == (precision == "int8")
 
 
-@pytest.mark.parametrize(
-    ("of_training", "unit"),
-    [
-        ({}, "alignment is a mean squared distance; lower is better."),
-        (
-            {"dev": {"alignment_loss": 0.2, "uniformity_loss": -2.0}},
-            "a logarithm; for both lower is better.",
-        ),
-    ],
-)
-def test_card_explains_its_scores(of_training, unit, exported):
-    """The legend explains the scores of both tables, and no others."""
-    manifest = exported["embedding"].manifest
-    quality = {
-        name: {**found, "scores": {"spearman": 0.5, "pearson": 0.5, "alignment_loss": 0.2, "uniformity_loss": -2.0}}
-        for name, found in manifest.scores["quality"].items()
-    }
-
-    text = render(replace(manifest, scores={**manifest.scores, "quality": quality, "checkpoint": of_training}), 1)
-
-    assert f"{unit} Cosines compare" in text
-
-
 @pytest.mark.parametrize("same_data", [True, False])
-def test_teachers_stand_beside_the_graph(same_data, exported):
+def test_teachers_are_rows_of_the_table(same_data, exported):
     """Teachers and the student without them are rows of the table of graphs, if they were scored on the same data."""
     manifest = exported["classification"].manifest
     scores = {"accuracy": 0.75}
@@ -340,15 +289,6 @@ def test_notes_in_the_card_are_kept(tmp_path, exported, checkpoints):
         assert text.count("<!--") == 1
     assert tuned != exported_again
     assert any("keeping the notes" in line for line in lines)
-
-
-def test_unreadable_card_is_named_before_tuning(tmp_path, exported):
-    """A card that is not UTF-8 is an error, as its notes would be lost."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    (directory / CARD_FILE).write_bytes(b"\xff")
-
-    with pytest.raises(ValueError, match=r"README.md` is not UTF-8, so its notes cannot be kept"):
-        tune_model_directory(directory, Workload((3, 9), 65))
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))

@@ -4,7 +4,6 @@ import re
 import shutil
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -92,23 +91,6 @@ def test_foreign_layouts_are_exported(tmp_path, layout, save_checkpoint, random_
     texts = [*texts, "The BAKERY é"]
     tokens = model.load_task().tokenizer.tokenize(texts)
     assert [item.ids.tolist() for item in tokens] == theirs(texts, add_special_tokens=False)["input_ids"]
-
-
-def test_encoder_of_any_checkpoint_can_be_exported(tmp_path, checkpoints, random_batch):
-    """With `task="embedding"`, the encoder of a classifier is exported."""
-    model = export_checkpoint(checkpoints["classification"], tmp_path / "encoder/1", UNTUNED, task="embedding")
-
-    check_vectors(model, checkpoints["classification"], random_batch(2, 5))
-
-
-def test_sentence_transformers_folder_is_exported(tmp_path, save_sentence_transformer, random_batch):
-    """The graph contains the pooling and normalisation of the folder."""
-    directory = save_sentence_transformer(tmp_path / "st", at="0_Transformer")
-
-    model = export_checkpoint(directory, tmp_path / "models/st/1", UNTUNED)
-
-    assert (model.manifest.settings.pooling, model.manifest.settings.normalize) == ("mean", True)
-    check_vectors(model, directory / "0_Transformer", random_batch(2, 5))
 
 
 def test_manifest_records_provenance(exported, checkpoints):
@@ -281,46 +263,7 @@ def test_texts_for_calibration_and_evaluation_are_disjoint(count, judged, option
     assert ("give some hundred" in remark) == (count < 40)
 
 
-def test_alternating_lines_are_in_both_parts(tmp_path, checkpoints):
-    """If two kinds of lines alternate, calibration and evaluation get both kinds."""
-    (tmp_path / "texts.txt").write_text("the cat\nthe cat sat on the mat\n" * 50)
-    data = ExportData(texts=tmp_path / "texts.txt", num_calibration=50)
-
-    evaluation_set, sequences, _ = data.with_calibration(read_source(checkpoints["plain"]).task)
-
-    assert len({len(features) for features in sequences}) == 2
-    assert len({len(features) for features in evaluation_set.features}) == 2
-
-
-def test_number_of_used_examples_is_reported(tmp_path, checkpoints):
-    """The name of the evaluation set gives the number of used and of all examples."""
-    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "the cat\tnews\n" * 5)
-
-    evaluation_set = ExportData(dev=(tmp_path / "dev.tsv",), max_examples=3).evaluation_set(
-        read_source(checkpoints["classification"]).task
-    )
-
-    assert evaluation_set.name == "3 of the 5 examples of dev.tsv"
-
-
-def test_metric_can_be_chosen(tmp_path, checkpoints):
-    """The chosen metric comes first; an unknown metric is an error that lists the known ones."""
-    task = read_source(checkpoints["classification"]).task
-    labels = task.settings.labels[:2]
-    (tmp_path / "dev.tsv").write_text("text\tlabel\n" + "".join(f"the cat\t{label}\n" for label in labels))
-    predictions = [SimpleNamespace(label=labels[0])] * 2
-
-    named, unknown = (
-        ExportData(dev=(tmp_path / "dev.tsv",), metric=name).evaluation_set(task) for name in ("matthews", "rouge")
-    )
-    scores = named.score(predictions)
-    assert next(iter(scores)) == "matthews"
-    assert scores == task.score(named.examples, predictions)
-    with pytest.raises(ValueError, match=r"unknown --metric `rouge` \(one of: accuracy, macro_f1, matthews"):
-        unknown.score(predictions)
-
-
-@pytest.mark.parametrize("max_seq_length", [8, 24, 40])
+@pytest.mark.parametrize("max_seq_length", [8, 40])
 def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, checkpoints):
     """Passages are cut to the sequence length, so that every masked word is in the input."""
     (tmp_path / "dev.txt").write_text("the a b the c.\n" * 40)
@@ -365,19 +308,6 @@ def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, check
     assert model.manifest.provenance["graph"]["precision"]["matmul"] == matmul
 
 
-def test_int8_graph_below_the_limit_is_refused(tmp_path, checkpoints):
-    """A graph below the limit is an error that names the most sensitive layers."""
-    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9999999))
-
-    with pytest.raises(
-        QualityError,
-        match=r"mean cosine .* most sensitive layers: bert\.layers\..* \(give --train or --texts.*; or --m\S+ .*fp32",
-    ):
-        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
-
-    assert names(tmp_path / "small") == []
-
-
 @pytest.mark.parametrize("attention", ["Attention", default_configuration().variant.attention])
 def test_tuned_graph_below_the_limit_is_refused(attention, tmp_path, checkpoints, monkeypatch):
     """The graph is evaluated again as served; the error suggests only remedies that are left."""
@@ -400,7 +330,7 @@ def test_tuned_graph_below_the_limit_is_refused(attention, tmp_path, checkpoints
     assert not (tmp_path / "small").exists()
 
 
-def test_default_variant_is_written_where_the_tuned_one_misses_the_limits(tmp_path, checkpoints, monkeypatch):
+def test_default_is_written_if_the_tuned_variant_fails(tmp_path, checkpoints, monkeypatch):
     """Minutes of tuning do not end in an error: the default variant met the limits before."""
 
     def wrong_in_the_first_file(graph, *, execution):
@@ -465,42 +395,6 @@ def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
     assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1", UNTUNED).path.is_dir()
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        (["config.json"], "has no config.json"),
-        (["tokenizer.json", "vocab.txt"], "a checkpoint needs its tokenizer"),
-        (["model.safetensors"], "no weights in"),
-    ],
-)
-def test_missing_files_are_named(tmp_path, checkpoints, missing, message):
-    """A missing file of a checkpoint is named in one line, and nothing is written."""
-    directory = shutil.copytree(checkpoints["plain"], tmp_path / "checkpoint")
-    for name in missing:
-        (directory / name).unlink()
-
-    with pytest.raises(ValueError, match=message) as caught:
-        export_checkpoint(directory, tmp_path / "models/plain/1")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "models").exists()
-
-
-def test_invalid_arguments_are_named(tmp_path, checkpoints):
-    """Precision and model directory are checked first."""
-    with pytest.raises(ValueError, match="unknown precision: `fp4`"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", ExportConfig(precision="fp4"))
-    with pytest.raises(ValueError, match="must end in a version, a whole number"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/latest")
-
-
-def test_unusable_texts_are_named(tmp_path, checkpoints):
-    """Texts that cannot be read are an error."""
-    (texts := tmp_path / "texts.txt").write_bytes(b"\xff\xfe")
-
-    with pytest.raises(ValueError, match="not UTF-8"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", UNTUNED, data=ExportData(texts=texts))
-
-
 def test_command_prints_one_line_per_stage(tmp_path, checkpoints, monkeypatch, capfd):
     """The command prints a line for each stage, and nothing on standard error."""
     flags = "--precision int8 --min-cosine 0.97 --no-tune --quality default"
@@ -546,30 +440,6 @@ def test_columns_of_training_are_defaults(tmp_path, checkpoints, monkeypatch):
 
     worst = [read_model_directory(tmp_path / f"news/{version}").manifest.scores["quality"] for version in (1, 2)]
     assert worst[0] != worst[1]
-
-
-def test_columns_of_training_do_not_apply_to_texts(tmp_path, checkpoints, monkeypatch):
-    """--texts are read with default columns, whatever columns training used."""
-    (texts := tmp_path / "texts.tsv").write_text("text\nthe cat\n")
-    columns = {"text": "1", "label": "0", "header": False}
-    checkpoint = ours(
-        tmp_path / "ours", checkpoints["classification"], recipe={"dev": [], "train": [], "columns": columns}
-    )
-    arguments = [checkpoint, tmp_path / "news/1", "--no-tune", "--texts", texts]
-    monkeypatch.setattr("sys.argv", ["export", *map(str, arguments)])
-
-    main()
-
-    assert read_model_directory(tmp_path / "news/1").manifest.scores["evaluated_on"] == "1 texts"
-
-
-def test_mistakes_print_one_line(tmp_path, monkeypatch, capfd):
-    """A mistake prints one line on standard error, and the exit code is 1."""
-    result = call(main, [str(tmp_path / "nowhere"), str(tmp_path / "plain/1")], monkeypatch, capfd)
-
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: no checkpoint at `")
-    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

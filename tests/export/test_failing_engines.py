@@ -15,11 +15,11 @@ from export.evaluation_set import ExportData
 from export.parity import ParityError
 from export.quality_gate import QualityError
 from export.reporter import Reporter
-from export.targets import TARGETS, default_configuration
 from tasks.bundle.manifest import MANIFEST_FILE
-from tasks.bundle.model_directory import OPENVINO_FILE, read_model_directory
+from tasks.bundle.model_directory import read_model_directory
 from tasks.bundle.providers import OPENVINO
 
+OPENVINO_FILE = "model.openvino.onnx"
 LEFT_OUT = "OpenVINO is left out: "
 
 
@@ -123,18 +123,6 @@ def test_the_wanted_engine_that_fails_is_an_error(fail, export, monkeypatch):
         export(precision="int8", engine="openvino")
 
 
-def test_tuning_leaves_out_a_rival_that_fails(exported, tmp_path, monkeypatch):
-    """`export tune` goes on without an engine that fails, too."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    cannot_run(monkeypatch)
-    lines = []
-
-    tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
-
-    assert read_model_directory(directory).manifest.execution.engine == "onnxruntime"
-    assert f"{LEFT_OUT}shapes differ" in lines
-
-
 def test_a_rival_that_fails_among_the_finalists_is_left_out(exported, tmp_path, monkeypatch):
     """The finalists of ONNX Runtime race again without an engine that fails only then."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
@@ -156,7 +144,7 @@ def test_a_rival_that_fails_among_the_finalists_is_left_out(exported, tmp_path, 
 
 
 @pytest.mark.usefixtures("with_bf16")
-def test_a_comparison_for_the_report_that_fails_does_not_end_an_export(export, monkeypatch):
+def test_a_comparison_that_fails_does_not_end_an_export(export, monkeypatch):
     """An engine that does not run the fp32 graph is taken for int8; a note states why they are not compared."""
     set_seconds(monkeypatch, openvino_first)
     race = search._race
@@ -187,12 +175,15 @@ def write_wrong_files(monkeypatch, is_wrong, module="export.pipeline"):
 
 
 def test_tuning_leaves_out_a_rival_that_changes_the_outputs(exported, tmp_path, monkeypatch):
-    """`export tune` writes ONNX Runtime's graph alone if the outputs of the faster one differ."""
+    """`export tune` writes ONNX Runtime's graph alone if the faster one's outputs differ, or nothing with --engine."""
     directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
     set_seconds(monkeypatch, openvino_first)
     write_wrong_files(monkeypatch, lambda execution: execution.provider == OPENVINO, "export.autotune.model_directory")
-    lines = []
+    before, lines = (directory / MANIFEST_FILE).read_text(), []
 
+    with pytest.raises(ValueError, match="tuning changed the output"):
+        tune_model_directory(directory, Workload((5, 9), 65), engine="openvino")
+    assert (directory / MANIFEST_FILE).read_text() == before
     tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
 
     manifest = read_model_directory(directory).manifest
@@ -202,19 +193,6 @@ def test_tuning_leaves_out_a_rival_that_changes_the_outputs(exported, tmp_path, 
         False,
     )
     assert any(line.startswith(f"{LEFT_OUT}tuning changed the output") for line in lines)
-
-
-def test_tuning_for_an_engine_that_changes_the_outputs_is_an_error(exported, tmp_path, monkeypatch):
-    """`export tune --engine openvino` leaves the directory as it was."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    set_seconds(monkeypatch, openvino_first)
-    write_wrong_files(monkeypatch, lambda execution: execution.provider == OPENVINO, "export.autotune.model_directory")
-    before = (directory / MANIFEST_FILE).read_text()
-
-    with pytest.raises(ValueError, match="tuning changed the output"):
-        tune_model_directory(directory, Workload((5, 9), 65), engine="openvino")
-
-    assert (directory / MANIFEST_FILE).read_text() == before
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -240,18 +218,3 @@ def test_the_wanted_engine_that_misses_the_limits_is_an_error(precision, tune, e
         export(precision=precision, engine="openvino", tune=tune)
 
     assert not (tmp_path / "plain").exists()
-
-
-def test_the_default_of_the_wanted_engine_is_next(export, monkeypatch):
-    """With --engine openvino, its default is written where the tuned variant misses the limits."""
-    set_seconds(monkeypatch, lambda execution: 1.0 if execution.max_batch_tokens == 128 else 1.5)
-    write_wrong_files(monkeypatch, lambda execution: execution.max_batch_tokens == 128)
-
-    directory, lines = export(precision="int8", engine="openvino")
-
-    default = default_configuration(TARGETS["openvino"])
-    assert (directory.manifest.execution, directory.manifest.fallback) == (
-        default.execution,
-        default.fallback.execution,
-    )
-    assert any(line.startswith("the tuned variant misses the limits") for line in lines)

@@ -32,6 +32,12 @@ def settings(task):
     return {key: tuple(value) if isinstance(value, list) else value for key, value in SETTINGS.get(task, {}).items()}
 
 
+def arrays_of(kind, rows=3, length=33):
+    """Return a padded batch."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: value.numpy().astype(np.int32) for name, value in zip(names, batch(kind, rows, length), strict=True)}
+
+
 def compare_with_transformers(kind, task, variants, tmp_path, *, shapes=SHAPES, execution=None):
     """Check that the graph variants give the outputs of transformers, to 1e-4, in batches of any shape."""
     reference = create(kind, task, tmp_path)

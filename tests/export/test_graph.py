@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 
 from export import graph_run
 from tasks.batching import predict
-from tasks.classification import ClassificationExample
-from tasks.masked_lm import ClozeExample
-from tasks.spans import SpanExample
 
 CLASSES = {
     "embedding": "BertModel",
@@ -80,23 +77,6 @@ def test_embeddings_are_the_cls_vectors_of_transformers(checkpoints, exported, t
     np.testing.assert_allclose(np.stack(actual), np.stack(expected), atol=1e-4)
 
 
-def test_every_task_predicts_from_its_model_directory(exported):
-    """Prediction needs only the model directory."""
-    examples = {
-        "classification": ClassificationExample("the bakery", "closed"),
-        "spans": SpanExample("a cat", "the cat is going home " * 9),
-        "masked-lm": ClozeExample("the [MASK] is"),
-    }
-    found = {
-        task: predict(exported[task].load_task(), [example], graph_run(exported[task].model_path))[0]
-        for task, example in examples.items()
-    }
-
-    assert found["classification"].label in {"sports", "weather", "news"}
-    assert found["spans"].text in examples["spans"].context
-    assert found["masked-lm"].log_probs.shape == (1, exported["masked-lm"].manifest.vocab_size)
-
-
 @settings(max_examples=25)
 @given(rows=st.integers(1, 9), length=st.integers(1, 32), seed=st.integers(0, 99))
 def test_outputs_do_not_depend_on_the_batch(exported, random_batch, rows, length, seed):
@@ -115,15 +95,3 @@ def test_missing_graph_is_a_value_error(tmp_path):
     """A missing graph is named in one line."""
     with pytest.raises(ValueError, match=r"cannot load graph `.*none\.onnx`"):
         graph_run(tmp_path / "none.onnx")
-
-
-def test_errors_without_message_are_named(exported, monkeypatch):
-    """An error without a message is shown with its class."""
-
-    def fail(*arguments, **keywords):
-        raise RuntimeError
-
-    monkeypatch.setattr("onnxruntime.InferenceSession", fail)
-
-    with pytest.raises(ValueError, match=r"cannot load graph `.*model\.onnx`: RuntimeError$"):
-        graph_run(exported["embedding"].model_path)

@@ -81,15 +81,6 @@ def test_sentence_transformers_loads_model_directories(
     np.testing.assert_allclose(theirs.encode(texts), np.stack(expected), atol=1e-5)
 
 
-def test_plain_onnxruntime_loads_the_graph(exported, random_batch):
-    """The graph is one self-contained file."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(exported["embedding"].model_path), providers=["CPUExecutionProvider"])
-
-    assert session.run(["sentence_embedding"], random_batch(3, 5))[0].shape == (3, 32)
-
-
 def test_model_directory_is_not_a_checkpoint(tmp_path, exported):
     """A model directory cannot be exported, as its only weights are in the graph."""
     with pytest.raises(ValueError, match="is an exported model; give the checkpoint"):

@@ -17,22 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from export.__main__ import main, run_command
 from tasks.bundle.files import sha256
-
-
-def config(**changes):
-    def change(directory):
-        path = directory / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-def of_tokenizer(**changes):
-    def change(directory):
-        path = directory / "tokenizer_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
+from tests.export.conftest import changed
 
 
 def weights(function, *arguments):
@@ -81,24 +66,27 @@ CHECKPOINTS = {
     "truncated": (truncated, r"cannot read weights `.*model\.safetensors`"),
     "no numbers": (without_numbers, "`classifier.bias` has NaN or infinite values"),
     "pickled code": (pickled, "it holds more than plain tensors, which could run code"),
-    "another shape": (config(hidden_size=64), r"is \[.*\] where its config makes it \[.*64\]"),
-    "layers lacking": (config(num_hidden_layers=3), r"lacks `bert\.encoder\.layer\.2\."),
-    "layers left": (config(num_hidden_layers=1), "which is not part of a `bert` with its config.json"),
+    "another shape": (changed("config.json", hidden_size=64), r"is \[.*\] where its config makes it \[.*64\]"),
+    "layers lacking": (changed("config.json", num_hidden_layers=3), r"lacks `bert\.encoder\.layer\.2\."),
+    "layers left": (changed("config.json", num_hidden_layers=1), "which is not part of a `bert` with its config.json"),
     "another network": (
-        config(model_type="gpt2"),
+        changed("config.json", model_type="gpt2"),
         r"unsupported encoder: .* has model_type `gpt2` \(supported: bert, ",
     ),
-    "gap in the labels": (config(id2label={"0": "a", "2": "b", "3": "c"}), "must name a label for each number from 0"),
-    "too wide": (config(hidden_size=10**9), "hidden_size must be at most"),
-    "quantized": (config(quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
-    "8 bits": (weights(torch.Tensor.to, torch.float8_e4m3fn), "is quantized; use the checkpoint with 16 bits or more"),
+    "gap in the labels": (
+        changed("config.json", id2label={"0": "a", "2": "b", "3": "c"}),
+        "must name a label for each number from 0",
+    ),
+    "quantized": (changed("config.json", quantization_config={"quant_method": "fp8"}), "has a quantization_config"),
     "overflow": (weights(lambda value: value * 1e30), r"the network's output `logits` is not finite, even in PyTorch"),
-    "another case": (of_tokenizer(do_lower_case=False), r"has do_lower_case `false`, and `.*json` the opposite"),
+    "another case": (
+        changed("tokenizer_config.json", do_lower_case=False),
+        r"has do_lower_case `false`, and `.*json` the opposite",
+    ),
     "beginnings cut off": (
-        of_tokenizer(truncation_side="left"),
+        changed("tokenizer_config.json", truncation_side="left"),
         r"truncation_side `left` in `.*tokenizer_config\.json`",
     ),
-    "one label twice": (config(id2label={"0": "a", "1": "a", "2": "b"}), "each once"),
     "no [CLS]": (without_cls, r"the vocabulary lacks `\[CLS\]`"),
     "broken tokenizer": (content("tokenizer.json", b"{"), r"not a tokenizer file: `.*tokenizer\.json`"),
 }
@@ -130,15 +118,15 @@ def test_broken_checkpoints(mistake, tmp_path, checkpoints, monkeypatch):
 
 
 CARD = {"task": "classification", "settings": {"labels": ["sports", "weather", "news"], "max_seq_length": 32}}
+
+
 DATA = {
     "of another task": ("dev.json", b'{"data": [{"paragraphs": []}]}', "which the task `spans` reads"),
-    "empty": ("dev.tsv", b"", "is empty"),
     "with another label": (
         "dev.tsv",
         b"text\tlabel\nthe cat\tpolitics\n",
         "(rename labels with --labels, in the order of the logits)",
     ),
-    "without its column": ("dev.tsv", b"body\tlabel\nthe cat\tnews\n", "; name it with --column text=NAME"),
     "binary": ("dev.tsv", bytes(range(256)), "NUL byte"),
 }
 
@@ -163,12 +151,9 @@ def test_broken_data(mistake, flag, tmp_path, checkpoints, monkeypatch):
     ("flags", "message"),
     [
         (["--max-examples", "0"], "--max-examples must be at least 1: `0`"),
-        (["--max-drop", "nan"], "--max-drop must be a finite number: `nan`"),
         (["--mixed"], "--mixed needs --precision int8"),
-        (["--texts", "a.txt", "--dev", "b.tsv"], "--texts excludes --dev and --train"),
+        (["--texts", "a.txt", "--dev", "b.tsv"], "--texts conflicts with --dev and --train"),
         (["--metric", "matthews"], "--metric `matthews` needs scores: give --dev"),
-        (["--dev", "."], "`.` is a directory; give its files"),
-        (["--dev", "--precision", "int8"], "--dev stands without a value"),
         (["--task", "multiple-choice"], "cannot do `multiple-choice`: it has the head of a `BertForSequence"),
         (["--labels", "a", "b"], "`classifier.weight` is of 3 labels, and 2 are named (--labels)"),
     ],
@@ -267,11 +252,6 @@ def test_lack_of_memory_is_reported(exported, tmp_path, monkeypatch):
     assert "not enough memory" in error_line(monkeypatch, "tune", directory)
 
 
-def test_tuning_needs_a_model_directory(checkpoints, monkeypatch):
-    """A checkpoint cannot be tuned."""
-    assert "not a model directory" in error_line(monkeypatch, "tune", checkpoints["plain"])
-
-
 def manifest(*keys, value=None):
     """Change a value in a manifest, or remove it."""
 
@@ -368,36 +348,6 @@ def test_current_directory_is_tuned(exported, tmp_path, monkeypatch):
     assert (directory / "link").is_symlink()
     assert (directory / "onnx/model.onnx").read_text() == "mine"
     assert [path.name for path in directory.parent.iterdir()] == ["1"]
-
-
-def test_invalid_json_values_are_refused(tmp_path, checkpoints, monkeypatch):
-    """Values that JSON cannot represent are errors before any work."""
-    directory = shutil.copytree(checkpoints["classification"], tmp_path / "checkpoint")
-    (directory / "task.json").write_text(json.dumps(CARD | {"scores": {"accuracy": float("nan")}}))
-
-    line = error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
-
-    assert "scores.accuracy must be a finite number: `nan`" in line
-    assert not (tmp_path / "models").exists()
-
-
-def test_names_that_are_not_utf8_are_refused(tmp_path, checkpoints, monkeypatch):
-    """A checkpoint whose name is not UTF-8 is an error, as JSON cannot contain the name."""
-    directory = shutil.copytree(checkpoints["plain"], tmp_path / "\udcff")
-
-    line = error_line(monkeypatch, directory, tmp_path / "models/news/1", "--no-tune")
-
-    assert r"\udcff" in line  # the codec's reason follows
-    assert not (tmp_path / "models").exists()
-
-
-def test_constant_labels_are_refused(tmp_path, checkpoints, monkeypatch):
-    """Dev data with one constant label are an error, as they have no correlation."""
-    (dev := tmp_path / "dev.tsv").write_text("text\tlabel\nthe\t1\ncat\t1\n")
-
-    line = error_line(monkeypatch, checkpoints["regression"], tmp_path / "models/news/1", "--no-tune", "--dev", dev)
-
-    assert "dev.tsv: every label is `1.0`" in line
 
 
 def with_default_signals():

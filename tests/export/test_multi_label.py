@@ -10,7 +10,6 @@ import pytest
 import transformers
 
 from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
-from export.agreement import likeliest
 from export.evaluation_set import ExportData
 from export.quality_gate import QualityError
 from export.reporter import Reporter
@@ -175,17 +174,6 @@ def test_the_gate_refuses_a_loss_of_f1(tmp_path, ours, monkeypatch):
         export_checkpoint(checkpoint, tmp_path / "m/1", config, data=ExportData(dev=(dev,), train=(dev,)))
 
 
-def test_data_with_single_labels_are_refused(tmp_path, ours):
-    """Dev data with a label each cannot score sets of labels; the message states what to do."""
-    (dev := tmp_path / "single.tsv").write_text("text\tlabel\nthe cat\ttoxic\n")
-
-    with pytest.raises(ValueError, match=r"line 2: a single label.*--columns.label-separator"):
-        export_checkpoint(ours[0], tmp_path / "m/1", UNTUNED, data=ExportData(dev=(dev,)))
-
-    data = ExportData(dev=(dev,), columns=Columns(label_separator="|"))
-    assert export_checkpoint(ours[0], tmp_path / "m/1", UNTUNED, data=data).manifest.scores["quality"]
-
-
 def test_a_flag_gives_the_problem_type(tmp_path, save_checkpoint):
     """A classifier whose configuration names a sigmoid needs --problem-type; its thresholds can be given."""
     directory = save_checkpoint(
@@ -197,22 +185,3 @@ def test_a_flag_gives_the_problem_type(tmp_path, save_checkpoint):
     settings = {"problem_type": MULTI_LABEL, "thresholds": (0.1, 0.2, 0.3)}
 
     assert read_source(directory, settings=settings).task.settings.label_thresholds.tolist() == [0.1, 0.2, 0.3]
-
-
-def test_the_configuration_has_the_given_problem_type(tmp_path, foreign):
-    """A model that is single-label by flag declares this to other libraries, too."""
-    settings = {"problem_type": "single_label_classification"}
-
-    model = export_checkpoint(foreign, tmp_path / "m/1", UNTUNED, settings=settings)
-
-    assert transformers.AutoConfig.from_pretrained(model.path).problem_type == "single_label_classification"
-
-
-def test_every_selected_label_counts_in_the_agreement(ours):
-    """With and without labels, the gate compares for each label whether it is selected."""
-    task = read_source(ours[0]).task
-    logits = np.array([5.0, -5.0, 5.0], np.float32)
-
-    found = task.decode(ClassificationExample("a"), (), [{"logits": logits}])
-
-    assert task.decisions(found) == likeliest(task, [{"logits": logits}]) == [True, False, True]

@@ -5,10 +5,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export import ExportConfig, export_checkpoint, graph_run
+from export import export_checkpoint, graph_run
 from export.parity import ParityError, check_parity
 from export.reporter import Reporter
 from export.source import read_source
+from tests.export.conftest import UNTUNED
 from training.checkpoint.evaluation import torch_run
 
 CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans", "masked-lm": "masked-lm"}
@@ -64,7 +65,7 @@ def test_graph_with_one_wrong_weight_is_refused(tmp_path, task, output, exported
         check_parity(exported[task].load_task(), references[task], run, atol=1e-4)
 
 
-def test_graph_that_is_wrong_at_the_last_position_only_is_refused(tmp_path, exported, references):
+def test_graph_that_is_wrong_at_the_last_position_is_refused(tmp_path, exported, references):
     """The longest sequence is among the shapes that are compared."""
 
     def change(positions):
@@ -121,18 +122,16 @@ def test_tolerance_is_relative_for_large_outputs(exported, references):
     check_parity(task, of(references["spans"]), with_error, atol=1e-4)
 
 
-@pytest.mark.parametrize(("length", "says"), [(2049, True), (64, False)])
-def test_long_texts_get_a_line_with_their_cost(save_checkpoint, tmp_path, length, says):
+@pytest.mark.parametrize(("length", "says"), [(33, True), (32, False)])
+def test_long_texts_get_a_line_with_their_cost(checkpoints, tmp_path, monkeypatch, length, says):
     """An export of a network for long texts prints what they cost, and which flag lowers it."""
-    checkpoint = save_checkpoint(tmp_path / "long", max_position_embeddings=2100)
-    lines = []
+    monkeypatch.setattr("export.pipeline.LONG_TEXTS", 32)
+    lines, settings = [], {"max_seq_length": length}
     export_checkpoint(
-        *(checkpoint, tmp_path / "m/1", ExportConfig(tune=False)),
-        settings={"max_seq_length": length, "pooling": "cls"},
-        reporter=Reporter(lines.append),
+        checkpoints["plain"], tmp_path / "m/1", UNTUNED, settings=settings, reporter=Reporter(lines.append)
     )
 
-    expected = "texts of up to 2,049 tokens take minutes to compare with PyTorch, and up to 0.1 GiB each for attention"
+    expected = "texts of up to 33 tokens take minutes to compare with PyTorch, and up to 0.0 GiB each for attention"
     assert any(line.startswith(expected) and "give --max-seq-length" in line for line in lines) == says
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,20 +12,31 @@ import pytest
 from export.calibrate import calibrate
 from export.evaluation_set import random_ids
 from export.network import Network, Weights
-from export.quality import Evaluator, Quality, ReferenceOutputs, measure_quality
-from export.quality_gate import LEVELS, MAX_TIME, Decision, QualityError, QualityLimits, choose, closest
+from export.quality import Evaluator, Quality
+from export.quality_gate import MAX_TIME, Decision, QualityError, QualityLimits, choose
 from export.reporter import SILENT
 from export.session import graph_run
 from export.source import read_source
 from export.targets import TARGETS
 from export.variant import GraphPrecision
 from tasks import create_task, settings_from_dict
+from tasks.embedding import Embedding
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.evaluation import torch_run
 
 
 def quality(cosine=1.0, agreement=None, **scores):
     return Quality(scores=scores, mean_cosine=cosine, min_cosine=cosine, worst=(), agreement=agreement or {})
+
+
+def decision_of(found, reference, *, by_cosine):
+    """Return the decision for fp32 of a task whose outputs are vectors, if the cosine is to be judged, too."""
+    network = SimpleNamespace(task=Embedding(None, None) if by_cosine else None)
+    return Decision(network, qualities={"PyTorch": reference, "fp32": found})
+
+
+def shortfall(limits, found, reference, *, by_cosine):
+    return decision_of(found, reference, by_cosine=by_cosine).shortfall(limits)
 
 
 @pytest.mark.parametrize(
@@ -39,20 +51,17 @@ def quality(cosine=1.0, agreement=None, **scores):
         (quality(0.5, accuracy=0.8), False, ""),
         (quality(0.989, accuracy=0.8), True, r"mean cosine to PyTorch is 0.9890 \(--min-cosine 0.99\)"),
         (quality(0.99, accuracy=0.81), True, ""),
+        (quality(0.98), False, "mean cosine to PyTorch"),
     ],
 )
 def test_limits_of_scores_and_vectors(found, by_cosine, message):
-    """The first score that is no loss decides if there are labels; vectors must also be close to PyTorch's."""
-    shortfall = QualityLimits().shortfall(found, quality(loss=1.0, accuracy=0.8), by_cosine=by_cosine)
+    """The first score that is no loss decides, or the cosine without labels; vectors need both."""
+    reference = quality(loss=1.0, accuracy=0.8) if found.scores else quality()
 
-    assert bool(shortfall) == bool(message)
-    assert re.search(message, shortfall)
+    missed = shortfall(QualityLimits(), found, reference, by_cosine=by_cosine)
 
-
-def test_without_labels_the_cosine_decides():
-    """Without scores, the mean cosine has to reach its limit."""
-    assert QualityLimits().shortfall(quality(0.98), quality(), by_cosine=False)
-    assert not QualityLimits().shortfall(quality(0.992), quality(), by_cosine=False)
+    assert bool(missed) == bool(message)
+    assert re.search(message, missed)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +80,10 @@ def test_without_labels_the_cosine_decides():
 )
 def test_levels_judge_agreement(level, agreement, message):
     """`high` has a limit for neighbours and predictions, unless the examples were too few to compare them."""
-    shortfall = QualityLimits(quality=level).shortfall(quality(0.996, agreement), quality(), by_cosine=True)
+    missed = shortfall(QualityLimits(quality=level), quality(0.996, agreement), quality(), by_cosine=True)
 
-    assert bool(shortfall) == bool(message)
-    assert re.search(message, shortfall)
+    assert bool(missed) == bool(message)
+    assert re.search(message, missed)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +111,8 @@ def test_flags_take_precedence_over_the_level():
     """A given limit replaces that of the level; the others stay."""
     limits = QualityLimits(quality="high", min_cosine=0.9)
 
-    assert not limits.shortfall(quality(0.91), quality(), by_cosine=True)
-    assert "--max-drop 0.25" in limits.shortfall(quality(f1=0.5), quality(f1=0.6), by_cosine=False)
+    assert not shortfall(limits, quality(0.91), quality(), by_cosine=True)
+    assert "--max-drop 0.25" in shortfall(limits, quality(f1=0.5), quality(f1=0.6), by_cosine=False)
 
 
 @pytest.mark.parametrize(
@@ -121,36 +130,19 @@ def test_given_limits_must_be_judged(name, measured):
             limits.check_judged(quality(agreement=agreement))
 
 
-def test_unjudged_limits_stop_the_choice(hard_network):
-    """The error comes after the first measurements."""
-    network, evaluator = hard_network
-
-    with pytest.raises(QualityError, match="--min-same-nearest cannot be judged"):
-        choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_same_nearest=0.9))
-
-
 def test_flags_that_accept_a_quality_do():
     """The named flags, taken as they are printed, accept the quality; nothing accepts NaN."""
     found = quality(0.98765, {"same_nearest": 0.91239}, accuracy=0.71234)
     reference = quality(accuracy=0.8)
     limits = QualityLimits(quality="high")
 
-    flags = limits.accepting(found, reference, by_cosine=True)
+    flags = decision_of(found, reference, by_cosine=True).accepting(limits)
 
     assert flags == "--max-drop 8.77 --min-cosine 0.9876 --min-same-nearest 0.912"
     values = dict(zip(*[iter(flags.split())] * 2, strict=True))
     given = {name.removeprefix("--").replace("-", "_"): float(value) for name, value in values.items()}
-    assert not replace(limits, **given).shortfall(found, reference, by_cosine=True)
-    assert limits.accepting(quality(float("nan")), quality(), by_cosine=True) == ""
-
-
-def test_high_is_closer_than_default():
-    """Every limit of `high` is stricter."""
-    default, high = LEVELS["default"], LEVELS["high"]
-
-    assert high.max_drop < default.max_drop
-    for name in ("min_cosine", "min_same_nearest", "min_same_prediction"):
-        assert getattr(high, name) > getattr(default, name)
+    assert not shortfall(replace(limits, **given), found, reference, by_cosine=True)
+    assert decision_of(quality(float("nan")), quality(), by_cosine=True).accepting(limits) == ""
 
 
 @pytest.fixture
@@ -301,20 +293,6 @@ def test_other_tasks_take_the_first_within_the_limits(static, chosen, hard_netwo
     assert ("SmoothQuant int8" in evaluator.measured) == (chosen == "SmoothQuant int8")
 
 
-def test_vectors_are_ranked_by_their_neighbours(hard_network):
-    """The overlap of ten nearest is less noisy than the nearest alone, and more informative than the cosine."""
-    network, _ = hard_network
-    precisions = [GraphPrecision(matmul=kind) for kind in ("static int8", "SmoothQuant int8")]
-    found = {
-        "static int8": quality(0.999, {"same_nearest": 0.97, "same_nearest_10": 0.93}),
-        "SmoothQuant int8": quality(0.998, {"same_nearest": 0.96, "same_nearest_10": 0.95}),
-    }
-
-    best = closest([Decision(network, precision, found) for precision in precisions], {})
-
-    assert best.precision.name == "SmoothQuant int8"
-
-
 def test_a_rejection_names_what_would_pass(hard_network):
     """A layer in fp32, a lower limit, or the default quality, each as a flag."""
     network, _ = hard_network
@@ -338,16 +316,6 @@ def test_a_rejection_names_what_would_pass(hard_network):
     assert choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_cosine=0.993)).precision.is_static
 
 
-def test_impossible_limits_are_rejected_even_mixed(hard_network):
-    """If even mixed precision is rejected, the error suggests other remedies."""
-    network, evaluator = hard_network
-
-    with pytest.raises(
-        QualityError, match=r"--min-cosine \S+ accepts dynamic int8, \d+ layers in fp32; or export in fp32"
-    ):
-        choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_cosine=1.1), mixed=True)
-
-
 def test_worst_examples_are_named(exported, checkpoints):
     """A quality lists the examples with the largest differences, by location."""
     task = exported["spans"].load_task()
@@ -358,7 +326,7 @@ def test_worst_examples_are_named(exported, checkpoints):
         sign = np.where(arrays["attention_mask"].sum(1, keepdims=True) > 28, -1, 1)
         return {name: logits * sign for name, logits in run(arrays).items()}
 
-    found = measure_quality(ReferenceOutputs(evaluation_set, run), {"wrong": wrong_where_long})
+    found = Evaluator(evaluation_set, run).measure_runs("", {"wrong": wrong_where_long})
 
     assert found["PyTorch"].mean_cosine == pytest.approx(1)
     pairs = zip(evaluation_set.locations, evaluation_set.windows, strict=True)
@@ -377,7 +345,7 @@ def test_outputs_that_are_not_numbers_are_the_worst(exported):
         is_long = arrays["attention_mask"].sum(1, keepdims=True) > 28
         return {name: np.where(is_long, np.nan, logits) for name, logits in run(arrays).items()}
 
-    worst = measure_quality(ReferenceOutputs(evaluation_set, run), {"nan": nan_where_long})["nan"].worst
+    worst = Evaluator(evaluation_set, run).measure_runs("", {"nan": nan_where_long})["nan"].worst
 
     assert np.isnan(worst[0][1])
     assert [np.isnan(value) for _, value in worst] == sorted((np.isnan(value) for _, value in worst), reverse=True)
@@ -391,7 +359,7 @@ def test_long_sequences_are_not_worse_for_their_length(exported):
     def constant(value):
         return lambda arrays: {"logits": np.full((*arrays["input_ids"].shape, 3), value, np.float32)}
 
-    found = measure_quality(ReferenceOutputs(evaluation_set, constant(1.0)), {"off": constant(1.1)})["off"]
+    found = Evaluator(evaluation_set, constant(1.0)).measure_runs("", {"off": constant(1.1)})["off"]
 
     assert len({len(features) for features in evaluation_set.features}) > 5
     np.testing.assert_allclose([found.mean_cosine, found.min_cosine], 1 - 0.1**2 / 2, rtol=1e-6)
@@ -405,7 +373,6 @@ def test_a_large_mean_does_not_hide_differences(checkpoints):
     def constant(value):
         return lambda arrays: {"logits": np.full((len(arrays["input_ids"]), 1), value, np.float32)}
 
-    reference = ReferenceOutputs(random_ids(task), constant(51.0))
-    found = measure_quality(reference, {"off": constant(51.1)})["off"]
+    found = Evaluator(random_ids(task), constant(51.0)).measure_runs("", {"off": constant(51.1)})["off"]
 
     np.testing.assert_allclose(found.mean_cosine, 1 - 0.1**2 / 2, rtol=1e-5)

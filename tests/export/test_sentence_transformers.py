@@ -9,20 +9,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import ExportConfig, export_checkpoint, graph_run
-from export.__main__ import ExportArguments
+from export import export_checkpoint, graph_run
 from export.autotune.model_directory import read_graph
 from export.graph import build_graph
 from export.interop import INTEROP_FILES
 from export.network import Network, Weights
-from export.reporter import Reporter
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
 from tasks.bundle.manifest import Manifest
 from tests.export.conftest import UNTUNED
 from training.checkpoint.evaluation import torch_run
-from training.command_line.command import parse
 
 FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -170,34 +167,22 @@ def check_vectors(directory, expected):
 
 
 SEVERAL = [("cls", "mean"), ("max", "weightedmean", "lasttoken")]
+REVERSED = ("mean", "cls")
+"""Several poolings in an order that only new layouts can state."""
 
 
-@pytest.mark.parametrize("new", [False, True])
-@pytest.mark.parametrize("poolings", [*((name,) for name in FLAGS), *SEVERAL], ids="+".join)
+@pytest.mark.parametrize(
+    ("poolings", "new"),
+    [
+        *((poolings, new) for new in (False, True) for poolings in [*((name,) for name in FLAGS), *SEVERAL]),
+        (REVERSED, True),
+    ],
+)
 def test_poolings(folder, poolings, new):
     """Each pooling, and several in one vector, gives its formula; padding changes nothing."""
     directory = folder(poolings, new=new)
 
     check_vectors(directory, reference(directory, poolings, (), TEXTS))
-
-
-def test_the_order_of_a_list_is_kept(folder):
-    """New layouts order the parts of a vector themselves."""
-    directory = folder(("mean", "cls"), new=True)
-
-    check_vectors(directory, reference(directory, ("mean", "cls"), (), TEXTS))
-
-
-def test_several_poolings_by_flag(checkpoints):
-    """A checkpoint without modules.json gets the poolings of the flag, in its order."""
-    words = ["a", "models/b/1", "--pooling", "mean", "cls", "--max-seq-length", "24"]
-    settings = parse(ExportArguments, "export", "", words).settings
-
-    source = read_source(checkpoints["plain"], settings=settings)
-
-    assert settings == {"pooling": ("mean", "cls"), "max_seq_length": 24}
-    found = np.stack(predict(source.task, TEXTS, torch_run(source.load_model(), source.task)))
-    np.testing.assert_allclose(found, reference(checkpoints["plain"], ("mean", "cls"), (), TEXTS), atol=1e-5)
 
 
 MODULES = {
@@ -251,23 +236,6 @@ def test_model_directories_know_the_size_of_their_vectors(folder, tmp_path):
 
 
 OURS = {"manifest.json", "tokenizer.json"}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_int8_vectors_after_dense(folder):
-    """An int8 graph keeps Dense in floats, and its vectors stay close."""
-    modules = [dense(16), NORMALIZE]
-    directory = folder(("weightedmean",), modules)
-    source = read_source(directory)
-    model = source.load_model()
-    network = Network(model.config, Weights.from_model(model), source.task)
-    run = graph_run(build_graph(network, GraphPrecision(matmul="dynamic int8"), GraphVariant()))
-
-    found, expected = (
-        np.stack(predict(source.task, TEXTS, run)),
-        reference(directory, ("weightedmean",), modules, TEXTS),
-    )
-    assert (found * expected).sum(-1).min() > 0.98
 
 
 FP16 = GraphPrecision(matmul="fp16")
@@ -338,14 +306,6 @@ def test_prompts_of_the_library(folder, tmp_path, default):
     assert again == config | {"similarity_fn_name": None}
 
 
-def test_long_prompts_are_refused(folder):
-    """A prompt must leave room for a text."""
-    directory = folder(config={"prompts": {"query": "the " * 22}})
-
-    with pytest.raises(ValueError, match=r"prompt `query` of .* has `24` tokens, and leaves no room"):
-        read_source(directory)
-
-
 BROKEN = {
     "cut": ("2_Dense/model.safetensors", b"\0" * 20, "cannot read weights `.*2_Dense/model.safetensors`"),
     "other size": (
@@ -359,18 +319,6 @@ BROKEN = {
         "unsupported activation_function `mine.Swish`",
     ),
     "pooling": ("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unsupported pooling in .*: `median`"),
-    "prompts": ("config_sentence_transformers.json", b'{"prompts": {"query": 3}}', "prompts must be texts by name"),
-    "sparse": (
-        "config_sentence_transformers.json",
-        b'{"model_type": "SparseEncoder"}',
-        "unsupported model_type `SparseEncoder`",
-    ),
-    "arguments": (
-        "sentence_bert_config.json",
-        b'{"processing_kwargs": {"text": {"padding": "left"}}}',
-        "unsupported processing_kwargs",
-    ),
-    "retrieval": ("sentence_bert_config.json", b'{"transformer_task": "retrieval"}', "unsupported transformer_task"),
 }
 
 
@@ -417,23 +365,6 @@ def test_other_modules_are_refused(folder, modules, message):
         read_source(directory)
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_a_default_pooling_is_said(checkpoints, tmp_path, given):
-    """The export of a checkpoint that states no pooling prints which one it takes, unless a flag does."""
-    lines = []
-
-    model = export_checkpoint(
-        checkpoints["plain"],
-        tmp_path / "plain/1",
-        ExportConfig(tune=False),
-        settings={"pooling": "mean"} if given else {},
-        reporter=Reporter(lines.append),
-    )
-
-    said = [line for line in lines if line.startswith("pooling: cls, by default")]
-    assert (len(said), model.manifest.settings.pooling) == ((0, "mean") if given else (1, "cls"))
-
-
 @pytest.fixture
 def cross_encoder(tmp_path, save_checkpoint):
     """Write the folder of a CrossEncoder, in the layout of version 6."""
@@ -453,33 +384,3 @@ def test_cross_encoders(cross_encoder):
 
     assert (source.task.name, source.task.settings.max_seq_length) == ("regression", 20)
     assert source.load_model().classifier.out_features == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "config_sentence_transformers.json",
-            {"model_type": "CrossEncoder", "prompts": {"web": "find "}, "default_prompt_name": "web"},
-            "unsupported default_prompt_name `web` of a CrossEncoder",
-        ),
-        (
-            "modules.json",
-            [{"path": "", "type": NEW["Transformer"]}, {"path": "1", "type": "sentence_transformers.x.LogitScore"}],
-            "unsupported module in .*: `LogitScore`",
-        ),
-        ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "unsupported transformer_task"),
-    ],
-)
-def test_other_cross_encoders_are_refused(cross_encoder, name, content, message):
-    """Prompts and modules that change scores are errors."""
-    write_json(cross_encoder / name, content)
-
-    with pytest.raises(ValueError, match=message):
-        read_source(cross_encoder)
-
-
-def test_a_cross_encoder_gives_no_vectors(cross_encoder):
-    """The folder of a CrossEncoder is not an embedding model."""
-    with pytest.raises(ValueError, match="has nothing after the Transformer; expected `Pooling`"):
-        read_source(cross_encoder, task="embedding")

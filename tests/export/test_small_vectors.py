@@ -61,13 +61,6 @@ def test_scores_are_spearman_with_such_vectors(exported):
     assert directory.manifest.small_vectors.losses["binary"]["spearman"] == pytest.approx(expected, abs=2e-3)  # ties
 
 
-def test_the_card_shows_what_formats_lose(exported):
-    """The model card has a row for each format."""
-    card = (exported[0].path / "README.md").read_text("utf-8")
-
-    assert all(f"\n| {kind} |" in card for kind in FORMATS)
-
-
 def test_few_texts_are_no_calibration(checkpoints, tmp_path):
     """Below 200 different texts, and for random sequences, there are no scales."""
     write_pairs(tmp_path / "dev.jsonl", 99)

@@ -7,29 +7,12 @@ from pathlib import Path
 import pytest
 
 from export.source import read_source
-from tasks import settings_to_dict
 from tasks.masked_lm import MaskedLMSettings
 from tasks.spans import SpanSettings
+from tests.export.conftest import changed
 from training.checkpoint.reader import load_model
 from training.checkpoint.task_card import TaskCard
 from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
-
-
-@pytest.mark.parametrize(
-    ("name", "task", "settings"),
-    [
-        ("plain", "embedding", {"max_seq_length": 32, "pooling": "cls", "normalize": False}),
-        ("classification", "classification", {"max_seq_length": 32, "labels": ["sports", "weather", "news"]}),
-        ("masked-lm", "embedding", {"max_seq_length": 32, "pooling": "cls", "normalize": False}),
-    ],
-)
-def test_foreign_checkpoint_gives_task_and_settings(checkpoints, name, task, settings):
-    """Task and settings come from architecture, labels and the tokenizer's limit."""
-    source = read_source(checkpoints[name])
-
-    assert source.card is None
-    assert source.task.name == task
-    assert settings.items() <= settings_to_dict(source.task.settings).items()
 
 
 @pytest.mark.parametrize(
@@ -46,16 +29,6 @@ def test_what_a_checkpoint_leaves_open_is_said(checkpoints, name, settings, flag
     remark = read_source(checkpoints[name], settings=settings).remark
 
     assert [flag for flag in ("give --pooling", "give --task masked-lm") if flag in remark] == flags
-
-
-def test_settings_of_the_caller_override(checkpoints):
-    """Settings of the caller replace those of the checkpoint."""
-    settings = {"max_seq_length": 40, "max_query_length": 8, "unanswerable": True, "null_threshold": -1.5}
-
-    task = read_source(checkpoints["spans"], settings=settings).task
-
-    assert task.name == "spans"
-    assert settings.items() <= settings_to_dict(task.settings).items()
 
 
 def test_task_card_gives_task_and_settings(tmp_path, checkpoints):
@@ -92,16 +65,7 @@ def test_null_scores_that_were_trained_are_kept(trained, given, expected, tmp_pa
     assert settings.null_is_trained == expected
 
 
-@pytest.mark.parametrize(("pooling", "expected"), [("cls_token", "cls"), ("mean_tokens", "mean")])
-def test_sentence_transformers_folder_gives_pooling_and_length(tmp_path, save_sentence_transformer, pooling, expected):
-    """Pooling, normalisation and maximal length come from the folder's modules."""
-    directory = save_sentence_transformer(tmp_path / "st", pooling=pooling)
-
-    settings = read_source(directory).task.settings
-    assert (settings.max_seq_length, settings.pooling, settings.normalize) == (24, expected, True)
-
-
-def test_sentence_transformers_folder_with_network_in_a_subfolder(tmp_path, save_sentence_transformer):
+def test_network_in_a_subfolder_is_found(tmp_path, save_sentence_transformer):
     """The network of an older folder is found; without a Normalize module, vectors are not normalised."""
     source = read_source(save_sentence_transformer(tmp_path / "st", kinds=("Pooling",), at="0_Transformer"))
 
@@ -114,9 +78,7 @@ def test_sentence_transformers_folder_with_network_in_a_subfolder(tmp_path, save
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("modules.json", "{}", "must be a list of modules"),
         ("sentence_bert_config.json", "[" * 100_000, "broken JSON in"),
-        ("sentence_bert_config.json", '{"do_lower_case": "yes"}', "do_lower_case must be true or false"),
         ("1_Pooling/config.json", '{"include_prompt": false}', "unsupported include_prompt `false`"),
         (
             "1_Pooling/config.json",
@@ -184,12 +146,6 @@ def test_head_fits_its_own_task_only(checkpoints, name, task):
             read_source(directory, task=task)
 
 
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    return directory
-
-
 @pytest.mark.parametrize(
     ("class_name", "changes", "task", "message"),
     [
@@ -212,7 +168,8 @@ def change_config(directory, **changes):
 )
 def test_unsupported_checkpoints_are_refused_in_one_line(tmp_path, save_checkpoint, class_name, changes, task, message):
     """The error names the wrong file or value."""
-    directory = change_config(save_checkpoint(tmp_path / "checkpoint", class_name), **changes)
+    directory = save_checkpoint(tmp_path / "checkpoint", class_name)
+    changed("config.json", **changes)(directory)
 
     with pytest.raises(ValueError, match=message) as caught:
         read_source(directory, task=task).load_model()
@@ -242,27 +199,8 @@ def test_missing_head_is_named(checkpoints):
 
 def test_labels_that_do_not_fit_are_named_with_their_file(checkpoints, tmp_path):
     """Without a flag, the error names key and value of config.json."""
-    path = _changed(checkpoints["classification"], tmp_path, id2label={"0": "bad", "1": "good"}, problem_type=None)
+    path = Path(shutil.copytree(checkpoints["classification"], tmp_path / "changed"))
+    changed("config.json", id2label={"0": "bad", "1": "good"}, problem_type=None)(path)
 
     with pytest.raises(ValueError, match=r"is of 3 labels, and 2 are named \(id2label of `.*config.json`: `bad, good`"):
         read_source(path, task="classification").load_model()
-
-
-def test_several_outputs_per_text_are_refused(checkpoints, tmp_path):
-    """A regression of several outputs is an error that names the problem type."""
-    path = _changed(checkpoints["classification"], tmp_path, id2label={"0": "x"}, problem_type="regression")
-    message = (
-        r"`classifier\.(weight|bias)` is of 3 outputs, and one is supported \(config.json: problem_type `regression`"
-    )
-
-    with pytest.raises(ValueError, match=message):
-        read_source(path).load_model()
-
-
-def _changed(checkpoint, tmp_path, **values):
-    """Copy a foreign checkpoint with other values in its configuration."""
-    path = Path(shutil.copytree(checkpoint, tmp_path / "changed"))
-    (path / "task.json").unlink(missing_ok=True)
-    config = json.loads((path / "config.json").read_text()) | values
-    (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-    return path

@@ -17,7 +17,7 @@ from export.quality_gate import QualityError
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
-from tests.export.conftest import UNTUNED, random_texts
+from tests.export.conftest import LABELS, PAIRS, UNTUNED, changed, random_texts, write_pairs
 from tests.families import CONFIGS, batch, create, reference_outputs
 from training.evaluate import main as evaluate
 
@@ -82,18 +82,6 @@ def test_masked_lm(tmp_path, checkpoints):
     np.testing.assert_allclose(served_weights(directory), np.where(expected >= seventh, expected, 0), atol=1e-4)
 
 
-def test_int8(tmp_path, checkpoints):
-    """int8 stays within the limits of vectors; the output layer is quantised, too."""
-    config = ExportConfig(precision="int8", tune=False)
-
-    directory = export_checkpoint(
-        checkpoints["masked-lm"], tmp_path / "models/splade/1", config, task="sparse-embedding"
-    )
-
-    quality = directory.manifest.scores["quality"]
-    assert all(item["mean_cosine"] >= 0.99 for item in quality.values())
-
-
 def test_prompts(folder, tmp_path):
     """Prompts of the folder become those of the model."""
     checkpoint = folder(prompts={"query": "the ", "document": ""}, default_prompt_name="query")
@@ -109,16 +97,6 @@ def library_similarities(folder, pairs, **options):
     encoder = SparseEncoder(str(folder), device="cpu")
     first, second = (encoder.encode(list(texts), **options) for texts in zip(*pairs, strict=True))
     return encoder.similarity_pairwise(first, second).numpy()
-
-
-def write_pairs(path, pairs, labels):
-    rows = [f"{first}\t{second}\t{label!r}" for (first, second), label in zip(pairs, labels, strict=True)]
-    path.write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
-    return path
-
-
-PAIRS = list(zip(random_texts(40, seed=1), random_texts(40, seed=2), strict=True))
-LABELS = np.random.default_rng(3).random(40).tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"prompts": {"ask": "the "}, "default_prompt_name": "ask"}])
@@ -229,35 +207,16 @@ def test_new_layout(folder):
             {"pooling_strategy": "mean"},
             "unsupported pooling_strategy `mean` in .*max, sum",
         ),
-        ("1_SpladePooling/config.json", {"other": 1}, "unsupported key in .*`other`"),
         ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, "unsupported transformer_task"),
     ],
 )
 def test_unknown_values_are_refused(folder, path, changes, message):
     """A value that changes weights and is not known is an error."""
     checkpoint = folder()
-    file = checkpoint / path
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    changed(path, **changes)(checkpoint)
 
     with pytest.raises(ValueError, match=message):
         read_source(checkpoint)
-
-
-def test_further_modules_are_refused(folder):
-    """A module after SpladePooling is an error."""
-    checkpoint = folder()
-    path = checkpoint / "modules.json"
-    more = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
-    path.write_text(json.dumps([*json.loads(path.read_text()), more]))
-
-    with pytest.raises(ValueError, match=r"unsupported module in .*`Normalize`; expected `SpladePooling` alone"):
-        read_source(checkpoint)
-
-
-def test_an_encoder_without_a_masked_lm(checkpoints, tmp_path):
-    """An encoder whose checkpoint lacks the output layer cannot do it."""
-    with pytest.raises(ValueError, match=r"it lacks `cls\.predictions"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "models/splade/1", UNTUNED, task="sparse-embedding")
 
 
 def library_pooling(logits, mask, pooling):

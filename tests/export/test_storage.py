@@ -12,7 +12,6 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from export import ExportConfig, export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
-from export.network import Weights
 from serving.core.models import load_model
 from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE, read_model_directory
 from tests.export.conftest import UNTUNED
@@ -51,27 +50,10 @@ def test_weights_are_in_a_second_file(large, exported, random_batch):
     np.testing.assert_array_equal(found["sentence_embedding"], expected["sentence_embedding"])
 
 
-def test_weights_are_read_from_their_file(large, exported):
-    """Weights of a large graph are read like those of a small one."""
-    found, expected = (Weights.from_graph(model.model_path) for model in (large, exported["embedding"]))
-
-    assert found.floats.keys() == expected.floats.keys()
-    for name, values in expected.floats.items():
-        np.testing.assert_array_equal(found[name], values)
-
-
-def test_report_counts_both_files(large):
-    """The report shows the size of the graph with its weights."""
-    num_bytes = sum((large.path / name).stat().st_size for name in (MODEL_FILE, DATA_FILE))
-
-    assert f"{num_bytes / 1e6:.1f} MB" in (large.path / "report.html").read_text()
-
-
 @pytest.mark.usefixtures("untimed")
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_files, random_batch):
+def test_large_graphs_are_tuned_again(tmp_path, checkpoints, small_files, random_batch):
     """After tuning, the weights are still in a second file, and the outputs are the same."""
-    config = ExportConfig(precision=precision, tune=False)
+    config = ExportConfig(precision="int8", tune=False)
     before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
     arrays = random_batch(2, 9)
     expected = graph_run(before.model_path)(arrays)["logits"]
@@ -82,7 +64,7 @@ def test_large_graphs_are_tuned_again(precision, tmp_path, checkpoints, small_fi
     mask = arrays["attention_mask"].astype(bool)
     found = graph_run(after.model_path, execution=after.manifest.execution)(arrays)["logits"]
     assert DATA_FILE in after.manifest.files
-    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4 if precision == "fp32" else 0.2)
+    np.testing.assert_allclose(found[mask], expected[mask], atol=0.2)
 
 
 @pytest.mark.usefixtures("untimed")
@@ -96,19 +78,6 @@ def test_graphs_that_now_fit_become_one_file(large, monkeypatch):
     assert not (large.path / DATA_FILE).exists()
 
 
-def test_missing_or_damaged_weights_are_named(large):
-    """A missing or damaged second file is named in the error."""
-    data = large.path / DATA_FILE
-    content = data.read_bytes()
-    data.write_bytes(content[:-1] + b"x")
-    with pytest.raises(ValueError, match=r"wrong digest of `.*model\.onnx\.data`"):
-        read_model_directory(large.path)
-
-    data.unlink()
-    with pytest.raises(ValueError, match=r"missing file: `.*model\.onnx\.data`; export the model again"):
-        read_model_directory(large.path)
-
-
 def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_checkpoint):
     """The digest of the graph identifies a model, so it depends on weights in the second file."""
     other = save_checkpoint(tmp_path / "other", initializer_range=0.3)
@@ -116,15 +85,6 @@ def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_chec
     again = export_checkpoint(other, tmp_path / "large/2", UNTUNED)
 
     assert again.manifest.files[MODEL_FILE] != large.manifest.files[MODEL_FILE]
-
-
-def test_large_graphs_are_served(large, exported, texts):
-    """A large graph is served with the same outputs."""
-    models = [load_model(model.path) for model in (large, exported["embedding"])]
-
-    first, second = (model.compute(model.task.encode(texts[:1])[0]) for model in models)
-
-    np.testing.assert_array_equal(first[0]["sentence_embedding"], second[0]["sentence_embedding"])
 
 
 @pytest.mark.usefixtures("untimed")

@@ -17,7 +17,7 @@ from serving.core.models import load_model
 from serving.core.session import OnnxRuntimeRun
 from tasks.bundle.files import sha256
 from tasks.bundle.manifest import Execution
-from tasks.bundle.model_directory import MODEL_FILE, OPENVINO_FILE, read_model_directory
+from tasks.bundle.model_directory import MODEL_FILE, read_model_directory
 from tasks.bundle.openvino_graph import OpenVINORun
 from tasks.bundle.providers import CPU, OPENVINO
 from tasks.features import Features
@@ -25,6 +25,7 @@ from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
 from tests.serving.open_inference.messages import call
 
+OPENVINO_FILE = "model.openvino.onnx"
 RUNS = {CPU: OnnxRuntimeRun, OPENVINO: OpenVINORun}
 EVERY = pytest.mark.parametrize("provider", RUNS, ids=["onnxruntime", "openvino"])
 

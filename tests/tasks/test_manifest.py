@@ -201,7 +201,7 @@ def test_missing_keys(directory, name):
     [
         ({"num_threads": 0}, "{}.num_threads must be at least 1: `0`"),
         ({"max_batch_tokens": -5}, "{}.max_batch_tokens must be at least 1: `-5`"),
-        ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 with OpenVINO: `bf16`"),
+        ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 in another engine than ONNX Runtime: `bf16`"),
         ({"provider": 1}, "`{}.provider` must be a string: `1`"),
         ({"threads": 2}, "unknown key `{}.threads`"),
         ({"max_batch_tokens": "256"}, '`{}.max_batch_tokens` must be a whole number: `"256"`'),

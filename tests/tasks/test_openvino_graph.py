@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tasks.bundle.manifest import Execution
-from tasks.bundle.openvino_graph import OpenVINOGraph, OpenVINORun
+from tasks.bundle.openvino_graph import OpenVINOGraph, OpenVINORun, compiler_settings
 from tasks.bundle.providers import OPENVINO
 from tests.serving.models import Weights, make_graph
 
@@ -34,7 +34,7 @@ def batch(size=2, length=5):
 @pytest.mark.parametrize(("num_threads", "num_streams"), [(1, "4"), (2, "2"), (4, "1"), (9, "1")])
 def test_as_many_batches_as_there_are_cores_for(num_threads, num_streams):
     """OpenVINO gets all cores of the server, and a stream for each batch that fits on them."""
-    settings = Execution(provider=OPENVINO, num_threads=num_threads).openvino_settings(4)
+    settings = compiler_settings(Execution(provider=OPENVINO, num_threads=num_threads), 4)
 
     assert (settings["NUM_STREAMS"], settings["INFERENCE_NUM_THREADS"]) == (num_streams, "4")
 

@@ -32,7 +32,7 @@ class Table:
     rows: Sequence[Sequence[Content]]
     header: Sequence[str] = ()
     kind: str = ""
-    """Style: `scores`, `settings`, `examples`, or none."""
+    """Style: `scores`, `settings`, `examples`, `halves` (columns of the same width), or none."""
     folded: str = ""
     """Summary of a table that opens on demand."""
 
