@@ -219,7 +219,10 @@ def decompressed(raw: BinaryIO) -> BinaryIO:
     stream: Any = opener(raw) if opener else raw
     start = stream.peek(_START_BYTES)[:_START_BYTES]
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start[:4]:
-        raise ValueError(f"`{raw.name}` is UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 old.txt > new.txt")
+        raise ValueError(
+            f"`{raw.name}` begins as UTF-16 or UTF-32, or with a NUL byte; convert text: "
+            "iconv -f UTF-16 -t UTF-8 old.txt > new.txt"
+        )
     if b"\r" in start.rstrip(b"\r") and b"\n" not in start:
         raise ValueError(
             f"carriage returns end the lines of `{raw.name}`; convert it: tr '\\r' '\\n' < old.txt > new.txt"

@@ -59,7 +59,9 @@ def test_wide_text_is_refused(name, encoding, tmp_path):
 
     for read in (*(item.read for item in OBJECTIVES.values()), read_texts, read_positives):
         if name not in ("a.conll", "a.txt", "a.json") or read in (read_tagging, read_spans, read_texts):
-            with pytest.raises(ValueError, match=rf"{name}` is UTF-16 or UTF-32; convert it: iconv -f"):
+            with pytest.raises(
+                ValueError, match=rf"{name}` begins as UTF-16 or UTF-32, or with a NUL byte; convert text: iconv -f"
+            ):
                 read(tmp_path / name, Columns())
 
 

@@ -41,8 +41,16 @@ def test_every_format_gives_the_same_documents(tmp_path):
         ("bad.jsonl", b"{\n", r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b"[" * 100_000, r"bad.jsonl`, line 1: broken JSON"),
         ("bad.jsonl", b'{"text": "a \\uDC00 b"}\n', r"bad.jsonl`, line 1: half of a surrogate pair"),
-        ("bad.txt", "One.\n".encode("utf-16"), r"bad.txt` is UTF-16 or UTF-32; convert it: iconv -f UTF-16"),
-        ("bad.jsonl.gz", gzip.compress('{"text": "x"}\n'.encode("utf-16-be"), mtime=0), r"bad.jsonl.gz` is UTF-16"),
+        (
+            "bad.txt",
+            "One.\n".encode("utf-16"),
+            r"bad.txt` begins as UTF-16 or UTF-32, or with a NUL byte; convert text: iconv -f UTF-16",
+        ),
+        (
+            "bad.jsonl.gz",
+            gzip.compress('{"text": "x"}\n'.encode("utf-16-be"), mtime=0),
+            r"bad.jsonl.gz` begins as UTF-16",
+        ),
         ("mac.txt", b"One is here.\rAnd there.\r", r"carriage returns end the lines of `.*mac.txt`; convert it: tr"),
         ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
         ("bad.txt.xz", b"not packed", r"cannot read .*bad.txt.xz"),
