@@ -24,6 +24,7 @@ RIVALS = {
         matmul_precisions={"fp32": ("fp32",), "int8": ("static int8",)},
         unsupported={"fp16": CPU_FLOATS_ONLY},
         variant=GraphVariant(standard=True),
+        needs_vnni=True,
         has_bf16=True,
     )
 }

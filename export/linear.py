@@ -34,7 +34,7 @@ class LinearLayers:
         self._graph = graph
         self._weights = network.weights
         self._ranges, self._smoothing_factors = network.ranges, network.smoothing_factors
-        self._precision = precision
+        self._precision, self._shares_layers, self._num_shared = precision, network.config.shares_layers, 0
         self._is_standard = variant.standard
         self._quantised: dict[str, Int8Activation] = {}
         self._dequantised: dict[str, str] = {}
@@ -102,10 +102,14 @@ class LinearLayers:
             rows, row_scales = self.word_rows()
             return self._graph.add("Transpose", rows, perm=[1, 0]), self._graph.add("Squeeze", row_scales)
         matrix, name = self._weights.int8(f"{layer}.weight"), _slice_name(f"{layer}.weight", columns)
-        return (
-            self._graph.weight(f"{name}.int8", matrix.values[:, columns]),
-            self._graph.weight(f"{name}.scales", matrix.scales[columns]),
-        )
+        values = self._graph.weight(f"{name}.int8", matrix.values[:, columns])
+        if self._shares_layers:
+            # Without VNNI, ONNX Runtime 1.31 rewrites a constant for one use only. A slice of all rows is folded into a
+            # constant for each use; ends that differ keep equal slices from being joined before.
+            self._num_shared += 1
+            ends = self._graph.ints(len(matrix.values) + self._num_shared)
+            values = self._graph.add("Slice", values, self._graph.ints(0), ends, self._graph.ints(0))
+        return values, self._graph.weight(f"{name}.scales", matrix.scales[columns])
 
     def word_rows(self) -> tuple[str, str]:
         """Return the int8 word embeddings [vocabulary, hidden] and their scales [vocabulary, 1]."""

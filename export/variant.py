@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tasks.bundle.machine import BF16, available_cpus, cpu_flags
+from tasks.bundle.machine import BF16, available_cpus, cpu_flags, int8_sums_overflow
 from tasks.bundle.manifest import Execution, Floats, Precision
 from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 
@@ -180,6 +180,8 @@ class Target:
     disabled_optimizers: tuple[str, ...] = ()
     single_batch: bool = False
     """True if one batch runs at a time on all cores, rather than one batch per core."""
+    needs_vnni: bool = False
+    """True if the engine adds products of int8 in 16 bits on x86 CPUs without VNNI, where the sums overflow."""
     has_bf16: bool = False
     """True if the engine computes in bf16 between matrix products, on CPUs that have it."""
     floats: Sequence[Floats] = ("fp32",)
@@ -193,6 +195,8 @@ class Target:
         """
         if reason := self.unsupported.get(precision):
             raise ValueError(f"{self.flag} does not support --precision {precision}: {reason}")
+        if precision == "int8" and self.needs_vnni and int8_sums_overflow():
+            raise ValueError(f"{self.flag} does not support int8 here: sums overflow without VNNI")
 
     def runs(self, precision: GraphPrecision) -> bool:
         """Return whether the target runs graphs of a precision."""

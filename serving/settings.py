@@ -109,8 +109,9 @@ class Settings(BaseSettings):
     """Number of cores that one batch uses, for all models. Unset: the value of each manifest, measured at export for
     throughput. Raise it to answer single long texts faster on an idle machine, at the cost of throughput."""
     engine_fallback: bool = False
-    """Serve models that were exported for OpenVINO on ONNX Runtime if OpenVINO is not installed, with the graph that
-    their directory holds for that; the manifest has its scores. Otherwise such a model is an error."""
+    """Serve models that were exported for OpenVINO on ONNX Runtime where OpenVINO is not installed, or its int8 sums
+    overflow (x86 CPUs without VNNI), with the graph that their directory holds for that; the manifest has its scores.
+    Otherwise such a model is an error."""
     max_queue_s: float = Field(10.0, gt=0, allow_inf_nan=False)
     """Reject requests whose estimated wait plus compute time exceeds these seconds, with RESOURCE_EXHAUSTED. Larger
     values absorb longer bursts, but the last requests in the queue wait longer."""

@@ -25,6 +25,7 @@ from export.session import check_provider, is_available
 from export.targets import TARGETS, default_configuration
 from export.variant import Configuration, GraphPrecision, Target, format_value
 from tasks.base import first_line
+from tasks.bundle.manifest import Precision
 
 MIN_ROUNDS, SLOW_ROUNDS, SLOW_S = 7, 3, 3.0
 """Rounds of a race: at least 7; fewer, but at least 3, where 7 take longer than SLOW_S for each candidate. Long passes
@@ -86,9 +87,12 @@ def able_targets(
         what = "a graph that Optimum exported" if is_exported else precision.name
         raise ValueError(f"{targets[0].flag} does not run {what}; use --engine onnxruntime")
     first, *rivals = able if network.pads else [item.without_padding() for item in able]
+    kind: Precision = "int8" if precision.is_int8 else "fp32"
+    first.check(kind)
     started = [first]
     for rival in rivals:
         with left_out_if_it_fails(rival, reporter):
+            rival.check(kind)
             check_provider(rival.execution)
             started.append(rival)
     return started

@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from serving.core.job import AbortableRun
 from tasks.base import first_line
+from tasks.bundle.machine import int8_sums_overflow
 from tasks.bundle.manifest import FATAL, Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory
 from tasks.bundle.openvino_graph import OpenVINOGraph
@@ -32,7 +33,7 @@ def engine_versions() -> dict[str, str]:
 
 
 def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -> Execution:
-    """Return the execution settings of a model, for an engine that is installed.
+    """Return the execution settings of a model, for an engine that computes here what was evaluated.
 
     Args:
         manifest: manifest of the model.
@@ -40,19 +41,25 @@ def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -
         engine_fallback: without OpenVINO, take the graph for ONNX Runtime of a directory that has both.
 
     Raises:
-        ValueError: when the engine is missing, and no fallback exists or is wanted.
+        ValueError: when the engine is missing or its int8 sums overflow, and no fallback exists or is wanted.
     """
     execution = manifest.execution
-    if execution.engine != "openvino" or has_openvino():
+    if execution.engine != "openvino":
+        return execution
+    if not has_openvino():
+        reason, remedy = "is not installed", "pip install openvino, or "
+    elif manifest.precision == "int8" and int8_sums_overflow():
+        reason, remedy = "adds products of int8 inexactly on this CPU, which has no VNNI", ""
+    else:
         return execution
     if manifest.fallback is None:
-        remedy = "pip install openvino, or export the model again with --engine onnxruntime"
+        remedy += "export the model again with --engine onnxruntime"
     elif not engine_fallback:
-        remedy = "pip install openvino, or start with --engine-fallback to use its graph for ONNX Runtime"
+        remedy += "start with --engine-fallback to use its graph for ONNX Runtime"
     else:
-        logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino is not installed", path)
+        logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino %s", path, reason)
         return manifest.fallback
-    raise ValueError(f"`{path}` was exported for OpenVINO, which is not installed; {remedy}")
+    raise ValueError(f"`{path}` was exported for OpenVINO, which {reason}; {remedy}")
 
 
 class Graph(Protocol):

@@ -105,6 +105,11 @@ def cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
     return frozenset(f"{found.get('flags', '')} {found.get('Features', '')}".split())
 
 
+def int8_sums_overflow() -> bool:
+    """Return whether products of 8-bit integers are added in 16 bits here, as x86 CPUs without VNNI do."""
+    return platform.machine().lower() in ("x86_64", "amd64") and not VNNI & cpu_flags()
+
+
 def describe_machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
     """Return the CPU, its `MATMUL_FEATURES` and the available cores, to be recorded with a measurement."""
     flags = cpu_flags(cpuinfo)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from tasks.base import TaskSettings
-from tasks.bundle.machine import VNNI, cpu_flags
+from tasks.bundle.machine import int8_sums_overflow
 from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, FieldError, check_bounds, read_fields
@@ -92,7 +92,7 @@ class Execution:
         be slower).
         """
         entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
-        return entries | ({} if VNNI & cpu_flags() else {"session.x64quantprecision": "1"})
+        return entries | ({"session.x64quantprecision": "1"} if int8_sums_overflow() else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "execution") -> Execution:
