@@ -35,7 +35,7 @@ class AsyncSender(Sender):
         """Close the connection. Calls that are under way fail with ServerError."""
         self._closed = True
         for member in self._coalescer.clear() if self._coalescer else ():
-            _fail(member, ServerError(CLOSED))
+            member.end(ServerError(CLOSED))
         for channel in self._stubs.channels if self._stubs else ():
             await channel.close()
 
@@ -68,14 +68,11 @@ class AsyncSender(Sender):
             finally:
                 self._send_waiting(lane, [member])
             return
-        expiry = loop.call_later(timeout, self._expire, member)
         try:
-            await member.waiter
-        finally:
-            expiry.cancel()
-
-    def _expire(self, member: Member) -> None:
-        _fail(member, self._connection.timed_out(member.timeout))
+            async with asyncio.timeout(timeout):
+                await member.waiter
+        except TimeoutError:
+            raise self._connection.timed_out(timeout) from None
 
     def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
         """Send calls that wait, in a separate task, now that the request of others has ended."""
@@ -94,7 +91,7 @@ class AsyncSender(Sender):
             error = unexpected
         finally:
             for member in members:  # those that stay unanswered; without an error, as this task was cancelled
-                _fail(member, copy.copy(error) if error else ServerError(CLOSED))
+                member.end(copy.copy(error) if error else ServerError(CLOSED))
             self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
@@ -107,20 +104,20 @@ class AsyncSender(Sender):
                 await asyncio.gather(*(self._send_alone(member) for member in members if not member.waiter.done()))
             else:
                 for member in members:
-                    _fail(member, self._connection.own_error(error, member.timeout))
+                    member.end(self._connection.own_error(error, member.timeout))
         else:
             for member in members:
-                _succeed(member)
+                member.end()
 
     async def _send_alone(self, member: Member) -> None:
         try:
             await self._send(member.call, member.replies, max(0.0, member.left_s))
         except TimedOut as error:
-            _fail(member, self._connection.own_error(error, member.timeout))
+            member.end(self._connection.own_error(error, member.timeout))
         except Exception as error:
-            _fail(member, error)
+            member.end(error)
         else:
-            _succeed(member)
+            member.end()
 
     async def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
         """Send the requests of a call, and add their replies in order."""
@@ -213,16 +210,6 @@ class AsyncSender(Sender):
             return health_of_error(error)
         finally:
             watch.cancel()
-
-
-def _succeed(member: Member) -> None:
-    if not member.waiter.done():
-        member.waiter.set_result(None)
-
-
-def _fail(member: Member, error: Exception) -> None:
-    if not member.waiter.done():
-        member.waiter.set_exception(error)
 
 
 def _is_cancelled() -> bool:

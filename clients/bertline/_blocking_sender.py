@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from threading import Event, Lock
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,9 @@ from bertline._status import may_be_unhealthy
 from bertline.errors import BertlineError, Overloaded, ServerError, TimedOut
 from bertline.results import Usage
 
+_MAX_THREADS = 256
+"""Maximum number of shared requests in flight, of all lanes."""
+
 
 class BlockingSender(Sender):
     """Sender that blocks the calling thread. Thread-safe."""
@@ -29,7 +33,9 @@ class BlockingSender(Sender):
     def _set_up(self) -> None:
         self._stubs = Stubs(self._connection, grpc)
         self._lock = Lock()
-        """Guards the coalescer and the turns."""
+        """Guards the coalescer."""
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="bertline")
+        """Threads that send shared requests. They end when nothing refers to the client."""
 
     def close(self) -> None:
         """Close the connection. Calls that are under way fail with ServerError."""
@@ -37,8 +43,7 @@ class BlockingSender(Sender):
         with self._lock:
             waiting = self._coalescer.clear() if self._coalescer else []
         for member in waiting:
-            _fail(member, ServerError(CLOSED))
-        _wake(waiting)
+            member.end(ServerError(CLOSED))
         for channel in self._stubs.channels:
             channel.close()
 
@@ -65,77 +70,69 @@ class BlockingSender(Sender):
                 replies.add(request, reply)
 
     def _send_with_others(self, lane: Hashable, call: Call[Any], replies: ReplyCollector[Any], timeout: float) -> None:
-        """Send a small call at once or, if enough requests of its lane are in flight, together with others.
-
-        One of the calls that leave together sends the request, in its own thread.
-        """
+        """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
         assert self._coalescer
-        member = Member(call, replies, timeout, turn := _Turn())
+        member = Member(call, replies, timeout, Future[None]())
         with self._lock:
             enters = self._coalescer.enter(lane, member)
         if enters:
             try:
                 self._send(call, replies, timeout)
             finally:
-                self._pass_turn(lane, [member])
+                self._send_waiting(lane, [member])
             return
         try:
-            is_known = turn.event.wait(timeout) or not self._give_up(turn)
-        except BaseException:  # Ctrl-C: the others must not wait for this thread
-            if not self._give_up(turn) and turn.members:
-                _go_alone(turn.members)
-                _wake(turn.members)
-                self._pass_turn(lane, turn.members)
-            raise
-        if not is_known:
-            raise self._connection.timed_out(timeout)
-        if turn.members:
-            try:
-                self._send_together(turn.members)
-            finally:
-                self._pass_turn(lane, turn.members)
-        if turn.goes_alone:
-            self._send_alone(member)
-        elif turn.error:
-            raise turn.error
+            member.waiter.result(timeout)
+        except TimeoutError:
+            if member.waiter.cancel():
+                raise self._connection.timed_out(timeout) from None
+            member.waiter.result()  # it came at this moment
+        finally:
+            member.waiter.cancel()  # after Ctrl-C; does nothing to a call that has ended
 
-    def _give_up(self, turn: _Turn) -> bool:
-        """End the wait of a call; return False if its turn has come at this moment."""
-        with self._lock:
-            turn.is_over = not turn.event.is_set()
-        return turn.is_over
-
-    def _pass_turn(self, lane: Hashable, ended: Sequence[Member]) -> None:
-        """Send calls that wait, now that the request of others has ended: wake the one with the latest deadline."""
+    def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
+        """Send calls that wait, in a separate thread, now that the request of others has ended."""
         assert self._coalescer
         with self._lock:
-            if members := self._coalescer.leave(lane, ended):
-                sender = max(members, key=lambda member: member.deadline_s)
-                sender.waiter.members = members
-                sender.waiter.event.set()
+            members = self._coalescer.leave(lane, ended)
+        if members:
+            self._threads.submit(self._send_shared, lane, members)
+
+    def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
+        try:
+            self._send_together(members)
+        except Exception as unexpected:
+            for member in members:
+                member.end(copy.copy(unexpected))
+        finally:
+            self._send_waiting(lane, members)
 
     def _send_together(self, members: Sequence[Member]) -> None:
-        """Send calls as one request. If one of them may be wrong, or this thread is interrupted, each goes alone."""
+        """Send calls as one request or, if one of them may be wrong, each alone."""
+        shared = SharedRequest(members)
         try:
-            shared = SharedRequest(members)
             self._send(shared.call, shared, shared.timeout)
         except BertlineError as error:
-            if len(members) > 1 and concerns_one(error) and not self._closed:
-                _go_alone(members)
-            else:
-                for member in members:
-                    _fail(member, self._connection.own_error(error, member.timeout))
-        except BaseException:
-            _go_alone(members)
-            raise
-        finally:
-            _wake(members)
+            for member in members:
+                if len(members) > 1 and concerns_one(error) and not self._closed:
+                    self._threads.submit(self._send_alone, member)
+                else:
+                    member.end(self._connection.own_error(error, member.timeout))
+        else:
+            for member in members:
+                member.end()
 
     def _send_alone(self, member: Member) -> None:
+        if member.waiter.done():
+            return
         try:
             self._send(member.call, member.replies, max(0.0, member.left_s))
         except TimedOut as error:
-            raise self._connection.own_error(error, member.timeout) from error.__cause__
+            member.end(self._connection.own_error(error, member.timeout))
+        except Exception as error:
+            member.end(error)
+        else:
+            member.end()
 
     def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
         """Send the requests of a call, and yield each with its reply, in order."""
@@ -208,35 +205,3 @@ class BlockingSender(Sender):
             return health_of_error(error)
         finally:
             watch.cancel()
-
-
-@dataclass(eq=False)
-class _Turn:
-    """Outcome for a call that waits for others."""
-
-    event: Event = field(default_factory=Event)
-    """Set when one of the following is known, or the call has its result."""
-    members: Sequence[Member] = ()
-    """Calls that it sends together with its own."""
-    goes_alone: bool = False
-    error: BertlineError | None = None
-    is_over: bool = False
-    """True if its timeout ended before the event was set."""
-
-    def done(self) -> bool:
-        """Return whether nobody waits any more."""
-        return self.is_over
-
-
-def _fail(member: Member, error: BertlineError) -> None:
-    member.waiter.error = error
-
-
-def _go_alone(members: Sequence[Member]) -> None:
-    for member in members:
-        member.waiter.goes_alone = True
-
-
-def _wake(members: Sequence[Member]) -> None:
-    for member in members:
-        member.waiter.event.set()

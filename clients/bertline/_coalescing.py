@@ -12,6 +12,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +33,7 @@ class Member:
     timeout: float
     """Seconds that the call may take from its start."""
     waiter: Any
-    """Future that its caller waits for, or another object with `done`."""
+    """Future that its caller waits for, of asyncio or concurrent.futures."""
     deadline_s: float = field(init=False)
     """End of the timeout, by time.monotonic."""
 
@@ -53,6 +55,12 @@ class Member:
     def left_s(self) -> float:
         """Seconds until the deadline."""
         return self.deadline_s - time.monotonic()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Wake the caller, with an error if there is one, unless it has left or has its result."""
+        with suppress(InvalidStateError):  # its thread leaves at this moment
+            if not self.waiter.done():
+                self.waiter.set_exception(error) if error else self.waiter.set_result(None)
 
 
 @dataclass(eq=False)

@@ -15,10 +15,9 @@ import grpc
 import grpc.aio
 
 from bertline._convert import Request
-from bertline._inputs import read_flag, read_number, read_timeout
+from bertline._inputs import check_target, read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
 from bertline._status import FailedCall, client_error, timeout_error
-from bertline._target import check_target
 from bertline.errors import BertlineError, ServerError, TimedOut
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 

@@ -48,6 +48,15 @@ class Client(BlockingSender):
     A list of any length is sent as several requests, some of them concurrently. Results are in the order of the list.
     If a request fails, its error is raised and the others are cancelled. `bertline.errors` lists the errors.
 
+    Methods for a task take these arguments, too:
+        model: name of the model; empty for the only loaded model of the task.
+        version: model version; empty for the highest loaded version.
+        truncate: truncate texts that are too long for the model, of a pair the longer one, instead of raising
+            InvalidInput; None for the setting that the model was evaluated with. Contexts, documents and texts to tag
+            may have any length.
+        timeout: maximum seconds for each request; None for the client's timeout.
+        usage: receives tokens, truncation and timings.
+
     Args:
         target: `host:port`, or another address that gRPC understands (`unix:/path`).
         timeout: maximum seconds for each request.
@@ -100,12 +109,6 @@ class Client(BlockingSender):
             input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
             format: `float32`; `float16`; `int8`, each number divided by the scale of its dimension, see
                 `Model.int8_scales`; or `binary`, the signs packed into bits as by numpy.packbits.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate texts that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             [texts, dim] in the format; binary: [texts, bytes for dim bits] uint8. [0, 0] for no texts.
@@ -150,12 +153,6 @@ class Client(BlockingSender):
             prompt_name: name of the model's prompt to put before each text; None for the model's default prompt, if it
                 has one; empty for none.
             input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate texts that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One sparse vector per text.
@@ -196,12 +193,6 @@ class Client(BlockingSender):
                 without it for the model's default prompt; empty for none.
             format: `float32` or `float16`.
             return_offsets: also return the place of each token in its text.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate texts that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             The vectors of each text. Their number differs.
@@ -235,12 +226,6 @@ class Client(BlockingSender):
             inputs: list of texts, pairs of texts, or both.
             top_k: maximum number of labels per input; None for all. Selected labels of a multi-label model come in
                 addition.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
-                InvalidInput; None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One classification per input. `.label` and `.score` are those of the most likely label; `.selected` has all
@@ -263,12 +248,6 @@ class Client(BlockingSender):
 
         Args:
             inputs: list of texts, pairs of texts, or both.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
-                InvalidInput; None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One number per input, on the scale of the training data.
@@ -290,12 +269,6 @@ class Client(BlockingSender):
 
         Args:
             inputs: list of (question, choices) or (context, question, choices). Question and context may be empty.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate inputs that are too long, from the end of the longer text, instead of raising
-                InvalidInput; None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One result per input; `.choice` is the index of the most likely choice.
@@ -319,12 +292,6 @@ class Client(BlockingSender):
         Args:
             inputs: list of (question, context) or (question, contexts). Contexts may have any length.
             top_k: maximum number of spans per input.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate questions that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One answer per input; `.text` is the best one, empty for "no answer".
@@ -356,11 +323,6 @@ class Client(BlockingSender):
             raw_scores: return scores before the model's activation function.
             model: name of the model; empty for the only loaded one for regression, for vectors of tokens, or for
                 answers if it was trained on unanswerable questions.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate queries that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One ranking per query; `.documents` has position and score of each document, best first.
@@ -384,12 +346,6 @@ class Client(BlockingSender):
         Args:
             inputs: list of texts of any length, lists of words, or both.
             return_words: also return every word with its tag.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate words that are too long for the model instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One tagging per input.
@@ -416,12 +372,6 @@ class Client(BlockingSender):
                 similar models. InvalidInput for a text without one names the token.
             top_k: maximum number of tokens per mask.
             targets: tokens of the vocabulary to score in any case.
-            model: name of the model; empty for the only loaded model of this task.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate texts that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             For each text, one MaskFill per mask, in the order of the text.
@@ -452,11 +402,6 @@ class Client(BlockingSender):
             multi_label: let a text have any number of labels: each is judged on its own.
             top_k: maximum number of labels per text; None for all. With `multi_label`, selected ones come in addition.
             model: name of the model; empty for the only loaded one with a label `entailment`.
-            version: model version; empty for the highest loaded version.
-            truncate: truncate texts that are too long instead of raising InvalidInput;
-                None for the setting that the model was evaluated with.
-            timeout: maximum seconds for each request; None for the client's timeout.
-            usage: receives tokens, truncation and timings.
 
         Returns:
             One classification per text, as `classify` returns them.

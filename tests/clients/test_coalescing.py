@@ -415,7 +415,7 @@ def test_ctrl_c_in_a_waiting_call_holds_up_no_other(server: FakeServer) -> None:
         timer.start()
 
         with pytest.raises(KeyboardInterrupt):
-            client.embed(["interrupted"], timeout=100)  # with the latest deadline, so it would send the others
+            client.embed(["interrupted"], timeout=100)
         threads[2].start()
         for thread in threads:
             thread.join(10)

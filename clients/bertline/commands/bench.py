@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from bertline._connection import Connection
+from bertline._connection import Connection, Priority
 from bertline.bench.inputs import make_calls, read_inputs
-from bertline.bench.load import Load
+from bertline.bench.load import Arrivals, Load
 from bertline.bench.report import header
 from bertline.bench.run import SET_UP_S, run_loads
 from bertline.client import Client
@@ -23,20 +22,6 @@ from bertline.jobs.write import json_line, standard_output
 NumberT = TypeVar("NumberT", int, float)
 EXIT_INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell."""
-
-
-class PriorityName(StrEnum):
-    """Values of `Priority`, as an enum for typer."""
-
-    interactive = "interactive"
-    bulk = "bulk"
-
-
-class ArrivalsName(StrEnum):
-    """Values of `Arrivals`, as an enum for typer."""
-
-    poisson = "poisson"
-    constant = "constant"
 
 
 def bench(
@@ -51,8 +36,8 @@ def bench(
         typer.Option(metavar="R[,R...]", help="Calls a second; one run for each number. Replaces --concurrency."),
     ] = None,
     arrivals: Annotated[
-        ArrivalsName, typer.Option(help="Gaps between calls, with --rate: random (poisson) or even (constant).")
-    ] = ArrivalsName.poisson,
+        Arrivals, typer.Option(help="Gaps between calls, with --rate: random (poisson) or even (constant).")
+    ] = "poisson",
     max_in_flight: Annotated[
         int,
         typer.Option(
@@ -76,8 +61,8 @@ def bench(
     ] = None,
     timeout: Timeout = 30.0,
     priority: Annotated[
-        PriorityName, typer.Option(help="Priority of the calls: a busy server computes interactive calls first.")
-    ] = PriorityName.bulk,
+        Priority, typer.Option(help="Priority of the calls: a busy server computes interactive calls first.")
+    ] = "bulk",
     truncate: Annotated[
         bool, typer.Option(help="Truncate inputs that are too long, or let the server refuse them.")
     ] = True,
@@ -89,7 +74,7 @@ def bench(
     if duration is not None and requests is not None:
         raise typer.BadParameter("give --duration or --requests, not both")
     shared = Load(
-        arrivals=arrivals.value,
+        arrivals=arrivals,
         max_in_flight=max_in_flight,
         duration_s=10.0 if duration is None and requests is None else duration,
         num_calls=requests,
@@ -116,7 +101,7 @@ def bench(
                 batch_size=batch_size,
                 num_in_flight=1,
                 check_health=False,
-                priority=priority.value,
+                priority=priority,
                 **access,
             )
             with Client(target, timeout=SET_UP_S, **access) as client:

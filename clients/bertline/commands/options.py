@@ -8,9 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -54,14 +53,6 @@ def model_option(default: str) -> Any:
 
 ModelOfTask = Annotated[str, model_option("the only loaded model of the task")]
 TopK = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
-
-
-class OutputFormat(StrEnum):
-    """Format of the parts in an output folder."""
-
-    parquet = "parquet"
-    jsonl = "jsonl"
-    npy = "npy"
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,8 @@ class JobOptions:
         ),
     ] = None
     output_format: Annotated[
-        OutputFormat | None, typer.Option(help="Format of the parts in an output folder. Default: parquet.")
+        Literal["parquet", "jsonl", "npy"] | None,
+        typer.Option(help="Format of the parts in an output folder. Default: parquet."),
     ] = None
     rejects: Annotated[
         str | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -10,34 +9,8 @@ import typer
 from bertline._inputs import MAX_COUNT
 from bertline.commands.options import JobOptions, TopK
 from bertline.operations import OPERATIONS
-
-
-class PoolingName(StrEnum):
-    """Values of `Pooling`, as an enum for typer."""
-
-    cls = "cls"
-    mean = "mean"
-    max = "max"
-    mean_sqrt_len_tokens = "mean_sqrt_len_tokens"
-    weightedmean = "weightedmean"
-    lasttoken = "lasttoken"
-
-
-class InputTypeName(StrEnum):
-    """Values of `InputType`, as an enum for typer."""
-
-    query = "query"
-    document = "document"
-
-
-class Dtype(StrEnum):
-    """Types of vectors in Parquet and .npy."""
-
-    float32 = "float32"
-    float16 = "float16"
-    int8 = "int8"
-    binary = "binary"
-
+from bertline.operations.base import InputType
+from bertline.operations.embed import Pooling, VectorFormat
 
 PromptName = Annotated[
     str | None,
@@ -47,7 +20,7 @@ PromptName = Annotated[
     ),
 ]
 InputTypeOption = Annotated[
-    InputTypeName | None,
+    InputType | None,
     typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
 ]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Give files with --input.", show_default=False)]
@@ -58,7 +31,7 @@ def embed(
     job: JobOptions,
     texts: Texts = None,
     pooling: Annotated[
-        PoolingName | None, typer.Option(help="Check that the model uses this pooling. Default: the model's.")
+        Pooling | None, typer.Option(help="Check that the model uses this pooling. Default: the model's.")
     ] = None,
     normalize: Annotated[
         bool | None, typer.Option(help="Scale vectors to length 1, or leave them. Default: the model's setting.")
@@ -78,24 +51,24 @@ def embed(
     prompt_name: PromptName = None,
     input_type: InputTypeOption = None,
     dtype: Annotated[
-        Dtype,
+        VectorFormat,
         typer.Option(
             help="Type of the vectors. float16: in Parquet and .npy; int8: numbers divided by the scales of their "
             "dimensions (see Model.int8_scales of the Python client); binary: signs, packed into bytes."
         ),
-    ] = Dtype.float32,
+    ] = "float32",
 ) -> None:
     """Embed texts as vectors. Rows need `text`."""
     options = {
-        "pooling": pooling and pooling.value,
+        "pooling": pooling,
         "normalize": normalize,
         "dimensions": dimensions,
         "windows": windows,
         "prompt_name": prompt_name,
-        "input_type": input_type and input_type.value,
-        "format": dtype.value if dtype in (Dtype.int8, Dtype.binary) else "float32",
+        "input_type": input_type,
+        "format": dtype if dtype in ("int8", "binary") else "float32",
     }
-    job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype is Dtype.binary else dtype.value)
+    job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype == "binary" else dtype)
 
 
 def embed_sparse(
@@ -118,7 +91,7 @@ def embed_sparse(
         "top_k": top_k,
         "return_tokens": return_tokens,
         "prompt_name": prompt_name,
-        "input_type": input_type and input_type.value,
+        "input_type": input_type,
     }
     job.run(OPERATIONS["embed_sparse"], _rows(texts), options)
 
@@ -127,7 +100,7 @@ def embed_tokens(
     job: JobOptions, texts: Texts = None, input_type: InputTypeOption = None, prompt_name: PromptName = None
 ) -> None:
     """Embed texts as a vector for each token (ColBERT). Rows need `text`."""
-    options = {"input_type": input_type and input_type.value, "prompt_name": prompt_name}
+    options = {"input_type": input_type, "prompt_name": prompt_name}
     job.run(OPERATIONS["embed_tokens"], _rows(texts), options)
 
 
