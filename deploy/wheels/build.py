@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,49 +61,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder to write")
     parser.add_argument("--runtime", choices=RUNTIMES, default="cpu", help="ONNX Runtime's package")
     arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # removes the temporary folders
-    with tempfile.TemporaryDirectory() as folder, unfinished(arguments.out) as made:
-        for stage in (stage_clients(Path(folder)), stage_server(Path(folder), RUNTIMES[arguments.runtime])):
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        clients, server = Path(folder, "clients"), Path(folder, "server")
+        copy(clients, "clients/pyproject.toml", "clients/README.md", "LICENSE", "clients/bertline")
+        stage_server(server, RUNTIMES[arguments.runtime])
+        for stage in (clients, server):
             for kind in ("build_sdist", "build_wheel"):
-                build(stage, kind, Path(made))
-        for path in sorted(Path(made).iterdir()):
-            with writing(target := arguments.out / path.name):
-                path.replace(target)
+                build(stage, kind, arguments.out)
 
 
-def unfinished(out: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder inside a folder, which is made if it does not exist."""
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out.resolve())
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """End the process with one line if a path cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        sys.exit(f"error: cannot write `{path}`: {error.strerror}")
-
-
-def stage_clients(folder: Path) -> Path:
-    """Copy the files of the distribution `bertline`."""
-    return copy(folder / "clients", "clients/pyproject.toml", "clients/README.md", "LICENSE", "clients/bertline")
-
-
-def stage_server(folder: Path, suffix: str) -> Path:
+def stage_server(folder: Path, suffix: str) -> None:
     """Copy the files of the server's distribution, and write its metadata.
 
     Args:
         folder: folder to write into.
         suffix: suffix of its name and of the group with its dependencies.
     """
-    server = copy(folder / "server", "deploy/wheels/README.md", "LICENSE", "deploy/wheels/bertline_server")
-    copy(server / "bertline_server/_app", *SOURCES)
-    (server / "pyproject.toml").write_text(server_project(suffix), "utf-8")
-    return server
+    copy(folder, "deploy/wheels/README.md", "LICENSE", "deploy/wheels/bertline_server")
+    copy(folder / "bertline_server/_app", *SOURCES)
+    (folder / "pyproject.toml").write_text(server_project(suffix), "utf-8")
 
 
 def server_project(suffix: str) -> str:
@@ -113,7 +88,9 @@ def server_project(suffix: str) -> str:
     root = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     project, groups = root["project"], root["dependency-groups"]
     runtime = list(requirements(groups, f"serving{suffix}"))
-    extras = {name: [item for item in requirements(groups, name) if not is_runtime(item)] for name in EXTRAS}
+    extras = {  # without ONNX Runtime, which the server itself requires in one of its packages
+        name: [item for item in requirements(groups, name) if not item.startswith("onnxruntime")] for name in EXTRAS
+    }
     return SERVER.format(
         suffix=suffix,
         version=project["version"],
@@ -130,12 +107,7 @@ def requirements(groups: dict[str, list[Any]], name: str) -> Iterator[str]:
         yield from [item] if isinstance(item, str) else requirements(groups, item["include-group"])
 
 
-def is_runtime(requirement: str) -> bool:
-    """Return whether a requirement is ONNX Runtime, which the server itself requires in one of its packages."""
-    return requirement.startswith("onnxruntime")
-
-
-def copy(target: Path, *names: str) -> Path:
+def copy(target: Path, *names: str) -> None:
     """Copy files and folders of the repository into a folder, without compiled modules."""
     target.mkdir(parents=True, exist_ok=True)
     for path in (ROOT / name for name in names):
@@ -143,12 +115,11 @@ def copy(target: Path, *names: str) -> Path:
             shutil.copytree(path, target / path.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         else:
             shutil.copy(path, target)
-    return target
 
 
 def build(stage: Path, kind: str, out: Path) -> None:
     """Call setuptools, and print the name of the file that it writes; its output only if it fails."""
-    command = [sys.executable, "-c", BACKEND, kind, str(out)]
+    command = [sys.executable, "-c", BACKEND, kind, str(out.resolve())]
     done = subprocess.run(command, cwd=stage, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         sys.exit(f"{done.stdout}error: setuptools cannot build `{stage.name}`; is it version 77 or newer?")
