@@ -70,14 +70,8 @@ def test_health_without_a_server(dead_target: str) -> None:
         client.health()
 
 
-def test_a_version_needs_its_model(client: Client) -> None:
-    """A version without the name of its model is refused."""
-    with pytest.raises(ValueError, match="`version` needs the name of its `model`: `1`"):
-        client.health(version="1")
-
-
 @pytest.mark.parametrize("open_health", [False, True])
-@pytest.mark.parametrize(("token", "check_health"), [(TOKEN, None), (TOKEN, True), (TOKEN, False)])
+@pytest.mark.parametrize(("token", "check_health"), [(TOKEN, None), (TOKEN, True)])
 def test_servers_that_require_a_token(
     models: Path, tokens: Path, open_health: bool, token: str, check_health: bool | None
 ) -> None:

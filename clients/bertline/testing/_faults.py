@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -74,31 +73,3 @@ class Fault:
             return False
         self.times = None if self.times is None else self.times - 1
         return True
-
-
-class Faults:
-    """Queue of faults. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Fault] = []
-        self._lock = threading.Lock()
-
-    def add(self, fault: Fault) -> None:
-        """Append a fault to the faults of the same kind."""
-        with self._lock:
-            self._waiting.append(fault)
-
-    def clear(self) -> None:
-        """Remove all faults."""
-        with self._lock:
-            self._waiting.clear()
-
-    def take(self, method: str) -> list[Fault]:
-        """Return the faults of one call: at most a delay, and then a failure."""
-        with self._lock:
-            fitting = [fault for fault in self._waiting if fault.method in ("", method)]
-            delays = [fault for fault in fitting if fault.delay_s]
-            failures = [fault for fault in fitting if not fault.delay_s]
-            taken = [fault for fault in delays[:1] + failures[:1] if fault.happens()]
-            self._waiting = [fault for fault in self._waiting if fault.times != 0]
-            return taken

@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import grpc
-from google.protobuf import message_factory
 
 from bertline._protos import HEALTH, NOT_SERVING, SERVICE_UNKNOWN, SERVING, HealthReply, HealthRequest
 from bertline._status import REQUEST_ID
-from bertline.testing._answers import ANSWERS, TIMINGS
-from bertline.testing._checks import check
-from bertline.testing._faults import Fault, Faults, Refusal
+from bertline.testing._answers import ANSWERS, TIMINGS, check
+from bertline.testing._faults import Fault, Refusal
 from bertline.testing._models import FakeModel, choose_model
 from bertline.testing._relay import Relay
 from bertline.v1 import encoder_pb2 as pb
+from bertline.v1.encoder_pb2_grpc import add_EncoderServicer_to_server
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"]
 METHODS = tuple(SERVICE.methods_by_name)
@@ -75,14 +74,16 @@ class FakeServer:
         self.max_in_flight = 0
         """Maximum number of simultaneous calls."""
         self._token, self._serving, self._in_flight = token, True, 0
-        self._faults = Faults()
+        self._faults: list[Fault] = []
         self._refused: dict[str, str] = {}
         self._replies: dict[str, Callable[[Any], Any]] = {}
         self._lock = threading.Lock()
         self._health_changed = threading.Condition()
         self._pool = ThreadPoolExecutor(_MAX_THREADS)
         self._server = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((self._encoder_handler(), self._health_handler()))
+        servicer: Any = SimpleNamespace(**{name: partial(self._call, name) for name in METHODS})
+        add_EncoderServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers((self._health_handler(),))
         upstream_port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()  # a server that never started would leave its port open
         try:
@@ -173,7 +174,8 @@ class FakeServer:
 
     def reset(self) -> None:
         """Remove all recorded calls, faults, refusals and replies, and serve again."""
-        self._faults.clear()
+        with self._lock:
+            self._faults.clear()
         self._refused.clear()
         self._replies.clear()
         self._relay.silence(False)
@@ -200,18 +202,18 @@ class FakeServer:
             _checked_method(fault.method)
         if (fault.times is not None and fault.times < 1) or fault.after < 0:
             raise ValueError(f"`times` must be at least 1, and `after` 0: `{fault.times}`, `{fault.after}`")
-        self._faults.add(fault)
+        with self._lock:
+            self._faults.append(fault)
 
-    def _encoder_handler(self) -> grpc.GenericRpcHandler:
-        handlers = {}
-        for name, method in SERVICE.methods_by_name.items():
-            request, reply = map(message_factory.GetMessageClass, (method.input_type, method.output_type))
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                partial(self._call, name),
-                request_deserializer=request.FromString,
-                response_serializer=reply.SerializeToString,
-            )
-        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+    def _take_faults(self, method: str) -> list[Fault]:
+        """Return the faults of one call: at most a delay, and then a failure."""
+        with self._lock:
+            fitting = [fault for fault in self._faults if fault.method in ("", method)]
+            delays = [fault for fault in fitting if fault.delay_s]
+            failures = [fault for fault in fitting if not fault.delay_s]
+            taken = [fault for fault in delays[:1] + failures[:1] if fault.happens()]
+            self._faults = [fault for fault in self._faults if fault.times != 0]
+            return taken
 
     def _call(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         metadata = dict(context.invocation_metadata())
@@ -240,7 +242,7 @@ class FakeServer:
         has_ended = threading.Event()
         if not context.add_callback(has_ended.set):  # it has ended already
             has_ended.set()
-        for fault in self._faults.take(method):
+        for fault in self._take_faults(method):
             if fault.refusal:
                 raise fault.refusal
             if fault.drops:
@@ -274,7 +276,7 @@ class FakeServer:
     def _check_health(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._admit_health(context)
         if (status := self._health(request.service)) == SERVICE_UNKNOWN:
-            Refusal("NOT_FOUND", f"no such service: `{request.service}`").abort(context)
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no such service: `{request.service}`")
         return HealthReply(status=status)
 
     def _watch_health(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
