@@ -128,10 +128,7 @@ class AsyncSender(Sender):
                 num_sent += 1
                 if len(in_flight) == self._connection.num_in_flight:
                     replies.add(*await self._first(call.method, in_flight, timeout))
-                stubs = self._open()
-                is_checked = stubs.is_checked(call.method)
-                rpc = stubs.method(call.method, is_checked=is_checked)
-                in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
+                in_flight.append((request, *self._start(call.method, request, timeout)))
             while in_flight:
                 replies.add(*await self._first(call.method, in_flight, timeout, is_only=num_sent == 1))
         finally:
@@ -152,6 +149,12 @@ class AsyncSender(Sender):
             self._stubs = Stubs(self._connection, grpc.aio)
         return self._stubs
 
+    def _start(self, method: str, request: Request, timeout: float) -> tuple[Any, bool]:
+        """Send a request; return its call, and whether the server's health is checked."""
+        stubs = self._open()
+        is_checked = stubs.is_checked(method)
+        return self._connection.send(stubs.method(method, is_checked=is_checked), request, timeout), is_checked
+
     async def _first(
         self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float, *, is_only: bool = False
     ) -> RequestAndReply:
@@ -168,9 +171,7 @@ class AsyncSender(Sender):
                 raise
             for _, other, _ in islice(in_flight, 1, None):
                 await other.code()  # waits until it has ended
-            stubs = self._open()
-            is_checked = stubs.is_checked(method)
-            again = self._connection.send(stubs.method(method, is_checked=is_checked), request, timeout)
+            again, is_checked = self._start(method, request, timeout)
             answered = await self._wait(method, request, timeout, again, is_checked=is_checked)
         in_flight.popleft()
         return answered

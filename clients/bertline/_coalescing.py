@@ -15,9 +15,10 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from bertline._convert import Call, ReplyCollector, ReplyPart, Request, Split
+from bertline._convert import Call, ReplyCollector, Request, Split
 from bertline.errors import BertlineError, InvalidInput, Overloaded, ServerError
 
 MAX_INPUTS, MAX_BYTES = 4, 2048
@@ -165,7 +166,9 @@ class SharedRequest:
             count = member.num_inputs
             part = slice(start, start + count)
             own = Request(request.message, 0, count)
-            member.replies.add_part(own, results[part], ReplyPart.of(reply, part))
+            numbers = {name: getattr(reply, name, ())[part] for name in ("num_tokens", "num_truncated")}
+            about = SimpleNamespace(model=reply.model, timings=getattr(reply, "timings", None), **numbers)
+            member.replies.add_part(own, results[part], about)
             start += count
 
 

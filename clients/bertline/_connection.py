@@ -103,8 +103,6 @@ class Connection:
     def __post_init__(self) -> None:
         check_target(self.target)
         object.__setattr__(self, "timeout", read_timeout(self.timeout))
-        _check_type("token", self.token, str, "a string")
-        _check_type("credentials", self.credentials, grpc.ChannelCredentials, "a grpc.ChannelCredentials")
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ValueError("`token` must be letters, digits and -._~+/=, without spaces")
         for name in ("batch_size", "num_in_flight"):
@@ -163,12 +161,6 @@ class Connection:
             return rpc(request.message, timeout=timeout, metadata=self.metadata)
         except (ValueError, grpc.aio.UsageError) as error:
             raise ServerError(CLOSED) from error
-
-
-def _check_type(name: str, value: Any, kind: type, described: str) -> None:
-    """Raise TypeError for another type, without the value, which may be secret; None is valid."""
-    if not (value is None or isinstance(value, kind)):
-        raise TypeError(f"`{name}` must be {described}, not {type(value).__name__}")
 
 
 class Stub(EncoderStub):

@@ -91,7 +91,7 @@ class ReplyCollector(Generic[ResultT]):
         Args:
             request: request of the results.
             part: one result for each input.
-            reply: the reply, or a `ReplyPart` of it.
+            reply: the reply, or an object with those of its fields that are not results.
 
         Raises:
             ServerError: if another model replied before.
@@ -132,22 +132,6 @@ class ReplyCollector(Generic[ResultT]):
         self._first_model = self._first_model or model
         if model != self._first_model:
             raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyPart:
-    """Part of a reply for some of its inputs, without their results."""
-
-    model: Any
-    num_tokens: Sequence[int]
-    num_truncated: Sequence[int]
-    timings: Any
-
-    @classmethod
-    def of(cls, reply: Any, part: slice) -> ReplyPart:
-        """Return the part of a reply, which may lack the numbers."""
-        num_tokens, num_truncated = (getattr(reply, name, ())[part] for name in ("num_tokens", "num_truncated"))
-        return cls(reply.model, num_tokens, num_truncated, getattr(reply, "timings", None))
 
 
 def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:

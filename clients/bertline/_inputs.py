@@ -37,15 +37,11 @@ def read_items(values: Iterable[ItemT], name: str) -> list[ItemT]:
     """
     if isinstance(values, str):
         raise TypeError(f"`{name}` must be a list, not one string; write `[text]`")
-    if isinstance(values, bytes | bytearray | memoryview):
-        raise TypeError(f"`{name}` must be a list of strings, not {type(values).__name__}; write `[text.decode()]`")
     is_frame = hasattr(values, "columns") and hasattr(values, "keys")  # of pandas: iterates over its column names
     if isinstance(values, Mapping) or is_frame:
         raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, whose keys alone would be sent")
     if isinstance(values, Set) and not isinstance(values, MappingView):
         raise TypeError(f"`{name}` must be a list, not {type(values).__name__}, which has no order; sort it")
-    if not isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
-        raise TypeError(f"`{name}` must be a list, not {type(values).__name__}")
     return list(values)
 
 

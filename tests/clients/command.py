@@ -1,7 +1,8 @@
-"""Helpers that run the command, in this process or in a separate process."""
+"""Helpers that run the command, in this process or in a separate process, and both clients."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from bertline import cli
+from bertline import AsyncClient, Client, cli
 from bertline.testing import FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
 
@@ -77,6 +79,23 @@ def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-m", "bertline.cli", *arguments], input=stdin, capture_output=True, check=False
     )
+
+
+def embed_sync(target: str, texts: list[str], **options: Any) -> np.ndarray:
+    with Client(target, **options) as client:
+        return client.embed(texts)
+
+
+def embed_async(target: str, texts: list[str], **options: Any) -> np.ndarray:
+    async def embed() -> np.ndarray:
+        async with AsyncClient(target, **options) as client:
+            return await client.embed(texts)
+
+    return asyncio.run(embed())
+
+
+both_clients = pytest.mark.parametrize("embed", [embed_sync, embed_async])
+Embed = Callable[..., np.ndarray]
 
 
 def succeeds(result: Result, code: int = 0) -> bool:

@@ -16,11 +16,10 @@ import bertline
 from bertline import AsyncClient, Client, InvalidInput, ServerError, TextsCut
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
-from bertline._inputs import MAX_COUNT, MAX_TIMEOUT_S
-from bertline.operations.answer import answer_call
+from bertline._inputs import MAX_TIMEOUT_S
 from bertline.results import Timings, Usage
 from bertline.testing import FakeModel, FakeServer, vector
-from bertline.v1 import encoder_pb2 as pb
+from tests.clients.command import Embed, both_clients, embed_async, embed_sync
 
 METHODS = (
     "embed",
@@ -67,25 +66,6 @@ def test_no_inputs_send_nothing(client: Client, server: FakeServer) -> None:
     assert server.requests == []
 
 
-def test_options_reach_the_server(client: Client, server: FakeServer) -> None:
-    """The request has the options that the caller gives, and leaves the others unset."""
-    server.models.append(FakeModel(version="7"))
-    client.embed(["a"], model="fake", version="7", pooling="mean", normalize=False, truncate=True)
-    client.embed(["a"], dimensions=3, windows=True, window_stride=8)
-    client.classify(["a"], top_k=2)
-    client.embed(["a"])
-    client.embed(["a"], prompt_name="")
-
-    full, more, labels, plain, bare = server.requests
-    model = pb.ModelRef(name="fake", version="7")
-    assert full == pb.EmbedRequest(model=model, texts=["a"], pooling=pb.POOLING_MEAN, normalize=False, truncate=True)
-    assert more == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"], dimensions=3, windows=True, window_stride=8)
-    assert labels.top_k == 2
-    assert plain == pb.EmbedRequest(model=pb.ModelRef(), texts=["a"])
-    assert not plain.HasField("normalize")
-    assert (plain.HasField("prompt_name"), bare.HasField("prompt_name")) == (False, True)
-
-
 def test_prompts_of_the_model(client: Client, server: FakeServer) -> None:
     """A prompt of the model stands before each text: the named one, or its default one, or none."""
     settings = {"prompts": {"query": "find: ", "document": ""}, "default_prompt_name": "query"}
@@ -96,22 +76,10 @@ def test_prompts_of_the_model(client: Client, server: FakeServer) -> None:
     assert [item.tolist() for item in found] == [
         vector(text).tolist() for text in ("find: owl", "find: owl", "owl", "owl")
     ]
-    by_type = [client.embed(["owl"], input_type=kind)[0] for kind in ("query", "document")]
-    assert [item.tolist() for item in by_type] == [vector(text).tolist() for text in ("find: owl", "owl")]
     with pytest.raises(ValueError, match="unknown input_type: `passage` \\(one of: query, document\\)"):
         client.embed(["owl"], input_type="passage")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"unknown prompt: `passage` \(prompts of this model: query, document\)"):
         client.embed(["owl"], prompt_name="passage")
-
-
-def test_classify_takes_texts_and_pairs(client: Client, server: FakeServer) -> None:
-    """`classify` sends texts and pairs, and puts the most probable label first."""
-    single, pair = client.classify(["four", ("a", "b")])
-
-    assert (single.label, single.score) == (single.labels[0].label, max(item.score for item in single.labels))
-    assert single != pair
-    assert sum(item.score for item in pair.labels) == pytest.approx(1)
-    assert [item.HasField("text_pair") for item in server.requests[0].inputs] == [False, True]
 
 
 def test_one_label_is_selected(client: Client) -> None:
@@ -151,88 +119,6 @@ def test_answer_returns_spans_of_the_context(client: Client) -> None:
     assert (nothing.has_answer, nothing.text, nothing.score) == (False, "", 0.875)
 
 
-def test_top_k_may_be_of_any_size() -> None:
-    """A top_k above the message's range is sent as its maximum."""
-    call = answer_call([("Where?", "here")], "", "", False, top_k=MAX_COUNT + 1)
-
-    assert [request.message.top_k for request in call.requests(1)] == [MAX_COUNT]
-
-
-def test_fill_mask_returns_tokens_and_targets(client: Client) -> None:
-    """Each [MASK] has its tokens, and its targets in the requested order."""
-    ((first, second),) = client.fill_mask(["[MASK] and [MASK]"], top_k=3, targets=["z", "a"])
-
-    assert [len(mask.tokens) for mask in (first, second)] == [3, 3]
-    assert first.tokens[0].score > first.tokens[1].score > first.tokens[2].score
-    assert [item.token for item in first.targets] == ["z", "a"]
-
-
-def test_models_are_described(client: Client, server: FakeServer) -> None:
-    """`models` returns loaded models with manifest, and others with the load error."""
-    loaded = FakeModel(task="tagging", labels=("O", "B-LOC"), max_seq_length=128, manifest={"opset": 18})
-    server.models = [loaded, FakeModel(version="2", state="failed", error="`models/fake/2` holds no manifest")]
-    model, broken = client.models()
-
-    assert (model.name, model.version, model.state, model.task) == ("fake", "1", "ready", "tagging")
-    assert (model.labels, model.max_seq_length, model.dim, model.manifest) == (("O", "B-LOC"), 128, 0, {"opset": 18})
-    assert (broken.version, broken.state, broken.error) == ("2", "failed", "`models/fake/2` holds no manifest")
-    assert (model.error, broken.manifest) == ("", {})
-
-
-def test_one_model_is_described(client: Client, server: FakeServer) -> None:
-    """`model` returns the named model."""
-    assert client.model("fake", "1").max_seq_length == 512
-    assert server.requests == [pb.GetModelRequest(model=pb.ModelRef(name="fake", version="1"))]
-
-
-def test_answers_out_of_several_contexts(client: Client) -> None:
-    """A span has the number of its context."""
-    contexts = ["In Rome.", "In Paris it is."]
-    (found,) = client.answer([("Where is Paris?", contexts)])
-    (span,) = found.spans
-
-    assert (span.context, contexts[span.context][span.start : span.end]) == (1, "Paris")
-
-
-def test_choose_takes_questions_with_or_without_context(client: Client, server: FakeServer) -> None:
-    """A result has the index and the probability of the most probable choice."""
-    first, second = client.choose([("Which?", ["a", "bcd"]), ("It purrs.", "What?", ("cat", "a"))])
-
-    assert first.score == max(first.scores) == first.scores[first.choice]
-    assert (len(first.scores), sum(second.scores)) == (2, pytest.approx(1))
-    assert server.requests[0].inputs == [
-        pb.ChooseInput(question="Which?", choices=["a", "bcd"]),
-        pb.ChooseInput(context="It purrs.", question="What?", choices=["cat", "a"]),
-    ]
-
-
-def test_tag_takes_texts_and_words(client: Client) -> None:
-    """Offsets are positions in Python strings, and words are returned on request."""
-    text = "🦉 sits in Zürich"
-    first, second = client.tag([text, ["in", "Rome"]], return_words=True)
-
-    assert [item.text for item in first.entities] == ["Zürich"]
-    assert text[first.entities[0].start : first.entities[0].end] == "Zürich"
-    assert [(word.start, word.end, word.tag[:1]) for word in second.words] == [(0, 2, "O"), (3, 7, "B")]
-    assert client.tag([text])[0].words == ()
-
-
-def test_regress_returns_numbers(client: Client, server: FakeServer) -> None:
-    """`regress` returns one number for each text or pair."""
-    server.reply("Regress", lambda request: pb.RegressReply(values=[3.0, 3.5]))
-
-    assert client.regress(["abc", ("abc", "de")]) == [3.0, 3.5]
-    assert [item.text_pair for item in server.requests[0].inputs] == ["", "de"]
-
-
-def test_tokenize_returns_tokens(client: Client) -> None:
-    """`tokenize` returns tokens, and marks special ones."""
-    (found,) = client.tokenize(["a word"])
-
-    assert [token for token, special in zip(found.tokens, found.special, strict=True) if not special] == ["a", "word"]
-    assert found.offsets == ((0, 0), (0, 1), (2, 6), (0, 0))
-
-
 def test_usage_counts_truncated_tokens(client: Client, server: FakeServer) -> None:
     """A usage counts tokens and truncated inputs over all requests of a call."""
     server.models = [FakeModel(max_seq_length=8)]
@@ -266,18 +152,9 @@ def test_unrequested_truncation_gives_a_warning(client: Client, server: FakeServ
 def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:
     """A failed call adds nothing to its usage, even if some of its requests succeeded."""
     usage = Usage()
-
-    async def embed() -> None:
-        async with AsyncClient(server.target, batch_size=1, num_in_flight=1) as client:
-            await client.embed(["a", "b", "c"], usage=usage)
-
     server.fail("INTERNAL", after=2)
     with Client(server.target, batch_size=1, num_in_flight=1) as client, pytest.raises(ServerError):
         client.embed(["a", "b", "c"], usage=usage)
-    server.reset()
-    server.fail("INTERNAL", after=2)
-    with pytest.raises(ServerError):
-        asyncio.run(embed())
 
     assert usage == Usage()
 
@@ -286,16 +163,11 @@ def test_a_call_that_fails_counts_nothing(server: FakeServer) -> None:
 @given(texts=st.lists(words, max_size=40), batch_size=st.integers(1, 9), num_in_flight=st.integers(1, 5))
 def test_results_come_in_order(shared_target: str, texts: list[str], batch_size: int, num_in_flight: int) -> None:
     """Result i belongs to text i for any split of the list, in both clients."""
-
-    async def embed() -> np.ndarray:
-        async with AsyncClient(shared_target, batch_size=batch_size, num_in_flight=num_in_flight) as client:
-            return await client.embed(texts)
-
-    with Client(shared_target, batch_size=batch_size, num_in_flight=num_in_flight) as client:
-        vectors = client.embed(texts)
+    vectors = embed_sync(shared_target, texts, batch_size=batch_size, num_in_flight=num_in_flight)
+    others = embed_async(shared_target, texts, batch_size=batch_size, num_in_flight=num_in_flight)
 
     assert vectors.tolist() == [vector(text).tolist() for text in texts]
-    assert np.array_equal(asyncio.run(embed()), vectors)
+    assert np.array_equal(others, vectors)
 
 
 @given(sizes=st.lists(st.integers(0, 30)), max_items=st.integers(1, 5), max_bytes=st.integers(1, 40))
@@ -318,21 +190,11 @@ def test_large_texts_are_split_by_bytes(client: Client, server: FakeServer) -> N
     assert all(request.ByteSize() < MAX_REQUEST_BYTES for request in server.requests)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, kind: str) -> None:
+@both_clients
+def test_requests_are_in_flight_together_up_to_the_limit(server: FakeServer, embed: Embed) -> None:
     """The client sends up to `num_in_flight` requests at the same time, and never more."""
     server.delay(0.1)
-    texts = [str(number) for number in range(9)]
-
-    async def embed() -> None:
-        async with AsyncClient(server.target, batch_size=1, num_in_flight=3) as client:
-            await client.embed(texts)
-
-    if kind == "async":
-        asyncio.run(embed())
-    else:
-        with Client(server.target, batch_size=1, num_in_flight=3) as client:
-            client.embed(texts)
+    embed(server.target, [str(number) for number in range(9)], batch_size=1, num_in_flight=3)
 
     assert server.max_in_flight == 3
 
@@ -360,20 +222,14 @@ def test_async_client_may_be_made_before_the_event_loop(server: FakeServer) -> N
 
     async def use() -> list[Any]:
         results = await asyncio.gather(
-            client.embed(["a", "b", "c"]),
-            client.classify(["a"]),
-            client.answer([("Is it here?", "here")]),
-            client.fill_mask(["[MASK]"]),
-            client.models(),
+            client.embed(["a", "b", "c"]), client.answer([("Is it here?", "here")]), client.models()
         )
         await client.close()
         return results
 
-    vectors, labels, answers, fills, models = asyncio.run(use())
+    vectors, answers, models = asyncio.run(use())
 
-    assert vectors.shape == (3, 8)
-    assert (len(labels[0].labels), answers[0].text, len(fills[0][0].tokens)) == (3, "here", 5)
-    assert models[0].name == "fake"
+    assert (vectors.shape, answers[0].text, models[0].name) == ((3, 8), "here", "fake")
 
 
 def test_an_async_client_belongs_to_one_event_loop(server: FakeServer) -> None:
@@ -434,10 +290,7 @@ def test_bulk_calls_carry_their_priority(server: FakeServer) -> None:
         ({"target": "http://localhost:50051"}, "without `http://`: write `localhost:50051`"),
         ({"target": "https://example.org"}, "write `example.org:port`, .*; for TLS give `credentials` .*--tls-ca"),
         ({"target": "127.0.0.1:117636"}, "the port of a target must be 1 to 65535, not 117636"),
-        ({"target": "[::1]:99999"}, "not 99999"),
-        ({"target": "dns:///localhost:70000"}, "not 70000"),
         ({"target": "ipv4:10.0.0.1:50051,10.0.0.2:70000"}, "not 70000"),
-        ({"target": "localhost:" + "9" * 5000}, "the port of a target"),
         ({"target": ""}, "host:port"),
         ({"batch_size": 0}, "batch_size"),
         ({"num_in_flight": 0}, "num_in_flight"),
@@ -465,15 +318,6 @@ def test_arguments_of_another_type_are_refused(name: str, value: Any) -> None:
         Client(**{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("token", b"secret"), ("credentials", "secret")])
-def test_secrets_of_another_type_are_refused(name: str, value: Any) -> None:
-    """Token and credentials of a wrong type are refused by their name, and not printed."""
-    with pytest.raises(TypeError, match=f"`{name}` must be .*, not {type(value).__name__}$") as caught:
-        Client(**{name: value})
-
-    assert "secret" not in str(caught.value)
-
-
 def test_numbers_of_numpy_are_numbers(server: FakeServer) -> None:
     """Numbers and booleans of NumPy are valid arguments."""
     with Client(server.target, batch_size=np.int64(2)) as client:
@@ -487,17 +331,10 @@ def test_invalid_timeouts_are_refused(server: FakeServer, timeout: Any) -> None:
     """An invalid timeout is refused by the constructor, and by a call before it sends anything."""
     error = TypeError if isinstance(timeout, str) else ValueError
 
-    async def ask() -> None:
-        async with AsyncClient(server.target) as client:
-            await client.models(timeout=timeout)
-
-    for kind in (Client, AsyncClient):
-        with pytest.raises(error, match="`timeout` must be"):
-            kind(server.target, timeout=timeout)
+    with pytest.raises(error, match="`timeout` must be"):
+        Client(server.target, timeout=timeout)
     with Client(server.target) as client, pytest.raises(error, match="`timeout` must be"):
         client.models(timeout=timeout)
-    with pytest.raises(error, match="`timeout` must be"):
-        asyncio.run(ask())
 
     assert server.calls == []
 
@@ -511,15 +348,11 @@ def test_long_timeouts_are_valid(client: Client) -> None:
     "target",
     [
         "localhost:65535",
-        "localhost:1",
         "[::1]:50051",
         "fe80::0",
         "dns:///localhost:50051",
-        "dns://8.8.8.8/localhost:50051",
         "ipv4:10.0.0.1:50051,10.0.0.2:50051",
         "unix:/run/bertline:70000",
-        "unix:///run/bertline.sock",
-        "unix-abstract:bertline:70000",
     ],
 )
 def test_targets_of_grpc_are_accepted(target: str) -> None:
@@ -542,15 +375,10 @@ class Frame:
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "embed": lambda client, values: client.embed(values),
     "classify": lambda client, values: client.classify(values),
-    "regress": lambda client, values: client.regress(values),
-    "choose": lambda client, values: client.choose(values),
-    "answer": lambda client, values: client.answer(values),
     "tag": lambda client, values: client.tag(values),
-    "fill_mask": lambda client, values: client.fill_mask(values),
     "targets": lambda client, values: client.fill_mask(["[MASK]"], targets=values),
-    "tokenize": lambda client, values: client.tokenize(values),
 }
-"""Calls of every argument that takes a list."""
+"""Calls of each kind of argument that takes a list."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -560,9 +388,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
         ({"query": "text"}, "must be a list, not dict, whose keys alone"),
         (Frame(), "not Frame, whose keys alone"),
         ({"a", "b"}, "not set, which has no order"),
-        (b"text", "must be a list of strings, not bytes"),
         ("text", "must be a list, not one string"),
-        (None, "must be a list, not NoneType"),
     ],
 )
 def test_inputs_must_be_lists(server: FakeServer, name: str, values: Any, message: str) -> None:
@@ -596,16 +422,9 @@ def test_ordered_iterables_are_lists(client: Client, values: Any) -> None:
         (lambda client: client.embed(["a", None]), TypeError, "input 1, text: expected a string, got NoneType"),
         (lambda client: client.answer(("question", "context")), TypeError, "input 0: expected a pair, got str"),
         (lambda client: client.answer([("question", 1)]), TypeError, "input 0, contexts: expected a list of strings"),
-        (
-            lambda client: client.answer([("question", ["a", 1])]),
-            TypeError,
-            r"input 0, contexts\[1\]: expected a string",
-        ),
         (lambda client: client.choose(["question"]), TypeError, "expected a question with choices, got str"),
         (lambda client: client.tag(["a", ["b", 1]]), TypeError, r"input 1, words\[1\]: expected a string"),
         (lambda client: client.embed(["a"], dimensions=0), ValueError, "`dimensions` must be at least 1"),
-        (lambda client: client.classify([("a", "b", "c")]), TypeError, "got 3 values"),
-        (lambda client: client.embed(["a"], version=1), TypeError, "`version`"),
         (lambda client: client.embed(["a"], model="\ud800"), InvalidInput, "model: contains a lone surrogate"),
         (lambda client: client.embed(["a"], pooling="median"), ValueError, "unknown pooling: `median`"),
         (lambda client: client.classify(["a"], top_k="3"), TypeError, "`top_k` must be a whole number: `'3'`"),

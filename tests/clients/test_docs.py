@@ -44,15 +44,6 @@ def test_the_examples_run(example: str, server: FakeServer, tmp_path: Path, caps
         assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    """Each link of a page points to an existing file."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!http)([^)#]+)", text)
-
-    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
-
-
 def test_every_reason_is_documented() -> None:
     """The page about other clients has every reason of an ErrorInfo in a row of its status."""
     page = (ROOT / OTHER_CLIENTS).read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ import asyncio
 import http.server
 import itertools
 import pickle
-import re
 import socket
 import threading
 import time
@@ -24,23 +23,7 @@ from bertline.testing import FakeServer
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
-
-
-def embed_sync(target: str, texts: list[str], **options: Any) -> np.ndarray:
-    with Client(target, **options) as client:
-        return client.embed(texts)
-
-
-def embed_async(target: str, texts: list[str], **options: Any) -> np.ndarray:
-    async def embed() -> np.ndarray:
-        async with AsyncClient(target, **options) as client:
-            return await client.embed(texts)
-
-    return asyncio.run(embed())
-
-
-both_clients = pytest.mark.parametrize("embed", [embed_sync, embed_async])
-Embed = Callable[..., np.ndarray]
+from tests.clients.command import Embed, both_clients, embed_sync
 
 
 @contextmanager
@@ -97,16 +80,6 @@ def test_an_address_without_a_server_fails_at_once(
 class QuietHandler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
-
-
-@both_clients
-def test_a_port_of_another_protocol(embed: Embed) -> None:
-    """The error suggests that an HTTP port, such as that of the metrics, is not the server's."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), QuietHandler) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        with pytest.raises(errors.ConnectionFailed, match=r"`host:port` \(not the port of its metrics\)"):
-            embed(f"127.0.0.1:{other.server_port}", ["text"])
-        other.shutdown()
 
 
 def test_a_proxy_that_blocks_the_call(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,15 +158,6 @@ def test_too_much_in_one_request(client: Client, server: FakeServer, texts: list
     assert str(caught.value) == f"texts: 9000 came, a request takes 8192{hint}"
 
 
-def test_bad_fields_of_pairs_are_named(client: Client, server: FakeServer) -> None:
-    """The error names the field of an input."""
-    server.refuse("refuse", "refused")
-    with pytest.raises(errors.InvalidInput) as caught:
-        client.answer([("question", "context")] * 5 + [("question", "refuse")])
-
-    assert caught.value.items == [errors.InvalidItem(5, "contexts[0]", "refused")]
-
-
 def test_the_first_failing_request_is_reported(client: Client, server: FakeServer) -> None:
     """The error is that of the first failing request in the list."""
     server.refuse("refuse")
@@ -253,8 +217,6 @@ def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.Bertl
         ([REQUEST_ID, packed("QUEUE_FULL")], {}, errors.Overloaded, False),
         ([REQUEST_ID, packed("MESSAGE_TOO_LARGE", domain="example.com")], {}, errors.Overloaded, False),
         ([REQUEST_ID, ("grpc-status-details-bin", b"\xff")], {}, errors.Overloaded, False),
-        # An older server, without ErrorInfo.
-        ([REQUEST_ID, NEVER], {}, errors.Overloaded, True),
         ([REQUEST_ID], {}, errors.Overloaded, False),
         # gRPC itself sends no metadata. A proxy, which may limit the rate, sends its headers.
         ([], {}, errors.InvalidInput, None),
@@ -272,54 +234,12 @@ def test_typed_fields_identify_requests_that_are_too_large(
     assert getattr(error, "is_final", None) is is_final
 
 
-@pytest.mark.parametrize(
-    ("details", "more"),
-    [
-        (packed("INVALID_REQUEST", fields=["texts[0]"], num_violations="9"), r" \(and 8 more\)$"),
-        (packed("INVALID_REQUEST", fields=["texts[0]"], num_violations="many"), r"bad$"),
-        (packed("INVALID_REQUEST", domain="example.com", fields=["texts[0]"]), r"bad$"),
-    ],
-)
-def test_the_number_of_bad_fields_is_read_from_the_details(details: tuple[str, bytes], more: str) -> None:
-    """The number of bad fields comes from the details, or else from the listed fields."""
-    error = error_of("INVALID_ARGUMENT", REQUEST_ID, details)
-
-    assert isinstance(error, errors.InvalidInput)
-    assert [item.index for item in error.items] == [0]
-    assert re.search(more, str(error))
-
-
-@pytest.mark.parametrize(
-    ("metadata", "call", "hint"),
-    [
-        ([REQUEST_ID], {}, r"\); try again$"),
-        ([packed("NOT_READY")], {}, r"\); try again$"),
-        ([], {"is_not_serving": True}, "its health is NOT_SERVING"),
-        ([], {"was_connected": True}, "the connection was lost; try again"),
-        ([], {"has_credentials": True}, "speaks TLS, that `credentials`"),
-        ([], {}, "start one with `bertline serve`"),
-    ],
-)
-def test_hints_follow_from_what_the_client_knows(
-    metadata: list[tuple[str, Any]], call: dict[str, Any], hint: str
-) -> None:
-    """The hint depends on the client's knowledge, not on gRPC's message."""
-    assert re.search(hint, str(error_of("UNAVAILABLE", *metadata, **call)))
-
-
 @both_clients
 def test_a_slow_server_is_timed_out(server: FakeServer, embed: Embed) -> None:
     """The timeout ends the wait, and the message gives its length."""
     server.delay(0.5)
     with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
         embed(server.target, ["text"], timeout=0.1)
-
-
-def test_a_call_may_have_its_own_timeout(client: Client, server: FakeServer) -> None:
-    """The timeout of a call overrides the client's."""
-    server.delay(0.5)
-    with pytest.raises(errors.TimedOut, match=r"within 0\.1 s"):
-        client.classify(["text"], timeout=0.1)
 
 
 @pytest.mark.parametrize("status", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
@@ -560,29 +480,15 @@ def holding(request: pytest.FixtureRequest) -> Iterator[tuple[str, Holding]]:
 
 
 @pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
-def test_when_a_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
+@both_clients
+def test_when_a_request_fails_the_others_are_cancelled(holding: tuple[str, Holding], embed: Embed) -> None:
     """A failed request or an invalid reply cancels the other requests of its call."""
     target, server = holding
-    with Client(target, batch_size=1, num_in_flight=3) as client:
-        with pytest.raises(errors.ServerError) as caught:
-            client.embed(["bad", "a", "b"])
-        server.wait_for_leaving(2)
+    with pytest.raises(errors.ServerError) as caught:
+        embed(target, ["bad", "a", "b"], batch_size=1, num_in_flight=3)
+    server.wait_for_leaving(2)
 
     assert caught.value.__traceback__  # the traceback would keep interrupted calls alive
-
-
-@pytest.mark.parametrize("holding", [abort, send_no_vectors], indirect=True)
-def test_when_an_async_request_fails_the_others_are_cancelled(holding: tuple[str, Holding]) -> None:
-    """A failed request or an invalid reply cancels the other requests of its call."""
-    target, server = holding
-
-    async def use() -> None:
-        async with AsyncClient(target, batch_size=1, num_in_flight=3) as client:
-            with pytest.raises(errors.ServerError):
-                await client.embed(["bad", "a", "b"])
-            await asyncio.to_thread(server.wait_for_leaving, 2)
-
-    asyncio.run(use())
 
 
 def test_cancelling_an_async_call_cancels_its_requests(holding: tuple[str, Holding]) -> None:
@@ -605,7 +511,7 @@ def test_cancelling_an_async_call_cancels_its_requests(holding: tuple[str, Holdi
 
 @pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
 def test_closing_a_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
-    """Closing a client raises ServerError in the waiting threads."""
+    """Closing a client raises ServerError in the threads or tasks that wait."""
     target, server = holding
     with ThreadPoolExecutor() as pool, Client(target, batch_size=1, num_in_flight=2) as client:
         waiting = pool.submit(client.embed, texts)
@@ -613,12 +519,6 @@ def test_closing_a_client_fails_the_calls_under_way(holding: tuple[str, Holding]
         client.close()
         with pytest.raises(errors.ServerError, match="closed"):
             waiting.result()
-
-
-@pytest.mark.parametrize("texts", [["a"], ["a", "b", "c"]])
-def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, Holding], texts: list[str]) -> None:
-    """Closing an AsyncClient raises ServerError in the waiting tasks."""
-    target, server = holding
 
     async def use() -> None:
         client = AsyncClient(target, batch_size=1, num_in_flight=2)
@@ -629,42 +529,6 @@ def test_closing_an_async_client_fails_the_calls_under_way(holding: tuple[str, H
             await task
 
     asyncio.run(use())
-
-
-class Closing(Client):
-    """Client that closes after the first reply."""
-
-    def _first(self, *arguments: Any) -> Any:
-        answered = super()._first(*arguments)
-        self.close()
-        return answered
-
-
-class AsyncClosing(AsyncClient):
-    """AsyncClient that closes after the first reply."""
-
-    async def _first(self, *arguments: Any) -> Any:
-        answered = await super()._first(*arguments)
-        await self.close()
-        return answered
-
-
-def test_closing_a_client_between_two_requests_fails_the_call(server: FakeServer) -> None:
-    """Closing a client between two requests raises ServerError, like closing it during a request."""
-
-    async def embed() -> None:
-        async with AsyncClosing(server.target, batch_size=1, num_in_flight=1) as client:
-            await client.embed(["a", "b"])
-
-    with pytest.raises(errors.ServerError, match="the client was closed before the reply came"):
-        asyncio.run(embed())
-    with (
-        Closing(server.target, batch_size=1, num_in_flight=1) as client,
-        pytest.raises(errors.ServerError, match="the client was closed before the reply came"),
-    ):
-        client.embed(["a", "b"])
-
-    assert len(server.calls) == 2
 
 
 def test_errors_can_be_pickled() -> None:

@@ -52,7 +52,7 @@ def test_importing_the_stubs_does_not_load_the_client() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "named"),
-    [(["typer"], "typer"), (["rich"], "rich"), (["fsspec"], "fsspec"), (["typer", "rich", "fsspec"], "fsspec")],
+    [(["typer"], "typer"), (["typer", "rich", "fsspec"], "fsspec")],
 )
 def test_the_command_without_the_extra_names_it(missing: list[str], named: str) -> None:
     """Without the extra `cli`, the command names it in one line."""

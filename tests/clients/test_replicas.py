@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bertline import AsyncClient, Client
+from bertline import Client
 from bertline.errors import ConnectionFailed, Overloaded
 from bertline.testing import FakeServer
 from serving.core.errors import QueueFullError
 from serving.core.scheduler import Scheduler
-from tests.clients.command import Run
+from tests.clients.command import Embed, Run, both_clients
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -102,26 +100,6 @@ def test_a_replica_that_does_not_serve_gets_no_calls(
         embed_until_both_got_calls(client, replicas)
 
 
-def test_async_client(replicas: tuple[FakeServer, FakeServer]) -> None:
-    """AsyncClient retries, too, and avoids a server that is NOT_SERVING."""
-    replicas[0].fail(*DRAINING, times=None)
-
-    async def ask() -> list[int]:
-        async with AsyncClient(target_of(replicas)) as client:
-            answered = [len(await client.embed(["text"])) for _ in range(6)]
-            replicas[0].serving = False
-            while True:  # it takes a while until the client knows
-                replicas[0].calls.clear()
-                for _ in range(4):
-                    await client.embed(["text"])
-                if not replicas[0].calls:
-                    break
-            return answered + [len(await client.embed(["text"])) for _ in range(6)]
-
-    assert asyncio.run(ask()) == [1] * 12
-    assert replicas[0].calls == []
-
-
 def test_an_absent_server_is_reported(client: Client, server: FakeServer) -> None:
     """If no attempt succeeds, the error gives the reason within seconds."""
     server.fail(*DRAINING, times=None)
@@ -148,12 +126,12 @@ def test_repeatedly_lost_connections_are_reported(client: Client, server: FakeSe
         client.embed(["text"])
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_calls_that_a_server_cancels_are_sent_again(server: FakeServer, asynchronous: bool) -> None:
+@both_clients
+def test_calls_that_a_server_cancels_are_sent_again(server: FakeServer, embed: Embed) -> None:
     """What gRPC cancels because the server stops is sent again."""
     server.fail("CANCELLED", "CANCELLED", times=2)
 
-    assert embed_lists(server.target, ["text"], asynchronous=asynchronous) == 1
+    assert len(embed(server.target, ["text"])) == 1
     assert len(server.calls) == 3
 
 
@@ -195,35 +173,21 @@ def test_retries_are_throttled(client: Client, server: FakeServer) -> None:
     assert len(server.calls) == 53
 
 
-def embed_lists(target: str, texts: list[str], *, asynchronous: bool) -> int:
-    """Embed texts in requests of one text, two at a time; return the number of vectors."""
-    settings: dict[str, Any] = {"batch_size": 1, "num_in_flight": 2}
-    if not asynchronous:
-        with Client(target, **settings) as client:
-            return len(client.embed(texts))
-
-    async def run() -> int:
-        async with AsyncClient(target, **settings) as client:
-            return len(await client.embed(texts))
-
-    return asyncio.run(run())
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_list_does_not_fail_by_its_own_load(server: FakeServer, asynchronous: bool) -> None:
+@both_clients
+def test_a_list_does_not_fail_by_its_own_load(server: FakeServer, embed: Embed) -> None:
     """A request that finds a full queue is sent again when the list's other requests have ended."""
     server.overload(times=5, pushback_ms=1)  # three attempts of one request, and two of the other
-    assert embed_lists(server.target, ["one", "two"], asynchronous=asynchronous) == 2
+    assert len(embed(server.target, ["one", "two"], batch_size=1, num_in_flight=2)) == 2
 
     assert len(server.calls) == 7
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_list_fails_if_the_queue_stays_full(server: FakeServer, asynchronous: bool) -> None:
+@both_clients
+def test_a_list_fails_if_the_queue_stays_full(server: FakeServer, embed: Embed) -> None:
     """If the queue is full without the list's other requests, the call fails."""
     server.overload(times=None, pushback_ms=1)
     with pytest.raises(Overloaded, match="the queue is full"):
-        embed_lists(server.target, ["one", "two", "three"], asynchronous=asynchronous)
+        embed(server.target, ["one", "two", "three"], batch_size=1, num_in_flight=2)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,14 @@ def model_option(default: str) -> Any:
 
 
 ModelOfTask = Annotated[str, model_option("the only loaded model of the task")]
-TopK = Annotated[int, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of results for each input.")]
+
+
+def count_option(help: str) -> Any:
+    """Return an option for a whole number of at least 1."""
+    return typer.Option(metavar="N", min=1, max=MAX_COUNT, help=help)
+
+
+TopK = Annotated[int, count_option("Maximum number of results for each input.")]
 
 
 @dataclass(frozen=True)

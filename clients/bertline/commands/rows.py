@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertline._inputs import MAX_COUNT
-from bertline.commands.options import JobOptions, TopK
+from bertline.commands.options import JobOptions, TopK, count_option
 from bertline.operations import OPERATIONS
 from bertline.operations.base import InputType
 from bertline.operations.embed import Pooling, VectorFormat
@@ -37,10 +36,7 @@ def embed(
         bool | None, typer.Option(help="Scale vectors to length 1, or leave them. Default: the model's setting.")
     ] = None,
     dimensions: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, max=MAX_COUNT, help="Length of the vectors, for models trained for it (Matryoshka)."
-        ),
+        int | None, count_option("Length of the vectors, for models trained for it (Matryoshka).")
     ] = None,
     windows: Annotated[
         bool,
@@ -74,12 +70,7 @@ def embed(
 def embed_sparse(
     job: JobOptions,
     texts: Texts = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, max=MAX_COUNT, help="Maximum number of weights for each text. Default: the model's."
-        ),
-    ] = None,
+    top_k: Annotated[int | None, count_option("Maximum number of weights for each text. Default: the model's.")] = None,
     return_tokens: Annotated[
         bool, typer.Option("--tokens", help="Also return the tokens, not only their ids.")
     ] = False,
@@ -109,11 +100,8 @@ def classify(
     texts: Texts = None,
     top_k: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_COUNT,
-            help="Maximum number of labels for each input, besides selected ones of a multi-label model. Default: all.",
+        count_option(
+            "Maximum number of labels for each input, besides selected ones of a multi-label model. Default: all."
         ),
     ] = None,
 ) -> None:
@@ -143,10 +131,7 @@ def rerank(
     job: JobOptions,
     query: Annotated[str | None, typer.Argument(help="Query. Give files with --input.", show_default=False)] = None,
     documents: Annotated[list[str] | None, typer.Argument(help="Texts to rank.", show_default=False)] = None,
-    top_n: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of documents per query. Default: all."),
-    ] = None,
+    top_n: Annotated[int | None, count_option("Maximum number of documents per query. Default: all.")] = None,
     label: Annotated[
         str,
         typer.Option(
@@ -198,9 +183,7 @@ def zero_shot(
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="A text may have any number of labels: judge each on its own.")
     ] = False,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MAX_COUNT, help="Maximum number of labels. Default: all.")
-    ] = None,
+    top_k: Annotated[int | None, count_option("Maximum number of labels. Default: all.")] = None,
 ) -> None:
     """Choose among labels of your own, by a model for natural language inference. Rows need `text`."""
     if not labels:
