@@ -10,33 +10,26 @@ PRETRAINED = "pretrained"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Training data and its licence."""
-
-    data: str
-    licence: str
-
-
-@dataclass(frozen=True, slots=True)
 class Notes:
     """Additional sources and limits of one model."""
 
-    sources: Sequence[Source]
+    sources: Sequence[tuple[str, str]]
+    """Data and its licence."""
     limits: Sequence[str]
 
 
 _TEXT = (
-    Source("English Wikipedia of 2015, 21 million words", "CC BY-SA"),
-    Source("171 books in English from before 1926, 14 million words", "public domain"),
+    ("English Wikipedia of 2015, 21 million words", "CC BY-SA"),
+    ("171 books in English from before 1926, 14 million words", "public domain"),
 )
 _QUESTIONS = (
-    Source("SQuAD v1.1 and v2.0, 5,449 training questions, 348 of them without an answer", "CC BY-SA 4.0"),
-    Source("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
+    ("SQuAD v1.1 and v2.0, 5,449 training questions, 348 of them without an answer", "CC BY-SA 4.0"),
+    ("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
 )
 _MPNET = "Apache 2.0; see its model card for its training data"
-_VECTORS = Source("vectors of all-mpnet-base-v2", _MPNET)
-_TEACHER = Source("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _MPNET)
-_CONTEXTS = Source(
+_VECTORS = ("vectors of all-mpnet-base-v2", _MPNET)
+_TEACHER = ("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _MPNET)
+_CONTEXTS = (
     "paragraphs of SQuAD and SQuADShifts, without questions",
     "CC BY-SA 4.0; SQuADShifts not stated at its source, known as CC BY 4.0",
 )
@@ -65,18 +58,18 @@ _NOTES = {
         ),
     ),
     "sentiment": Notes(
-        (_TEACHER, Source("SST-2, 67,349 phrases of film reviews", "not stated; made for research"), _CONTEXTS),
+        (_TEACHER, ("SST-2, 67,349 phrases of film reviews", "not stated; made for research"), _CONTEXTS),
         ("Labels come from film reviews only. Neutral text gets a label, too: check the score.",),
     ),
     "topic": Notes(
-        (_TEACHER, Source("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use")),
+        (_TEACHER, ("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use")),
         ("Four topics only: World, Sports, Business, Sci/Tech. News of 2004.",),
     ),
     "tag": Notes(
         (
             _TEACHER,
-            Source("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),
-            Source("WNUT-17, 3,394 sentences of posts", "CC BY 4.0"),
+            ("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),
+            ("WNUT-17, 3,394 sentences of posts", "CC BY 4.0"),
             _CONTEXTS,
         ),
         ("People, places and organisations; most labels were generated automatically, from links in Wikipedia.",),
@@ -87,7 +80,7 @@ _NOTES = {
 def notes(name: str) -> str:
     """Return the notes of a card as Markdown."""
     found = _NOTES[name]
-    rows = [f"| {source.data} | {source.licence} |" for source in (*_TEXT, *found.sources)]
+    rows = [f"| {data} | {licence} |" for data, licence in (*_TEXT, *found.sources)]
     limits = [f"- {limit}" for limit in (*found.limits, *_LIMITS)]
     return "\n".join(
         [

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,11 +31,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from recipes.mini import unlabelled
 from recipes.mini.cloze import cloze_question
 from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
-from training.data.squad import read_spans
 from training.data.tables import read_rows
 from training.text.documents import parse_json, read_lines
 from training.text.sentences import split_sentences
@@ -60,7 +58,16 @@ ENTITIES = {"person": "PER", "location": "LOC", "corporation": "ORG", "group": "
 """Types of WNUT-17 that are also types of WikiANN."""
 STS_DEV = "glue/STS-B/dev.tsv.xz"
 
+NUM_SENTENCES, NUM_PART, NUM_PARAGRAPHS, NUM_CLOZE = 500_000, 100_000, 60_000, 60_000
+SHORTEST, LONGEST = 4, 60
+"""Smallest and largest number of words of a sentence."""
+PARAGRAPH_WORDS = (30, 180)
+"""Smallest and largest number of words of a paragraph."""
+IsHeldOut = Callable[[str], bool]
+"""Function that returns whether a text is in the dev set of STS-B or SQuAD."""
 Paragraph = dict[str, Any]
+Titled = tuple[str, Paragraph]
+"""Title of an article, and a paragraph of it in SQuAD's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +94,27 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
-    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
+    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz"))
     yield "trec-6/train.jsonl", _json_lines(train)
     yield "trec-6/dev.jsonl", _json_lines(held_out)
     for split in ("train", "dev", "test"):
-        rows = read_table(data / f"glue/SST-2/{split}.tsv.xz", "sentence", "label")
+        rows = read_table(data / f"glue/SST-2/{split}.tsv.xz")
         yield (
             f"sst-2/{split}.jsonl",
-            _json_lines({"text": x["sentence"], "label": _sentiment(x["label"])} for x in rows),
+            _json_lines({"text": x["sentence"], "label": SENTIMENTS[x["label"]]} for x in rows),
         )
-    news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
+    news = read_table(data / "topic/ag_news-subset/test.tsv.xz")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", squad_text(answerable(paragraphs))
     yield "squad-v2.json", squad_text(with_unanswerable(paragraphs, random.Random(0)))
     cloze = list(cloze_questions(data))
     yield "cloze.json", squad_text(cloze)
-    yield "cloze-part.json", squad_text(random.Random(0).sample(cloze, min(unlabelled.NUM_CLOZE, len(cloze))))
+    yield "cloze-part.json", squad_text(random.Random(0).sample(cloze, min(NUM_CLOZE, len(cloze))))
     yield from _for_distillation(data, rest, answerable(paragraphs))
 
 
-def _for_distillation(data: Path, rest: str, paragraphs: Sequence[tuple[str, Paragraph]]) -> Iterator[tuple[str, str]]:
+def _for_distillation(data: Path, rest: str, paragraphs: Sequence[Titled]) -> Iterator[tuple[str, str]]:
     """Yield name and content of the files that only distillation needs.
 
     Args:
@@ -124,26 +131,56 @@ def _for_distillation(data: Path, rest: str, paragraphs: Sequence[tuple[str, Par
     books = [*chain.from_iterable(_text(data / f"pretrain/{name}.txt.xz").split("\n") for name in BOOK_FILES)]
     contexts = [paragraph["context"] for _, paragraph in paragraphs]
     posts = [paragraph["context"] for _, paragraph in merge(squad_file(data / name) for name in SHIFTS[1:])]
-    chosen = unlabelled.sample_sentences([*wiki, *books, *contexts], is_held_out)
+    chosen = sample_sentences([*wiki, *books, *contexts], is_held_out)
     yield "sentences.txt", _lines(chosen)
-    yield "sentences-part.txt", _lines(chosen[: unlabelled.NUM_PART])
-    yield "paragraphs.txt", _lines(unlabelled.sample_paragraphs(wiki, is_held_out))
-    yield "reviews.txt", _lines(unlabelled.sentences(posts, is_held_out))
-    yield "questions.jsonl", _json_lines(unlabelled.questions_and_paragraphs(paragraphs))
+    yield "sentences-part.txt", _lines(chosen[:NUM_PART])
+    yield "paragraphs.txt", _lines(sample_paragraphs(wiki, is_held_out))
+    yield "reviews.txt", _lines(sentences(posts, is_held_out))
+    yield (
+        "questions.jsonl",
+        _json_lines(
+            {"text": item["question"], "text_pair": paragraph["context"]}
+            for _, paragraph in paragraphs
+            for item in paragraph["qas"]
+        ),
+    )
     wnut = read_lines(_existing(data / "ner/wnut17/train.conll.xz"))
     yield "names/wnut17.conll", "".join(f"{line}\n" for line in with_types_of_wikiann(wnut))
 
 
 def _sentences_of_dev_sets(data: Path) -> set[str]:
     """Return the letters of the texts of STS-B's dev set and of the sentences of SQuAD's."""
-    both = ("sentence1", "sentence2")
-    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV, *both) for key in both)
+    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV) for key in ("sentence1", "sentence2"))
     return {_letters(text) for text in chain(pairs_of_sts, _sentences_of_squad_dev(data))}
 
 
 def _sentences_of_squad_dev(data: Path) -> list[str]:
     contexts = {paragraph["context"] for _, paragraph in merge(squad_file(data / name) for name in SQUAD_DEV)}
     return [sentence for context in contexts for sentence in split_sentences(context)]
+
+
+def sentences(texts: Iterable[str], is_held_out: IsHeldOut) -> Iterator[str]:
+    """Yield each sentence of 4 to 60 words once, except those of dev sets."""
+    seen: set[str] = set()
+    for sentence in chain.from_iterable(map(split_sentences, texts)):
+        if SHORTEST <= len(sentence.split()) <= LONGEST and sentence not in seen and not is_held_out(sentence):
+            seen.add(sentence)
+            yield sentence
+
+
+def sample_sentences(texts: Sequence[str], is_held_out: IsHeldOut) -> list[str]:
+    """Return `NUM_SENTENCES` random sentences, in random order."""
+    rng = random.Random(0)
+    found = list(sentences(texts, is_held_out))
+    return rng.sample(found, min(NUM_SENTENCES, len(found)))
+
+
+def sample_paragraphs(texts: Iterable[str], is_held_out: IsHeldOut) -> list[str]:
+    """Return at most `NUM_PARAGRAPHS` random paragraphs of several sentences, without a sentence of a dev set."""
+    smallest, largest = PARAGRAPH_WORDS
+    fitting = [text for text in texts if smallest <= len(text.split()) <= largest]
+    chosen = random.Random(1).sample(fitting, min(NUM_PARAGRAPHS, len(fitting)))
+    return [text for text in chosen if not any(map(is_held_out, split_sentences(text)))]
 
 
 def with_types_of_wikiann(lines: Iterable[str]) -> Iterator[str]:
@@ -160,17 +197,6 @@ def _lines(texts: Iterable[str]) -> str:
     return "".join(f"{' '.join(text.split())}\n" for text in texts)
 
 
-def _sentiment(label: str) -> str:
-    """Return the name of a label.
-
-    Raises:
-        ValueError: if the label is unknown.
-    """
-    if label not in SENTIMENTS:
-        raise ValueError(f"unknown label of SST-2: `{label}` (one of: {', '.join(SENTIMENTS)})")
-    return SENTIMENTS[label]
-
-
 def split_documents(text: str) -> tuple[str, str]:
     """Split a text into training text and its last documents, which are held out."""
     documents = text.strip().split("\n\n")
@@ -184,7 +210,7 @@ def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str
     return [row for row in rows if row["text"] not in known], held_out
 
 
-def merge(files: Iterable[Mapping[str, Any]]) -> list[tuple[str, Paragraph]]:
+def merge(files: Iterable[Mapping[str, Any]]) -> list[Titled]:
     """Return (title, paragraph) of SQuAD files, with each question id once."""
     found: dict[tuple[str, str], Paragraph] = {}
     seen: set[str] = set()
@@ -205,13 +231,13 @@ def _question(item: Mapping[str, Any]) -> dict[str, Any]:
     return question if item["answers"] else question | {"is_impossible": True}
 
 
-def answerable(paragraphs: Iterable[tuple[str, Paragraph]]) -> list[tuple[str, Paragraph]]:
+def answerable(paragraphs: Iterable[Titled]) -> list[Titled]:
     """Remove questions without an answer, and paragraphs without questions."""
     found = [(title, p | {"qas": [item for item in p["qas"] if item["answers"]]}) for title, p in paragraphs]
     return [(title, paragraph) for title, paragraph in found if paragraph["qas"]]
 
 
-def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.Random) -> list[tuple[str, Paragraph]]:
+def with_unanswerable(paragraphs: Sequence[Titled], rng: random.Random) -> list[Titled]:
     """Add unanswerable questions to paragraphs that have too few (`UNANSWERABLE`).
 
     They ask about other paragraphs of the same article, and their answers do not occur in this one. Of eight random
@@ -220,7 +246,7 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
     by_title: dict[str, list[Paragraph]] = {}
     for title, paragraph in paragraphs:
         by_title.setdefault(title, []).append(paragraph)
-    made: list[tuple[str, Paragraph]] = []
+    made: list[Titled] = []
     for title, paragraph in paragraphs:
         own, words = paragraph["qas"], _words(paragraph["context"])
         others = [other for other in by_title[title] if other is not paragraph]
@@ -239,7 +265,7 @@ def with_unanswerable(paragraphs: Sequence[tuple[str, Paragraph]], rng: random.R
     return made
 
 
-def cloze_questions(data: Path) -> Iterator[tuple[str, Paragraph]]:
+def cloze_questions(data: Path) -> Iterator[Titled]:
     """Yield (file name, paragraph) with one question about each suitable paragraph of Wikipedia.
 
     Paragraphs with a sentence of SQuAD's dev sets, which are also from Wikipedia, are skipped.
@@ -263,7 +289,7 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w{4,}", text.lower()))
 
 
-def squad_text(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
+def squad_text(paragraphs: Iterable[Titled]) -> str:
     """Return titled paragraphs in SQuAD's format."""
     articles: dict[str, list[Paragraph]] = {}
     for title, paragraph in paragraphs:
@@ -272,19 +298,14 @@ def squad_text(paragraphs: Iterable[tuple[str, Paragraph]]) -> str:
     return json.dumps({"version": "1", "data": data}, ensure_ascii=False) + "\n"
 
 
-def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
-    """Read the rows of a TSV file, which must have these columns."""
-    rows = [row for _, row in read_rows(_existing(path))]
-    if rows and (missing := [name for name in columns if name not in rows[0]]):
-        raise ValueError(f"`{path}`: no column `{missing[0]}` (columns: {', '.join(rows[0])})")
-    return rows
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a TSV file."""
+    return [row for _, row in read_rows(_existing(path))]
 
 
 def squad_file(path: Path) -> Mapping[str, Any]:
-    """Read a SQuAD file; raise if training could not read it."""
-    text = _text(path)
-    read_spans(path)
-    return parse_json(text, f"`{path}`")
+    """Read a SQuAD file."""
+    return parse_json(_text(path), f"`{path}`")
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:

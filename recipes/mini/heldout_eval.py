@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertline import Client
-from recipes.mini.data import answerable, merge, squad_file
-from recipes.mini.unlabelled import Titled
+from recipes.mini.data import Titled, answerable, merge, squad_file
 from tasks.spans import SpanExample
 from training.data.columns import Columns
 from training.data.examples import Examples
@@ -104,7 +103,8 @@ def exact_scores(known: Sequence[set[Name]], found: Sequence[set[Name]]) -> dict
 
 def search_scores(client: Client, model: str, examples: Sequence[SpanExample]) -> dict[str, float]:
     """Return how often the paragraph of a question is among the `TOP` of all: by cosine, and by words (BM25)."""
-    questions, paragraphs = [example.question for example in examples], _different(examples)
+    questions = [example.question for example in examples]
+    paragraphs = list(dict.fromkeys(example.context for example in examples))
     right = np.array([paragraphs.index(example.context) for example in examples])
     vectors = [client.embed(texts, model=model, truncate=True) for texts in (questions, paragraphs)]
     return {
@@ -187,7 +187,3 @@ def bm25(questions: Sequence[str], texts: Sequence[str]) -> np.ndarray:
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case."""
     return re.findall(r"\w+", text.lower())
-
-
-def _different(examples: Sequence[SpanExample]) -> list[str]:
-    return list(dict.fromkeys(example.context for example in examples))

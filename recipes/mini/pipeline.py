@@ -21,7 +21,7 @@ VOCAB_SIZE = 8192
 VOCAB_FILES = "wiki-00 wiki-03 books-00"
 CORPUS_FILES = "wiki-00 wiki-01 wiki-02 wiki-03 wiki-04 wiki-05 books-00 books-01 books-02 books-03"
 PRETRAIN = "modern --family bert --eval-every 1000 --checkpoint-every 1000 --log-every 50"
-PRETRAINING_STAGES = (
+PRETRAINING_STAGES = (  # each starts from the weights of the one before
     "--learning-rate 2e-3 --max-minutes 75",
     "--learning-rate 1e-3 --max-minutes 130 --long-seq-length 256",
     "--learning-rate 5e-4 --max-minutes 105 --max-seq-length 256 --global-batch-size 16 --seed 1",
@@ -73,14 +73,6 @@ class Stage:
     """Task whose model it makes or scores; empty for stages that all tasks need."""
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainingStage:
-    """A part of pretraining, which starts from the weights of the part before."""
-
-    flags: str
-    run: Path
-
-
 class Pipeline(Paths):
     """Stages for given data."""
 
@@ -93,10 +85,9 @@ class Pipeline(Paths):
         """Run directory of the ablations."""
         return self.out / ABLATIONS
 
-    def pretraining_stages(self) -> list[PretrainingStage]:
-        """Return the stages of pretraining; the run of the last has the network's name."""
-        names = [*(f"{NAME}-{number}" for number in range(1, len(PRETRAINING_STAGES))), NAME]
-        return [PretrainingStage(flags, self.out / name) for flags, name in zip(PRETRAINING_STAGES, names, strict=True)]
+    def pretraining_runs(self) -> list[Path]:
+        """Return the run of each stage of pretraining; that of the last has the network's name."""
+        return [*(self.out / f"{NAME}-{number}" for number in range(1, len(PRETRAINING_STAGES))), self.out / NAME]
 
     def scored(self) -> list[str]:
         """Return the names of the tasks with scores.
@@ -147,7 +138,9 @@ class Pipeline(Paths):
         for name in [name for name in before if name not in {task.name for task in chosen}]:
             yield Stage(title_of(name), training_arguments(self, name), task=name)
         for task in chosen:
-            yield from self._task(task.name)
+            if task in to_do:
+                yield Stage(title_of(task.name), training_arguments(self, task.name), task=task.name)
+            yield from self._exports_and_scores(task.name)
         if needs_student:
             yield from self._student(out)
         if to_distil:
@@ -156,7 +149,9 @@ class Pipeline(Paths):
         for student in students:
             yield from self._distilled(student)
         if self._wanted(ABLATIONS):
-            yield Stage("Ablations", self._ablations(data), task=ABLATIONS)
+            place, tables = quoted(self.ablations), words(TABLES)
+            arguments = f"recipes.ablations --data {data} --run-dir {place} --scale mini --tables {tables}"
+            yield Stage("Ablations", arguments, task=ABLATIONS)
         yield Stage("Keep the models", f"recipes.mini.publish {self._flags}")
         yield Stage("The page of results", f"recipes.mini.results {self._flags}")
 
@@ -183,12 +178,12 @@ class Pipeline(Paths):
             yield Stage(f"Text as tokens: {name}", arguments, self.out / name)
 
     def _pretraining(self, out: str) -> Iterator[Stage]:
-        corpora, legs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.pretraining_stages(), ""
-        for number, stage in enumerate(legs, start=1):
-            arguments = f"training.pretrain {PRETRAIN} {stage.flags}{init} {corpora} --run-dir {quoted(stage.run)}"
-            yield Stage(f"Pretraining, {number} of {len(legs)}", arguments)
-            init = f" --init {quoted(stage.run)}/checkpoint"
-        halve = f"recipes.mini.to_fp16 {quoted(legs[-1].run)}/checkpoint {quoted(self.pretrained)}"
+        corpora, runs, init = f"--corpus {out}/corpus --dev-corpus {out}/corpus-dev", self.pretraining_runs(), ""
+        for number, (flags, run) in enumerate(zip(PRETRAINING_STAGES, runs, strict=True), start=1):
+            arguments = f"training.pretrain {PRETRAIN} {flags}{init} {corpora} --run-dir {quoted(run)}"
+            yield Stage(f"Pretraining, {number} of {len(runs)}", arguments)
+            init = f" --init {quoted(run)}/checkpoint"
+        halve = f"recipes.mini.to_fp16 {quoted(runs[-1])}/checkpoint {quoted(self.pretrained)}"
         yield Stage("The checkpoint in 16 bits", halve)
 
     def _student(self, out: str) -> Iterator[Stage]:
@@ -197,12 +192,6 @@ class Pipeline(Paths):
         yield Stage("Pretraining of the students' network", f"training.pretrain {STUDENT_PRETRAINING} {corpora}")
         halve = f"recipes.mini.to_fp16 {quoted(run)}/checkpoint {quoted(self.student)}"
         yield Stage("The students' network in 16 bits", halve)
-
-    def _task(self, name: str) -> Iterator[Stage]:
-        """Yield the stages of a task: train, export twice, score."""
-        if not self.scores(name).exists():
-            yield Stage(title_of(name), training_arguments(self, name), task=name)
-        yield from self._exports_and_scores(name)
 
     def _distilled(self, task: DistilledTask) -> Iterator[Stage]:
         """Yield the stages of a distilled model: fine-tune a teacher, distil, halve, export twice, score."""
@@ -222,10 +211,6 @@ class Pipeline(Paths):
                 yield Stage(f"Export: {name}, {precision}", arguments, self.model(name, precision), name)
         yield Stage(f"Scores: {name}", f"recipes.mini.scores {name} {self._flags}", self.scores(name), name)
 
-    def _ablations(self, data: str) -> str:
-        tables = words(TABLES)
-        return f"recipes.ablations --data {data} --run-dir {quoted(self.ablations)} --scale mini --tables {tables}"
-
 
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raise ValueError for an unknown name of a task."""
@@ -240,9 +225,3 @@ def title_of(name: str) -> str:
     found |= {task.teacher: f"Teacher: {task.title}" for task in DISTILLED if task.teacher}
     found |= {task.name: f"Distillation: {task.title}" for task in DISTILLED}
     return found.get(name, name)
-
-
-def kept_models() -> Iterator[tuple[str, Path]]:
-    """Yield served name and path below `models/` of each model that is kept in the repository."""
-    for task in DISTILLED:
-        yield task.name, Path(task.name) / "1"

@@ -9,13 +9,13 @@ data. Models of the same checkpoint stay as they are, because `python -m export 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from export.html_report import REPORT_FILE
 from recipes.mini.cards import PRETRAINED, notes
 from recipes.mini.paths import NAME, distilled
-from recipes.mini.pipeline import Arguments, Pipeline, kept_models
+from recipes.mini.pipeline import Arguments, Pipeline
 from tasks.bundle.files import atomic_directory
 from tasks.bundle.model_directory import read_model_directory
 from training.checkpoint.task_card import CARD_FILE
@@ -24,32 +24,29 @@ from training.command_line.command import command, parse
 from training.reports.model_card import with_notes
 
 MODELS = Path("models")
-MAX_BYTES = 60_000_000
-"""Largest size of all served models in the repository, in bytes."""
 
 
 @command
 def main() -> None:
     """Command line."""
     pipeline = Pipeline(parse(Arguments, "recipes.mini.publish", __doc__))
-    places = dict(shipped(pipeline))
-    size = sum(file.stat().st_size for place in _kept(places) for file in _files(place))
-    if size > MAX_BYTES:
-        raise ValueError(f"the served models have {size:,} bytes; the limit is {MAX_BYTES:,}")
-    for source, (place, about) in places.items():
-        _copy(source, place, about)
+    for source, place, about in list(shipped(pipeline)):  # raises for outdated results before anything is copied
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_directory(place, replace=True) as temporary:
+            shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(REPORT_FILE), dirs_exist_ok=True)
+            card = temporary / CARD_FILE
+            card.write_text(with_notes(card.read_text(encoding="utf-8"), notes(about)), encoding="utf-8")
         print(f"{source} -> {place}")
-    print(f"{size / 1e6:.1f} MB in all")
 
 
-def shipped(pipeline: Pipeline) -> Iterator[tuple[Path, tuple[Path, str]]]:
+def shipped(pipeline: Pipeline) -> Iterator[tuple[Path, Path, str]]:
     """Yield each model to copy: source, destination, and the name whose notes its card gets."""
     if pipeline.pretrained.exists() and pipeline.pretrained.resolve() != (MODELS / NAME).resolve():
-        yield pipeline.pretrained, (MODELS / NAME, PRETRAINED)
+        yield pipeline.pretrained, MODELS / NAME, PRETRAINED
     for name in pipeline.scored():
         place = MODELS / name / "1"
         if distilled(name) and _origin(place) != checkpoint_digest(pipeline.checkpoint(name)):
-            yield pipeline.model(name, "int8"), (place, name)
+            yield pipeline.model(name, "int8"), place, name
 
 
 def _origin(place: Path) -> str | None:
@@ -57,29 +54,6 @@ def _origin(place: Path) -> str | None:
     if not place.exists():
         return None
     return str(read_model_directory(place).manifest.provenance["checkpoint"]["sha256"])
-
-
-def _kept(places: Mapping[Path, tuple[Path, str]]) -> list[Path]:
-    """Return the folders of all served models after copying."""
-    new = {place for place, _ in places.values()}
-    served = [source for source, (_, about) in places.items() if about != PRETRAINED]
-    return [*served, *(MODELS / place for _, place in kept_models() if MODELS / place not in new)]
-
-
-def _files(source: Path) -> list[Path]:
-    return [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != REPORT_FILE]
-
-
-def _copy(source: Path, place: Path, about: str) -> None:
-    """Copy one directory atomically."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_directory(place, replace=True) as temporary:
-        for file in _files(source):
-            copy = temporary / file.relative_to(source)
-            copy.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, copy)
-        card = temporary / CARD_FILE
-        card.write_text(with_notes(card.read_text(encoding="utf-8"), notes(about)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> None:
     """Command line."""
     pipeline = Pipeline(parse(Arguments, "recipes.mini.results", __doc__))
     keep(pipeline)
-    runs = [FOLDER / stage.run.name for stage in pipeline.pretraining_stages()]
+    runs = [FOLDER / run.name for run in pipeline.pretraining_runs()]
     page = page_of(runs, read_records())
     plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
     atomic_write(PAGE, page.encode())
@@ -74,9 +74,9 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
 def keep(pipeline: Pipeline) -> None:
     """Copy the metrics of finished pretraining, scores and finished ablations to `FOLDER`."""
     copies: dict[Path, Path] = {}
-    for stage in pipeline.pretraining_stages():
-        if not pipeline.given and (stage.run / "checkpoint").exists():
-            copies[stage.run / METRICS_FILE] = FOLDER / stage.run.name / METRICS_FILE
+    for run in pipeline.pretraining_runs():
+        if not pipeline.given and (run / "checkpoint").exists():
+            copies[run / METRICS_FILE] = FOLDER / run.name / METRICS_FILE
     copies |= {pipeline.scores(name): FOLDER / f"{name}.json" for name in pipeline.scored()}
     for names in map(ablation_files, TABLES):
         if (pipeline.ablations / names[-1]).exists():  # written last

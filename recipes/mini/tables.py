@@ -10,9 +10,9 @@ from export.html_report import describe_speed
 from recipes.mini.distilled import DISTILLED, EMBED, DistilledTask
 from recipes.mini.heldout_eval import TOP
 from recipes.mini.paths import distilled
-from recipes.mini.pipeline import kept_models, title_of
+from recipes.mini.pipeline import title_of
 from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
-from recipes.mini.tasks import CLOZE, TASKS, MiniTask, ScoredTask
+from recipes.mini.tasks import CLOZE, TASKS, MiniTask
 from tasks.bundle.machine import summarize_machine
 from tasks.bundle.model_directory import read_model_directory
 from training.loop.run_directory import METRICS_FILE, read_metrics
@@ -23,9 +23,7 @@ Record = Mapping[str, Any]
 _NONE = "-"
 
 
-def score_name(task: ScoredTask) -> str:
-    """Return the name of a task's score."""
-    return {"f1_1": "F1", "f1": "F1", "matthews": "Matthews", "spearman": "Spearman"}.get(task.metric, task.metric)
+_METRICS = {"f1_1": "F1", "f1": "F1", "matthews": "Matthews", "spearman": "Spearman", "accuracy": "accuracy"}
 
 
 def percent(score: float) -> str:
@@ -55,7 +53,7 @@ def _shipped_rows(task: DistilledTask, record: Record) -> Iterator[Row]:
     for split, found in _splits(task, record).items():
         on_dev = split == "dev" and not task.scored_on
         yield (
-            f"{task.name}: {task.data_name} {split}, {score_name(task)}",
+            f"{task.name}: {task.data_name} {split}, {_METRICS[task.metric]}",
             percent(found["baseline"]["scores"][task.metric]),
             percent(alone[task.metric]) if alone and on_dev else _NONE,
             percent(teacher[task.metric]) if on_dev else _NONE,
@@ -90,11 +88,11 @@ def _heldout(name: str, found: Record) -> tuple[str, str, str]:
 def speed_rows(models: Path) -> Iterator[Row]:
     """Yield a row per shipped model, with the speed measured by the autotuner."""
     yield "model", "precision", "MB, all files", "speed", "measured on"
-    for name, place in sorted(kept_models()):
-        if (models / place).exists():
-            manifest = read_model_directory(models / place).manifest
+    for name in sorted(task.name for task in DISTILLED):
+        if (place := models / name / "1").exists():
+            manifest = read_model_directory(place).manifest
             made = manifest.provenance
-            size = sum(item.stat().st_size for item in (models / place).rglob("*") if item.is_file()) / 1e6
+            size = sum(item.stat().st_size for item in place.rglob("*") if item.is_file()) / 1e6
             machine = summarize_machine(made["machine"])
             yield name, made["graph"]["name"], f"{size:.1f}", describe_speed(manifest), machine
 
@@ -128,9 +126,7 @@ def pretraining_rows(runs: Iterable[Path]) -> Iterator[Row]:
     """Yield a row per stage: tokens, time, speed, and the final masked LM scores on dev."""
     yield "", "tokens", "hours", "tokens/s", "loss on dev", "accuracy"
     for run in runs:
-        last, dev = _progress(run), next((x for x in reversed(read_metrics(run)) if "eval_mlm_loss" in x), None)
-        if dev is None:
-            raise ValueError(f"no scores on dev in `{run / METRICS_FILE}`")
+        last, dev = _progress(run), next(line for line in reversed(read_metrics(run)) if "eval_mlm_loss" in line)
         yield (
             run.name,
             f"{last['num_tokens'] / 1e6:.1f}M",
@@ -160,7 +156,7 @@ def score_rows(records: Mapping[str, Record], split: str) -> Iterator[Row]:
     for task, record in _scored(records):
         if found := record["ways"].get(split):
             yield (
-                f"{task.title}: {score_name(task)}",
+                f"{task.title}: {_METRICS[task.metric]}",
                 f"{found['num_examples']:,}",
                 f"{percent(found['baseline']['scores'][task.metric])} ({found['baseline']['name']})",
                 *(seed_cells(record["grid"]) if seeds else ()),
