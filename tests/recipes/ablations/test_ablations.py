@@ -279,13 +279,6 @@ def test_text_files_are_spread_and_one_is_held_out(tmp_path):
     assert held_out.name == "6.txt"
 
 
-@pytest.mark.parametrize("text", ["", "/texts/*.txt"])
-def test_text_is_a_pattern_within_the_data_folder(text, tmp_path):
-    """A pattern outside the data folder is refused before any work, by the flag's name."""
-    with pytest.raises(ValueError, match="--text must be a pattern within the data folder"):
-        AblationsRecipe(data=tmp_path, run_dir=tmp_path / "run", text=text)
-
-
 def test_cells_show_deviation_and_missing_runs():
     """A cell shows the deviation of several scores, failed runs, and runs to come."""
     scores = (0.5, 0.6)

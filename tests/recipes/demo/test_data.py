@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from recipes.demo import texts as demo_texts
 from recipes.demo.corpus import MAX_REPEATS, Corpus
-from recipes.demo.data import build, main
+from recipes.demo.data import build
 from recipes.demo.docstrings import Docstring, Parameter
 from recipes.demo.modules import Module, Source, normalize, split_of
 from recipes.demo.questions import contexts
 from recipes.demo.texts import excerpt, labelled_texts, mask_names
-from tests.commands import call
 
 WORDS = ("alder", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce", "willow", "yew")
 
@@ -128,13 +127,6 @@ def test_too_little_documentation_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"too little documentation for `corpus/\w+.txt`"):
         build(tmp_path / "out", folders={"tiny": tmp_path / "tiny"})
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
-    """An invalid --max-words prints one line, not a traceback."""
-    done = call(main, [str(tmp_path), "--max-words", "0"], monkeypatch, capfd)
-
-    assert (done.returncode, done.stderr) == (1, "error: --max-words must be at least 1: `0`\n")
 
 
 def module(name: str, docstrings: list[list[str]], library: str = "lib") -> Module:
