@@ -232,7 +232,8 @@ def http() -> str:
     routes.append([", ".join(rpcs), "RPCs of bertline.v1, in protobuf's JSON mapping.", "[gRPC API](api.md)"])
     todo = list(requests)
     for name in todo:  # with the messages inside
-        todo += [item for item in _names_in(schemas[name]) if item not in todo and not _is_rpc(item)]
+        inside = dict.fromkeys(re.findall(r"#/components/schemas/([\w.]+)", str(schemas[name])))
+        todo += [item for item in inside if item not in todo and not _is_rpc(item)]
     parts = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
     text = (
         "Examples, headers and errors are in the [guide](../guides/http.md). `GET /openapi.json` of a server describes "
@@ -260,11 +261,6 @@ def _schema_name(schema: dict[str, Any]) -> str:
 def _title(name: str) -> str:
     """Return the heading of a request: `tei.EmbedFields` becomes `tei-EmbedFields`."""
     return name.replace(".", "-")
-
-
-def _names_in(schema: dict[str, Any]) -> list[str]:
-    found = re.findall(r"#/components/schemas/([\w.]+)", str(schema))
-    return list(dict.fromkeys(found))
 
 
 def _fields(schema: dict[str, Any]) -> str:

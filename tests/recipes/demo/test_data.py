@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.demo import texts as demo_texts
 from recipes.demo.corpus import MAX_REPEATS, Corpus
 from recipes.demo.data import build
 from recipes.demo.docstrings import Docstring, Parameter
 from recipes.demo.modules import Module, Source, normalize, split_of
 from recipes.demo.questions import contexts
-from recipes.demo.texts import excerpt, labelled_texts, mask_names
+from recipes.demo.texts import excerpt, mask_names
 
 WORDS = ("alder", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce", "willow", "yew")
 
@@ -140,15 +139,9 @@ def name_in(split: str) -> str:
 def test_known_docstring_is_taken_out_of_dev() -> None:
     """A dev docstring that equals a train docstring is removed; its short sentences stay in other docstrings."""
     corpus = Corpus(0)
-    corpus.add(
-        module(name_in("train"), [["Return the sum."], ["Short words stay here.", "Add up all the given numbers."]])
-    )
-    corpus.add(
-        module(
-            name_in("dev"),
-            [["Return the SUM."], ["Short words stay here.", "add up all the given  numbers"], ["It is new."]],
-        )
-    )
+    known, other = ["Short words stay here.", "Add up all the given numbers."], ["add up all the given  numbers"]
+    corpus.add(module(name_in("train"), [["Return the sum."], known]))
+    corpus.add(module(name_in("dev"), [["Return the SUM."], [known[0], *other], ["It is new."]]))
 
     assert corpus.splits()["dev"] == []
     corpus.add(module(name_in("dev"), [["It is new.", "Another new sentence is in here."]]))
@@ -170,20 +163,6 @@ def test_excerpt_is_within_bounds(docstring: list[str]) -> None:
     if text is not None:
         assert 15 <= len(text.split()) <= 60
         assert text.endswith(".")
-
-
-def test_number_of_texts_per_label_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No label has more texts than allowed."""
-    monkeypatch.setattr(demo_texts, "TEXTS_PER_LABEL", {"train": 5, "dev": 2})
-    rng = random.Random(0)
-    modules = [
-        module(f"{library}.m{number}", [[sentence(rng, 20)]], library) for library in ("a", "b") for number in range(60)
-    ]
-
-    texts = labelled_texts(modules, 0)
-
-    assert [item["label"] for item in texts["train"]].count("a") == 5
-    assert [item["label"] for item in texts["dev"]].count("b") == 2
 
 
 names = st.text("abcxyzäöü_", min_size=1, max_size=6)
