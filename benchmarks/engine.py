@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -40,14 +40,14 @@ class Engine:
 
     def examples_per_s(self, examples: Sequence[Any], seconds: float, chunk: int = CHUNK) -> float:
         """Measure the throughput for some seconds; `chunk` is the number of examples that a thread takes together."""
-        chunks, lock, count = _chunks(examples, chunk), threading.Lock(), [0]
+        source, lock, count = itertools.cycle(examples), threading.Lock(), [0]
         self.predict(examples[:chunk])
         started = time.perf_counter()
 
         def work(_: int) -> None:
             while time.perf_counter() - started < seconds:
                 with lock:
-                    part = next(chunks)
+                    part = list(itertools.islice(source, chunk))
                 self.predict(part)
                 with lock:
                     count[0] += len(part)
@@ -55,9 +55,3 @@ class Engine:
         with ThreadPoolExecutor(self._num_batches) as threads:
             list(threads.map(work, range(self._num_batches)))
         return count[0] / (time.perf_counter() - started)
-
-
-def _chunks(examples: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    source = itertools.cycle(examples)
-    while True:
-        yield list(itertools.islice(source, size))

@@ -167,14 +167,6 @@ def one_pass(run: RunModel, samples: Sequence[tuple[float, list[Any]]], callers:
     return scale * run_all(run, batches, callers)
 
 
-def workload(settings: Int8Settings, task: AnyTask) -> Workload:
-    """Return the sequences to time."""
-    if settings.texts:
-        data = ExportData(texts=settings.texts, max_examples=settings.num_sequences)
-        return data.workload(task, data.evaluation_set(task))
-    return Workload(typical_lengths(settings.num_sequences, 512), task.tokenizer.vocab_size)
-
-
 @command
 def main() -> None:
     """Run the benchmark."""
@@ -184,7 +176,10 @@ def main() -> None:
         model = load_model(settings.checkpoint, task.name)
     else:
         model, task = random_network(settings.shape, settings.vocab_size, settings.family, settings.pooling)
-    load = workload(settings, task)
+    load = Workload(typical_lengths(settings.num_sequences, 512), task.tokenizer.vocab_size)
+    if settings.texts:
+        data = ExportData(texts=settings.texts, max_examples=settings.num_sequences)
+        load = data.workload(task, data.evaluation_set(task))
     samples = {cap: load.samples(cap) for cap in CAPS}
     with tempfile.TemporaryDirectory() as directory:
         candidates = {

@@ -30,7 +30,7 @@ from benchmarks.engine import CHUNK, Engine
 from benchmarks.http_load import HttpClient, HttpLoad
 from benchmarks.server_process import embedding_model, running_server
 from bertline import Client
-from recipes.server import one_line_errors
+from recipes.stage import one_line_errors
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 from training.command_line.command import command, parse
 

@@ -21,8 +21,7 @@ from typing import Annotated
 import tyro
 
 from recipes.demo.scoreboard import MODELS, Scoreboard, served_name
-from recipes.server import one_line_errors, serve
-from recipes.stage import heading, run_stage
+from recipes.stage import heading, one_line_errors, run_stage, serve
 from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
 from training.reports.plot import plot_runs

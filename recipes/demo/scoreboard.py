@@ -5,6 +5,7 @@ All use the same examples and metrics. Predictions over gRPC come from the publi
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,15 +96,13 @@ class Scoreboard:
 
     def table(self) -> str:
         """Return the table of scores, sizes and speeds in Markdown."""
-        found: dict[str, dict[str, tuple[list[Any], float]]] = {}
+        predictions: dict[str, dict[str, list[Any]]] = {name: {} for name in self.examples}
+        seconds: dict[str, dict[str, float]] = {name: {} for name in self.examples}
         with ProgressBar("score", unit="model", total=len(RUNTIMES) * len(self.examples)) as bar:
-            for name in self.examples:
-                found[name] = {}
-                for runtime in RUNTIMES:
-                    found[name][runtime] = self.predictions(name, runtime)
-                    bar.note(f"{name}, {runtime}")
-                    bar.update(1)
-        predictions = {name: {runtime: found[name][runtime][0] for runtime in RUNTIMES} for name in found}
+            for name, runtime in itertools.product(self.examples, RUNTIMES):
+                predictions[name][runtime], seconds[name][runtime] = self.predictions(name, runtime)
+                bar.note(f"{name}, {runtime}")
+                bar.update(1)
         rows = [["", "baseline", *RUNTIMES]]
         for name in ("fill-mask", "library", "answer"):
             rows += self._score_rows(name, predictions[name])
@@ -115,7 +114,7 @@ class Scoreboard:
         cosines = [_mean_cosine(vectors["PyTorch"], vectors[runtime]) for runtime in RUNTIMES]
         rows.append(["[CLS] vector: mean cosine to PyTorch", "", *(f"{cosine:.4f}" for cosine in cosines)])
         for name, examples in self.examples.items():
-            rates = [f"{len(examples) / found[name][runtime][1]:,.0f}" for runtime in RUNTIMES]
+            rates = [f"{len(examples) / seconds[name][runtime]:,.0f}" for runtime in RUNTIMES]
             rows.append([f"{MODELS[name].title}: examples/s", "", *rates])
         rows.append(["size of `answer` (MB)", "", *(f"{self._megabytes(runtime):.1f}" for runtime in RUNTIMES)])
         return markdown_table(rows)

@@ -28,7 +28,7 @@ from recipes.mini.paths import task_names
 from recipes.mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_names
 from recipes.mini.tasks import CLOZE, TASKS, MiniTask
 from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
-from recipes.server import one_line_errors, serve
+from recipes.stage import one_line_errors, serve
 from tasks.bundle.files import atomic_write
 from tasks.bundle.model_directory import read_model_directory
 from tasks.text.json_files import read_json
@@ -77,10 +77,7 @@ def main() -> None:
     task = next(task for task in (*TASKS, *DISTILLED) if task.name == name)
     data = pipeline.digests(name)
     _check_origins(pipeline, name, data)
-    with (
-        serve(pipeline.models(name, "int8")) as target,
-        Client(target, timeout=600) as client,
-    ):
+    with serve(pipeline.models(name, "int8")) as target, Client(target, timeout=600) as client:
         found = score_vectors(pipeline, client) if name == EMBED else score(pipeline, task, client)
         if isinstance(task, DistilledTask):
             found["training"] = _training_scores(pipeline, name)
@@ -89,11 +86,9 @@ def main() -> None:
     found["commands"] = commands_of(name)
     found["data"] = data
     found["recipe"] = _card(pipeline, name).provenance["recipe"]
-    found["machine"] = _trained_on(pipeline, name)
-    runs = [
-        file for each in (name, f"{name}{TEACHER_SUFFIX}") for file in pipeline.out.glob(f"{each}/**/{METRICS_FILE}")
-    ]
-    found["cost"] = cost(sorted(runs))
+    found["machine"] = _card(pipeline, name).provenance["machine"]
+    folders = (pipeline.out / name, pipeline.out / f"{name}{TEACHER_SUFFIX}")
+    found["cost"] = cost(sorted(file for folder in folders for file in folder.glob(f"**/{METRICS_FILE}")))
     if CLOZE in pipeline.trained(name):
         found["cloze"] = cloze_results(pipeline)
     atomic_write(pipeline.scores(name), (json.dumps(found, indent=2) + "\n").encode())
@@ -137,8 +132,8 @@ def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
 
 def cloze_results(pipeline: Pipeline) -> dict[str, Any]:
     """Return scores and cost of fine-tuning on synthetic cloze questions alone."""
-    spent = cost([pipeline.out / CLOZE / METRICS_FILE])
-    return {"scores": _card(pipeline, CLOZE).scores["dev"], "machine": _trained_on(pipeline, CLOZE), "cost": spent}
+    card, spent = _card(pipeline, CLOZE), cost([pipeline.out / CLOZE / METRICS_FILE])
+    return {"scores": card.scores["dev"], "machine": card.provenance["machine"], "cost": spent}
 
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
@@ -165,20 +160,11 @@ def _card(pipeline: Pipeline, name: str) -> TaskCard:
     return card
 
 
-def _trained_on(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Return the machine of a task's training; empty for old checkpoints without a record."""
-    return dict(_card(pipeline, name).provenance.get("machine", {}))
-
-
 def _check_origins(pipeline: Pipeline, name: str, data: Mapping[str, str]) -> None:
-    """Raise if models, checkpoints and data do not belong together.
+    """Raise if a model does not come from the checkpoint, the checkpoint not from the pretrained one, or from the data.
 
     Args:
         data: current digests.
-
-    Raises:
-        ValueError: if a model does not come from the checkpoint, the checkpoint not from the pretrained one, or either
-            from other data.
     """
     made = checkpoint_digest(pipeline.checkpoint(name))
     for precision in ("fp32", "int8"):
@@ -216,10 +202,8 @@ def _score_split(
     pipeline: Pipeline, task: MiniTask | DistilledTask, path: Path, runtimes: Mapping[str, Predict]
 ) -> dict[str, Any]:
     """Return the scores in each runtime, and the agreement with PyTorch."""
-    tokenizer, recipe = (
-        load_tokenizer(pipeline.pretrained_for(task.name)),
-        _card(pipeline, task.name).provenance["recipe"],
-    )
+    tokenizer = load_tokenizer(pipeline.pretrained_for(task.name))
+    recipe = _card(pipeline, task.name).provenance["recipe"]
 
     def read(paths: Sequence[Path]) -> Examples:
         columns = existing_columns(paths, dev_columns(recipe))

@@ -99,17 +99,6 @@ def test_contexts_are_disjoint_and_answers_are_cut_from_them(out_dir: Path) -> N
         assert answer["text"] == (f"{name}_type" if "type" in question["question"] else repr(name))
 
 
-def test_numbers_count_the_files(out_dir: Path) -> None:
-    """`data.json` counts the content of the files, and the source files that could not be parsed."""
-    numbers = json.loads((out_dir / "data.json").read_text())
-    lines = [line for split in ("train", "dev") for line in read_lines(out_dir / "corpus" / f"{split}.txt") if line]
-
-    assert numbers["num_skipped_files"] == 2
-    assert sum(numbers["files"]["sentences"].values()) == len(lines)
-    for split, count in numbers["files"]["contexts"].items():
-        assert count == len(read_paragraphs(out_dir / "spans" / f"{split}.json"))
-
-
 def test_same_files_twice(folders: dict[str, Path], out_dir: Path, tmp_path: Path) -> None:
     """The same sources and seed give the same bytes."""
     build(tmp_path, folders=folders)

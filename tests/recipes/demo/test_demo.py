@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from bertline.jobs.engine import server_process
-from recipes import server
+from recipes import stage
 from recipes.demo.__main__ import begin
 
 NEVER_READY = """
@@ -60,8 +60,8 @@ def test_server_that_is_never_ready_is_ended(tmp_path, monkeypatch):
             started.append(process)
             yield process, ready
 
-    monkeypatch.setattr(server, "server_process", recorded)
-    with pytest.raises(ValueError, match="the server did not start"), server.serve(tmp_path):
+    monkeypatch.setattr(stage, "server_process", recorded)
+    with pytest.raises(ValueError, match="the server did not start"), stage.serve(tmp_path):
         pass
 
     assert [process.returncode is not None for process in started] == [True]
@@ -73,5 +73,5 @@ def test_server_ignores_settings_of_other_servers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTLINE_HOST", "0.0.0.0")
 
-    with server.serve(tmp_path) as target:
+    with stage.serve(tmp_path) as target:
         assert target == "127.0.0.1:1"

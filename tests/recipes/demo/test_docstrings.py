@@ -106,22 +106,6 @@ def test_only_prose_is_kept() -> None:
     ]
 
 
-def test_google_and_sphinx_parameters_are_read() -> None:
-    """Types, defaults and descriptions of Google-style and Sphinx-style entries are found."""
-    google = "Add.\n\nArgs:\n    x (`int`, *optional*, defaults to 1): The first number that\n        is added.\n"
-    sphinx = "Add.\n\n:param y: The second number that is added.\n:type y: float or None\n"
-
-    (x,), (y,) = (parse_docstring("add", text).parameters for text in (google, sphinx))
-
-    assert (x.names, x.type, x.default, x.description) == (
-        ("x",),
-        "int",
-        "1",
-        ("The first number that is added.",),
-    )
-    assert (y.names, y.type, y.default) == (("y",), "float or None", "")
-
-
 @pytest.mark.parametrize(
     "text",
     [

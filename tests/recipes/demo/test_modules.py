@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from recipes.demo.modules import PYTHON, Source, find_sources, installed_libraries, public_name, read_module
+from recipes.demo.modules import PYTHON, Source, find_sources, read_module
 
 
 def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
@@ -30,20 +28,6 @@ def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("numpy._core.fromnumeric", "numpy"),
-        ("scipy.stats._x.y", "scipy.stats"),
-        ("a.b.c", "a.b"),
-        ("_thread", "_thread"),
-    ],
-)
-def test_public_name(module: str, name: str) -> None:
-    """Names contain no private modules, and no modules below the second level."""
-    assert public_name(module) == name
-
-
 def test_tests_and_vendored_packages_are_not_sources(tmp_path: Path) -> None:
     """Folders of tests and vendored packages are skipped; modules of the standard library have no prefix."""
     for name in ("__init__.py", "a.py", "tests/test_a.py", "_vendor/b.py", "c/d.py"):
@@ -52,11 +36,3 @@ def test_tests_and_vendored_packages_are_not_sources(tmp_path: Path) -> None:
 
     assert [item.module for item in find_sources({"lib": tmp_path})] == ["lib", "lib.a", "lib.c.d"]
     assert [item.module for item in find_sources({PYTHON: tmp_path})] == ["", "a", "c.d"]
-
-
-def test_installed_libraries_are_found() -> None:
-    """The standard library and installed packages are found."""
-    folders = installed_libraries()
-
-    assert (folders[PYTHON] / "ast.py").is_file()
-    assert (folders["numpy"] / "__init__.py").is_file()
