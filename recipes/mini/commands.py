@@ -69,7 +69,8 @@ def export_arguments(paths: Paths, name: str, precision: str) -> str:
     A served student also gets its settings and its data, as it may have been trained elsewhere. Text vectors keep the
     data of their task card, whose tables have other columns in training than in dev, and have a single metric.
     """
-    wanted, task = precision, next((task for task in (*TASKS, *DISTILLED) if task.name == name and name != EMBED), None)
+    task = next((task for task in (*TASKS, *DISTILLED) if task.name == name and name != EMBED), None)
+    wanted = precision
     if precision == "int8":
         wanted = f"int8 --mixed --metric {task.metric}" if task else "int8 --mixed"
     if isinstance(task, DistilledTask):
