@@ -51,6 +51,8 @@ class AblationsRecipe:
     """Pattern of files to pretrain on, in the data folder; the last is held out."""
 
     def __post_init__(self) -> None:
+        if Path(self.text).is_absolute():
+            raise ValueError(f"--text must be a pattern within the data folder, such as pretrain/*.txt: `{self.text}`")
         _ = self.chosen  # raises if a table has no column
 
     @property

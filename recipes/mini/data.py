@@ -94,16 +94,16 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
-    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz"))
+    train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
     yield "trec-6/train.jsonl", _json_lines(train)
     yield "trec-6/dev.jsonl", _json_lines(held_out)
     for split in ("train", "dev", "test"):
-        rows = read_table(data / f"glue/SST-2/{split}.tsv.xz")
+        rows = read_table(data / f"glue/SST-2/{split}.tsv.xz", "sentence", "label")
         yield (
             f"sst-2/{split}.jsonl",
             _json_lines({"text": x["sentence"], "label": SENTIMENTS[x["label"]]} for x in rows),
         )
-    news = read_table(data / "topic/ag_news-subset/test.tsv.xz")
+    news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", squad_text(answerable(paragraphs))
@@ -150,7 +150,8 @@ def _for_distillation(data: Path, rest: str, paragraphs: Sequence[Titled]) -> It
 
 def _sentences_of_dev_sets(data: Path) -> set[str]:
     """Return the letters of the texts of STS-B's dev set and of the sentences of SQuAD's."""
-    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV) for key in ("sentence1", "sentence2"))
+    both = ("sentence1", "sentence2")
+    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV, *both) for key in both)
     return {_letters(text) for text in chain(pairs_of_sts, _sentences_of_squad_dev(data))}
 
 
@@ -298,9 +299,12 @@ def squad_text(paragraphs: Iterable[Titled]) -> str:
     return json.dumps({"version": "1", "data": data}, ensure_ascii=False) + "\n"
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a TSV file."""
-    return [row for _, row in read_rows(_existing(path))]
+def read_table(path: Path, *columns: str) -> list[dict[str, str]]:
+    """Read the rows of a TSV file, which must have these columns."""
+    rows = [row for _, row in read_rows(_existing(path))]
+    if rows and (missing := [name for name in columns if name not in rows[0]]):
+        raise ValueError(f"`{path}`: no column `{missing[0]}` (columns: {', '.join(rows[0])})")
+    return rows
 
 
 def squad_file(path: Path) -> Mapping[str, Any]:
