@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -41,10 +41,11 @@ from export.variant import Configuration, GraphPrecision, Target, TargetName
 from tasks.base import first_line
 from tasks.bundle.files import atomic_directory
 from tasks.bundle.machine import available_cpus
-from tasks.bundle.manifest import Precision, check_precision
+from tasks.bundle.manifest import Precision
 from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.embedding import Embedding
 from tasks.features import Features
+from tasks.schema import check_choice
 from tasks.small_vectors import SmallVectors
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.hub import resolve_checkpoint
@@ -96,7 +97,7 @@ class ExportConfig:
         Raises:
             ValueError: naming the flags.
         """
-        check_precision(self.precision)
+        check_choice(self, "precision", get_args(Precision))
         self.targets[0].check(self.precision)
         check_numbers(self.limits)
         if self.mixed and self.precision != "int8":

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tasks.base import InvalidExample, InvalidExamplesError
 from tasks.features import Features
 from tasks.text.tokenizer import Tokenizer, Tokens
@@ -104,6 +106,49 @@ def tokenize_texts(
             invalid.append(InvalidExample(index, field, NOT_UTF8))
         elif not len(item):
             invalid.append(InvalidExample(index, field, EMPTY))
+    return tokens
+
+
+def tokenize_fitting(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    field: str,
+    max_length: int,
+    invalid: list[InvalidExample],
+    *,
+    truncate: bool,
+    num_more: int = 0,
+    prompt: str = "",
+    ids_only: bool = True,
+) -> list[Tokens]:
+    """Tokenize texts that must fit, behind a prompt.
+
+    Args:
+        field: name of the texts in `invalid`.
+        max_length: most tokens of a text and `num_more`.
+        invalid: receives texts that are empty, not UTF-8 or, without `truncate`, too long.
+        num_more: tokens of each sequence besides the text, such as special ones.
+        ids_only: see `Tokenizer.tokenize`.
+    """
+    options = {"ids_only": ids_only, "max_ids": max_length, "stop_after": None if truncate else max_length}
+    tokens = tokenize_prompted(tokenizer, texts, prompt, field, invalid, **options)
+    if not truncate:
+        for index, item in enumerate(tokens):
+            check_length(index, field, len(item) + num_more, max_length, invalid, is_complete=item.is_complete)
+    return tokens
+
+
+def tokenize_prompted(
+    tokenizer: Tokenizer, texts: Sequence[str], prompt: str, field: str, invalid: list[InvalidExample], **options: Any
+) -> list[Tokens]:
+    """Tokenize texts behind a prompt, as `tokenize_texts`. Texts with no tokens besides the prompt's are invalid."""
+    tokens = tokenize_texts(tokenizer, [prompt + text for text in texts], field, invalid, **options)
+    if prompt:
+        (alone,) = tokenizer.tokenize([prompt], ids_only=True)
+        known = {item.index for item in invalid}
+        for index, item in enumerate(tokens):
+            if index not in known and np.array_equal(item.ids, alone.ids):
+                invalid.append(InvalidExample(index, field, EMPTY))
     return tokens
 
 

@@ -1,16 +1,15 @@
-"""Steps that tasks with prompts share: tokenize texts behind a prompt, and split them into windows that begin so."""
+"""Steps that tasks with prompts share: encode texts behind a prompt, and split them into windows that begin so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from tasks._encode import EMPTY, check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._encode import fit_text, raise_if_invalid, tokenize_fitting
 from tasks.base import InvalidExample
 from tasks.features import Features
-from tasks.text.tokenizer import Tokenizer, Tokens
+from tasks.text.tokenizer import Tokenizer
 from tasks.text.windows import window_bounds
 
 _NO_IDS = np.zeros(0, np.int64)
@@ -25,53 +24,12 @@ def encode_texts(
         InvalidExamplesError: naming each `text` that is empty or, without `truncate`, too long.
     """
     invalid: list[InvalidExample] = []
-    tokens = tokenize_fitting(tokenizer, texts, max_length, invalid, truncate=truncate, prompt=prompt)
+    num_more = tokenizer.single.num_special
+    tokens = tokenize_fitting(
+        tokenizer, texts, "text", max_length, invalid, truncate=truncate, num_more=num_more, prompt=prompt
+    )
     raise_if_invalid(invalid)
     return [fit_text(tokenizer, item, max_length) for item in tokens]
-
-
-def tokenize_fitting(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    max_length: int,
-    invalid: list[InvalidExample],
-    *,
-    truncate: bool,
-    prompt: str = "",
-    field: str = "text",
-    num_more: int = 0,
-    ids_only: bool = True,
-) -> list[Tokens]:
-    """Tokenize texts for sequences of `max_length` tokens, behind a prompt.
-
-    Args:
-        invalid: receives texts that are empty, not UTF-8 or, without `truncate`, too long.
-        field: name of the texts in `invalid`.
-        num_more: tokens of each sequence besides the text and the special tokens.
-        ids_only: see `Tokenizer.tokenize`.
-    """
-    stop_after = None if truncate else max_length
-    options = {"ids_only": ids_only, "max_ids": max_length, "stop_after": stop_after}
-    tokens = tokenize_prompted(tokenizer, texts, prompt, field, invalid, **options)
-    if not truncate:
-        for index, item in enumerate(tokens):
-            length = tokenizer.single.length(item) + num_more
-            check_length(index, field, length, max_length, invalid, is_complete=item.is_complete)
-    return tokens
-
-
-def tokenize_prompted(
-    tokenizer: Tokenizer, texts: Sequence[str], prompt: str, field: str, invalid: list[InvalidExample], **options: Any
-) -> list[Tokens]:
-    """Tokenize texts behind a prompt, as `tokenize_texts`. Texts with no tokens besides the prompt's are invalid."""
-    tokens = tokenize_texts(tokenizer, [prompt + text for text in texts], field, invalid, **options)
-    if prompt:
-        (alone,) = tokenizer.tokenize([prompt], ids_only=True)
-        known = {item.index for item in invalid}
-        for index, item in enumerate(tokens):
-            if index not in known and np.array_equal(item.ids, alone.ids):
-                invalid.append(InvalidExample(index, field, EMPTY))
-    return tokens
 
 
 def prompt_ids_of(tokenizer: Tokenizer, prompt: str) -> np.ndarray:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from tasks._encode import raise_if_invalid
-from tasks._prompted import encode_texts, num_common, prompt_ids_of, prompted_windows, tokenize_prompted
+from tasks._encode import raise_if_invalid, tokenize_prompted
+from tasks._prompted import encode_texts, num_common, prompt_ids_of, prompted_windows
 from tasks.base import NOT_FINITE, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.features import Features
 from tasks.prompts import PromptSettings

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, fit_text, raise_if_invalid, tokenize_texts
+from tasks._encode import fit_text, raise_if_invalid, tokenize_fitting
 from tasks.base import NOT_FINITE, InvalidExample, Outputs, Task, TaskSettings
 from tasks.features import Features
 
@@ -74,11 +74,11 @@ class MaskedLM(Task[ClozeExample, Features, MaskPrediction, MaskedLMSettings]):
         max_length, template = self.settings.max_seq_length, self.tokenizer.single
         mask = self.tokenizer.mask_token
         texts = [example.text for example in examples]
-        stop_after = None if truncate else max_length
-        tokens = tokenize_texts(self.tokenizer, texts, "text", invalid, max_ids=max_length, stop_after=stop_after)
+        num_more = template.num_special
+        tokens = tokenize_fitting(
+            self.tokenizer, texts, "text", max_length, invalid, truncate=truncate, num_more=num_more
+        )
         for index, item in enumerate(tokens):
-            if not truncate:
-                check_length(index, "text", template.length(item), max_length, invalid, is_complete=item.is_complete)
             if len(item) and not (item.ids[: template.capacity(max_length)] == self.mask_id).any():
                 invalid.append(InvalidExample(index, "text", f"no `{mask}` among the tokens that fit"))
         raise_if_invalid(invalid)

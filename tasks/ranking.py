@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import EMPTY, check_length, raise_if_invalid, tokenize_lists, tokenize_texts
+from tasks._encode import EMPTY, raise_if_invalid, tokenize_fitting, tokenize_lists
 from tasks._prompted import prompt_ids_of
 from tasks.base import NOT_FINITE, AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import Classification, sigmoid
@@ -94,19 +94,11 @@ class PairRanking(Ranking):
     def encode(self, examples: Sequence[RankingExample], *, truncate: bool = True) -> list[list[DocumentWindow]]:
         invalid: list[InvalidExample] = []
         longest = self.max_query_length
-        queries = tokenize_texts(
-            self.tokenizer,
-            [example.query for example in examples],
-            "query",
-            invalid,
-            max_ids=longest,
-            stop_after=None if truncate else longest,
+        queries = tokenize_fitting(
+            self.tokenizer, [item.query for item in examples], "query", longest, invalid, truncate=truncate
         )
         lists = [example.documents for example in examples]
         documents = tokenize_lists(self.tokenizer, lists, lambda index, number: f"documents[{number}]", invalid)
-        if not truncate:
-            for index, query in enumerate(queries):
-                check_length(index, "query", len(query), longest, invalid, is_complete=query.is_complete)
         raise_if_invalid(invalid)
         return [
             [window for number, document in enumerate(items) for window in self._windows(query, document, number)]

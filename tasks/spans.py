@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, raise_if_invalid, tokenize_lists, tokenize_texts
+from tasks._encode import raise_if_invalid, tokenize_fitting, tokenize_lists
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
@@ -157,10 +157,8 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 
     def encode(self, examples: Sequence[SpanExample], *, truncate: bool = True) -> list[list[Window]]:
         invalid: list[InvalidExample] = []
-        longest = self.settings.max_query_length
-        texts = [example.question for example in examples]
-        stop_after = None if truncate else longest
-        questions = tokenize_texts(self.tokenizer, texts, "question", invalid, max_ids=longest, stop_after=stop_after)
+        texts, longest = [example.question for example in examples], self.settings.max_query_length
+        questions = tokenize_fitting(self.tokenizer, texts, "question", longest, invalid, truncate=truncate)
         contexts = tokenize_lists(
             self.tokenizer,
             [example.contexts for example in examples],
@@ -168,9 +166,6 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
             invalid,
             ids_only=False,
         )
-        if not truncate:
-            for index, question in enumerate(questions):
-                check_length(index, "question", len(question), longest, invalid, is_complete=question.is_complete)
         raise_if_invalid(invalid)
         return [
             [

@@ -91,16 +91,5 @@ class SparseEmbedding(Task[str, Features, SparseVector, SparseEmbeddingSettings]
         weights = outputs[0][SPARSE_VECTOR][: self.tokenizer.vocab_size]  # a network may have more ids, for padding
         indices = np.flatnonzero(weights > 0)
         values = weights[indices].astype(np.float32)
-        count = self.top_k or self.settings.top_k
-        if len(indices) > count:
-            indices, values = _largest(indices, values, count)
-        order = np.argsort(-values, kind="stable")
+        order = np.argsort(-values, kind="stable")[: self.top_k or self.settings.top_k]
         return SparseVector(indices[order], values[order])
-
-
-def _largest(indices: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `count` largest weights in the order of their ids; of equal ones, the first."""
-    least = np.partition(values, -count)[-count]
-    above = np.flatnonzero(values > least)
-    kept = np.sort(np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]]))
-    return indices[kept], values[kept]

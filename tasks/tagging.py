@@ -7,9 +7,9 @@ overlap (doc_stride), a word gets the tag of the window in which it has the most
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
-from typing import Annotated, Any, ClassVar, overload
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -20,48 +20,12 @@ from tasks.features import Features
 from tasks.metrics import tagging_scores
 from tasks.schema import Bounds
 from tasks.tags import best_tags, chunks
-from tasks.text.joined_words import joining_rules
+from tasks.text.joined_words import JoinedWords
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.windows import max_context_owner
 
 MAX_STRICT_LABELS = 2048
 """Most labels of strict tagging, which needs a table of all pairs of labels."""
-
-
-class Offsets(Sequence[tuple[int, int]]):
-    """Sequence of (start, end) in a text, in a tenth of the memory of tuples."""
-
-    def __init__(self, bounds: np.ndarray) -> None:
-        """Copy the bounds.
-
-        Args:
-            bounds: [spans, 2] integers.
-        """
-        self._bounds = bounds.astype(np.int32)
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Offsets: ...
-    def __getitem__(self, index: int | slice) -> tuple[int, int] | Offsets:
-        if isinstance(index, slice):
-            return Offsets(self._bounds[index])
-        start, end = self._bounds[index].tolist()
-        return start, end
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        for first in range(0, len(self), 1024):  # a list of all pairs would trigger the garbage collector
-            starts, ends = self._bounds[first : first + 1024].T.tolist()
-            yield from zip(starts, ends, strict=True)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +36,8 @@ class TaggingExample:
     tags: tuple[str, ...] = ()
     source: str | None = None
     """Text that contains the words, at `offsets`; None if the words are joined by spaces."""
-    offsets: Sequence[tuple[int, int]] = ()
-    """(start, end) of each word in `source`, in code points."""
+    offsets: np.ndarray | None = field(default=None, compare=False)
+    """[words, 2] int32 (start, end) of each word in `source`, in code points."""
 
     @property
     def text(self) -> str:
@@ -81,12 +45,13 @@ class TaggingExample:
         return " ".join(self.words) if self.source is None else self.source
 
     @property
-    def word_offsets(self) -> Sequence[tuple[int, int]]:
-        """(start, end) of each word in `text`, in code points."""
-        if self.source is not None:
+    def word_offsets(self) -> np.ndarray:
+        """[words, 2] (start, end) of each word in `text`, in code points."""
+        if self.offsets is not None:
             return self.offsets
-        ends = list(accumulate(len(word) + 1 for word in self.words))
-        return [(end - 1 - len(word), end - 1) for word, end in zip(self.words, ends, strict=True)]
+        lengths = np.array([len(word) for word in self.words], np.int32)
+        ends = np.cumsum(lengths + 1) - 1
+        return np.stack([ends - lengths, ends], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +116,14 @@ class TaggingSettings(TaskSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_label_names("tagging", self.labels)
-        joining_rules(self.joined_marks, self.joined_words)
+        _ = self.joining_rules  # raises for malformed ones
         if (self.strict or self.strict_ends) and len(self.labels) > MAX_STRICT_LABELS:
             raise ValueError(f"strict tagging can have at most {MAX_STRICT_LABELS} labels, not `{len(self.labels)}`")
+
+    @cached_property
+    def joining_rules(self) -> JoinedWords:
+        """Rules of `joined_marks` and `joined_words`."""
+        return JoinedWords(self.joined_marks, self.joined_words)
 
 
 @dataclass(frozen=True)
@@ -182,12 +152,13 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
         text = example.source
         if example.words or text is None:
             return example
-        rules = joining_rules(self.settings.joined_marks, self.settings.joined_words)
         max_chars = self._capacity  # so that no joined word is ever cut
         bounds = self.tokenizer.word_offsets(text)
-        offsets = Offsets(rules.join(text, bounds, max_chars, self.tokenizer.check_cancelled))
+        offsets = self.settings.joining_rules.join(text, bounds, max_chars, self.tokenizer.check_cancelled).astype(
+            np.int32
+        )
         interned: dict[str, str] = {}  # one object per distinct word
-        words = (text[start:end] for start, end in offsets)
+        words = (text[start:end] for start, end in zip(*offsets.T.tolist(), strict=True))
         return replace(example, words=tuple(interned.setdefault(word, word) for word in words), offsets=offsets)
 
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:
@@ -318,7 +289,7 @@ def entities(
     text, offsets = example.text, example.word_offsets
     found = []
     for kind, first, last in chunks(tags, labels):
-        start, end = offsets[first][0], offsets[last][1]
+        start, end = int(offsets[first, 0]), int(offsets[last, 1])
         score = float(scores[first : last + 1].mean())
         found.append(Entity(type=kind, start=start, end=end, text=text[start:end], score=score))
     return tuple(found)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import raise_if_invalid
-from tasks._prompted import num_common, prompt_ids_of, prompted_windows, tokenize_fitting
+from tasks._encode import raise_if_invalid, tokenize_fitting
+from tasks._prompted import num_common, prompt_ids_of, prompted_windows
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, Task, is_finite
 from tasks.embedding import Embedding, check_layers
 from tasks.features import Features
@@ -175,12 +175,12 @@ class TokenEmbedding(Task[str, TokenFeatures, TokenVectors, TokenEmbeddingSettin
         return tokenize_fitting(
             self.tokenizer,
             texts,
+            field,
             self._length,
             invalid,
             truncate=truncate,
+            num_more=self.tokenizer.single.num_special + len(self._marker),
             prompt=self.prompt,
-            field=field,
-            num_more=len(self._marker),
             ids_only=not self.with_offsets,
         )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import check_length, raise_if_invalid, tokenize_texts
+from tasks._encode import raise_if_invalid, tokenize_fitting, tokenize_texts
 from tasks.base import NOT_FINITE, AnyTask, InvalidExample, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import DEFAULT_THRESHOLD, Classification, ClassificationPrediction, sigmoid, softmax
 from tasks.features import Features
@@ -52,12 +52,10 @@ class ZeroShot(Task[str, Features, ClassificationPrediction, TaskSettings]):
             return []
         pair, length, invalid = self.tokenizer.pair, self.settings.max_seq_length, list[InvalidExample]()
         hypotheses = self._tokenize_hypotheses(pair.capacity(length) // 2)
-        longest = max(hypotheses, key=len, default=())
-        stop_after = None if truncate else length
-        texts = tokenize_texts(self.tokenizer, examples, "text", invalid, max_ids=length, stop_after=stop_after)
-        if not truncate:
-            for index, text in enumerate(texts):
-                check_length(index, "text", pair.length(text, longest), length, invalid, is_complete=text.is_complete)
+        num_more = pair.num_special + max(map(len, hypotheses), default=0)
+        texts = tokenize_fitting(
+            self.tokenizer, examples, "text", length, invalid, truncate=truncate, num_more=num_more
+        )
         raise_if_invalid(invalid)
         return [[self._sequence(text, hypothesis) for hypothesis in hypotheses] for text in texts]
 

@@ -91,10 +91,11 @@ class Tag(TextEndpoint):
             result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
         parts = [result]
         if request.return_words:
-            words = zip(example.word_offsets, prediction.tags, prediction.scores, strict=True)
+            starts, ends = example.word_offsets.T.tolist()
+            words = zip(starts, ends, prediction.tags, prediction.scores, strict=True)
             for chunk in iter(lambda: list(islice(words, SERIALIZED_WORDS)), []):
                 parts.append(pb.TagResult())
-                for (start, end), tag, score in chunk:
+                for start, end, tag, score in chunk:
                     parts[-1].words.add(start=start, end=end, tag=tag, score=score)
         # Serialising a large message in one step would hold the interpreter lock.
         return b"".join(part.SerializeToString() for part in parts)

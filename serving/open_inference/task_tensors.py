@@ -293,7 +293,7 @@ class TaggingTensors(TaskTensors):
         tags = (
             {"word": word, "start": start, "end": end, "tag": tag, "score": float(score)}
             for word, (start, end), tag, score in zip(
-                example.words, example.word_offsets, prediction.tags, prediction.scores, strict=True
+                example.words, example.word_offsets.tolist(), prediction.tags, prediction.scores, strict=True
             )
         )
         entities = (

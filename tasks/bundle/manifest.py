@@ -8,31 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
+from pydantic_core import from_json
+
+from tasks._encode import is_utf8
 from tasks.base import TaskSettings
 from tasks.bundle.machine import int8_sums_overflow
 from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
-from tasks.schema import Bounds, FieldError, check_bounds, read_fields
+from tasks.schema import Bounds, FieldError, check_bounds, check_choice, read_fields
 from tasks.small_vectors import SmallVectors
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 16 * 2**20
 """Largest manifest, far above any real one."""
-MAX_DEPTH = 100
-"""Deepest nesting of objects and lists, below the limits of readers and writers of JSON."""
 MAX_BATCH_TOKENS = 2**20
 MAX_THREADS = 1024
 FATAL = 4
 """Log severity of ONNX Runtime: fatal errors only, as others arrive as exceptions."""
 Precision = Literal["fp32", "fp16", "int8"]
 Floats = Literal["fp32", "bf16"]
-
-
-def check_precision(precision: str) -> None:
-    """Raise ValueError, naming the allowed values, for an unknown precision."""
-    if precision not in get_args(Precision):
-        raise ValueError(f"unknown precision: `{precision}` (one of: {', '.join(get_args(Precision))})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +136,7 @@ class Manifest:
     """Calibration of int8 vectors; None for other tasks than embedding, and without enough texts at export."""
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        check_choice(self, "precision", get_args(Precision))
         check_bounds(self)
         if self.small_vectors and len(self.small_vectors.scales) != self.hidden_size:
             raise ValueError(f"small_vectors needs `{self.hidden_size}` scales, not `{len(self.small_vectors.scales)}`")
@@ -170,7 +165,7 @@ class Manifest:
         Raises:
             ValueError: naming the key that is missing, unknown or wrong.
         """
-        values = json.loads(text)
+        values = from_json(text)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]
@@ -189,16 +184,14 @@ class Manifest:
 def check_json(value: Any, *path: str) -> None:
     """Raise ValueError for JSON that other readers refuse.
 
-    That is NaN, infinity, halves of surrogate pairs (which UTF-8 cannot encode), and nesting beyond `MAX_DEPTH`.
+    That is NaN, infinity, and halves of surrogate pairs (which UTF-8 cannot encode).
 
     Args:
         path: keys of the objects around the value, for the message.
     """
-    if len(path) > MAX_DEPTH:
-        raise ValueError(f"{path[0]} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if not _is_utf8(str(key)):
+            if not is_utf8(str(key)):
                 raise ValueError(f"a key{' of ' * bool(path)}{_dotted(path)} cannot be written as UTF-8: {key!a}")
             check_json(item, *path, str(key))
     elif isinstance(value, (list, tuple)):
@@ -206,14 +199,10 @@ def check_json(value: Any, *path: str) -> None:
             check_json(item, *path, "")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{_dotted(path)} must be a finite number: `{value}`")
-    elif isinstance(value, str) and not _is_utf8(value):
+    elif isinstance(value, str) and not is_utf8(value):
         raise ValueError(f"{_dotted(path)} cannot be written as UTF-8: {value!a}")
 
 
 def _dotted(path: Sequence[str]) -> str:
     """Return the keys of a path, without list positions, joined by dots."""
     return ".".join(filter(None, path))
-
-
-def _is_utf8(text: str) -> bool:
-    return text.encode(errors="replace").decode() == text

@@ -12,7 +12,6 @@ Writing is atomic (a version directory is whole or absent); reading checks every
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from tasks.bundle.graph_file import GraphFile, read_graph_file
 from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Execution, Manifest
 from tasks.bundle.providers import Engine
 from tasks.registry import create_task
-from tasks.text.json_files import read_regular
+from tasks.text.json_files import read_json_value, read_regular
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_FILE
 
@@ -74,7 +73,7 @@ def read_model_directory(path: str | Path) -> ModelDirectory:
         manifest = Manifest.from_json(read_regular(manifest_path, MAX_MANIFEST_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"not a model directory: `{path}` has no {MANIFEST_FILE}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"broken manifest `{manifest_path}`: {error}") from error
     for required in (MODEL_FILE, TOKENIZER_FILE):
         if required not in manifest.files:
@@ -129,8 +128,8 @@ def _check_graph(graph: GraphFile, manifest: Manifest, path: Path) -> None:
 def holds_manifest(path: Path) -> bool:
     """Return whether a directory has a manifest, of any version, and not another file of that name."""
     try:
-        values = json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
+        values = read_json_value(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    except (OSError, ValueError):
         return False
     return isinstance(values, dict) and {"format", "task", "files"} <= values.keys()
 

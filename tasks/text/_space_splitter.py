@@ -13,6 +13,7 @@ Texts without such spaces are not split.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -57,8 +58,8 @@ class SpaceSplitter:
         added = [token.content for token in backend.get_added_tokens_decoder().values()]
         self._last_chars = {item[-1] for content in added for item in (content, self._normalize(content)) if item}
         """Last characters of added tokens. What follows such a token is not part of the text before it."""
-        self._can_end: dict[str, bool] = {}
-        self._can_begin: dict[str, bool] = {}
+        self._ends_words = functools.lru_cache(_MAX_KNOWN)(self._can_end)
+        self._begins_words = functools.lru_cache(_MAX_KNOWN)(self._can_begin)
         types = [part["type"] for part in _parts(backend.pre_tokenizer, "pretokenizers")]
         mark = "Ġ" if types == ["ByteLevel"] else _WORD_MARK
         self.space_id: int | None = None if "WhitespaceSplit" in types else backend.token_to_id(mark)
@@ -85,16 +86,9 @@ class SpaceSplitter:
 
     def _can_split_before(self, text: str, position: int) -> bool:
         """Return whether the text has the same tokens if it is split before the space at a position."""
-        before, pair = text[position - 1], text[position : position + 2]
-        if (can_end := self._can_end.get(before)) is None:
-            can_end = _is_plain(before) and before not in self._last_chars and self._ends_word(before)
-            _remember(self._can_end, before, can_end)
-        if (can_begin := self._can_begin.get(pair)) is None:
-            can_begin = _is_plain(pair[1]) and self._begins_word(pair)
-            _remember(self._can_begin, pair, can_begin)
         return (
-            can_end
-            and can_begin
+            self._ends_words(text[position - 1])
+            and self._begins_words(text[position : position + 2])
             and self._is_inside_text(text[max(0, position - _CLUSTER_CHARS) : position])
             and not any(
                 text.find(item, max(0, position - len(item) + 1), position + len(item) - 1) >= 0
@@ -102,12 +96,16 @@ class SpaceSplitter:
             )
         )
 
-    def _ends_word(self, char: str) -> bool:
+    def _can_end(self, char: str) -> bool:
         """Return whether a character ends a word if a space follows."""
+        if not _is_plain(char) or char in self._last_chars:
+            return False
         return self._words(f"{char} a") == self._words(char) + self._words(" a")
 
-    def _begins_word(self, pair: str) -> bool:
+    def _can_begin(self, pair: str) -> bool:
         """Return whether a space, which stays one, begins a word with the character behind it."""
+        if not _is_plain(pair[1]):
+            return False
         following = self._normalize(pair[1])
         space = self._normalize(f"a{pair}").removeprefix("a").removesuffix(following)
         is_one_space = len(space) == 1 and space.isspace() and following != "" and not following[0].isspace()
@@ -158,12 +156,6 @@ def _is_local(normalizer: Mapping[str, Any]) -> bool:
         return content in (" ", _WORD_MARK)
     texts = [pattern.get("String", ""), content]
     return all(text and not any(char.isspace() or char == _WORD_MARK for char in text) for text in texts)
-
-
-def _remember(known: dict[str, bool], key: str, value: bool) -> None:
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[key] = value
 
 
 def _is_plain(char: str) -> bool:

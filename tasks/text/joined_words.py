@@ -56,6 +56,11 @@ class Position(Enum):
     INITIALS = "a_a_"
     """After each part of initials: `U.S.`."""
 
+    @classmethod
+    def between(cls, before: str, after: str) -> Position:
+        """Return the position between characters of two classes, see `_word_char`."""
+        return cls.BETWEEN_DIGITS if before + after == "00" else cls.BETWEEN_LETTERS
+
 
 MarkRule = tuple[Position, str]
 """Position and mark: the mark belongs to the words that have it there."""
@@ -109,11 +114,6 @@ class JoinedWords:
         rules = list(map(parse_mark_rule, self.marks))
         return {item: frozenset(mark for position, mark in rules if position is item) for item in Position}
 
-    @cached_property
-    def word_set(self) -> frozenset[str]:
-        """`words` as a set."""
-        return frozenset(self.words)
-
     def join(
         self, text: str, bounds: np.ndarray, max_chars: int, check: Callable[[], None] = lambda: None
     ) -> np.ndarray:
@@ -142,20 +142,11 @@ def _join(bounds: np.ndarray, continues: np.ndarray) -> np.ndarray:
     return np.stack([bounds[firsts, 0], bounds[np.append(firsts[1:], len(bounds)) - 1, 1]], axis=1)
 
 
-@lru_cache(maxsize=16)
-def joining_rules(marks: tuple[str, ...], words: tuple[str, ...]) -> JoinedWords:
-    """Return the rules of a model, from a cache."""
-    return JoinedWords(marks, words)
-
-
 class _Joiner:
     """Applies rules to the marks of one text, from left to right."""
 
     def __init__(self, rules: JoinedWords, text: str, bounds: np.ndarray) -> None:
-        marks = rules.marks_by_position
-        self._between_letters, self._between_digits = marks[Position.BETWEEN_LETTERS], marks[Position.BETWEEN_DIGITS]
-        self._start, self._end, self._initials = marks[Position.START], marks[Position.END], marks[Position.INITIALS]
-        self._words = rules.word_set
+        self._marks, self._words = rules.marks_by_position, frozenset(rules.words)
         self._text, self._bounds = text, bounds
         self._continues = np.zeros(len(bounds), bool)
 
@@ -186,20 +177,20 @@ class _Joiner:
         """
         text = self._text
         mark = text[position]
-        before = _word_char(text[position - 1]) if begin < position else None
-        after = _word_char(text[position + 1]) if end > position + 1 else None
+        before = _word_char(text[position - 1]) if begin < position else ""
+        after = _word_char(text[position + 1]) if end > position + 1 else ""
         if not (before or after) or not is_mark(mark):
             return
         if after and text[position:end].lower() in self._words:
             joins = (False, True)
         elif before and after:
             is_elided = mark in _APOSTROPHES and text[begin : position + 1].lower() in self._words
-            is_inside = mark in (self._between_digits if before is after is _WordChar.DIGIT else self._between_letters)
+            is_inside = mark in self._marks[Position.between(before, after)]
             joins = (is_elided or is_inside, is_inside and not is_elided)
         elif after:
-            joins = (False, mark in self._start)
+            joins = (False, mark in self._marks[Position.START])
         else:
-            joins = (mark in self._end or self._ends_word(index, mark), False)
+            joins = (mark in self._marks[Position.END] or self._ends_word(index, mark), False)
         if joins[0]:
             self._continues[index] = True
         if joins[1]:
@@ -211,7 +202,7 @@ class _Joiner:
         while self._continues[first] and index - first < _MAX_PARTS:
             first -= 1
         word = self._text[self._bounds[first, 0] : self._bounds[index, 1]].lower()
-        return word in self._words or (mark in self._initials and _is_initials(word))
+        return word in self._words or (mark in self._marks[Position.INITIALS] and _is_initials(word))
 
 
 @lru_cache(maxsize=4096)
@@ -232,20 +223,13 @@ def word_around(text: str, position: int) -> tuple[int, int]:
     return start, end
 
 
-class _WordChar(Enum):
-    """Class of a character inside words."""
-
-    DIGIT = 1
-    LETTER = 2
-    """Letter, or any other character of a word that is not a digit."""
-
-
 @lru_cache(maxsize=65536)
-def _word_char(char: str) -> _WordChar | None:
-    """Return the class of a character; None for marks, spaces, characters without word spacing, and no character."""
+def _word_char(char: str) -> str:
+    """Return `0` for a digit and `a` for any other character of a word; empty for marks, spaces, characters without
+    word spacing, and no character."""
     if not char or is_mark(char) or char.isspace() or is_unspaced(char):
-        return None
-    return _WordChar.DIGIT if char.isdecimal() else _WordChar.LETTER
+        return ""
+    return "0" if char.isdecimal() else "a"
 
 
 def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
@@ -324,7 +308,7 @@ def _position_between(before: str, after: str) -> Position | None:
     first, last = _word_char(before), _word_char(after)
     if not (first and last):
         return None
-    return Position.BETWEEN_DIGITS if first is last is _WordChar.DIGIT else Position.BETWEEN_LETTERS
+    return Position.between(first, last)
 
 
 def _belongs(rule: MarkRule, num_with: int, num_apart: int) -> bool:

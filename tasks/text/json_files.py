@@ -22,19 +22,10 @@ def open_regular(path: str | Path) -> BufferedReader:
         ValueError: when it is a pipe, socket or device.
         OSError: when it cannot be read; IsADirectoryError for a folder.
     """
-    _check(path, os.stat(path).st_mode)  # before opening it, since opening has effects on some devices
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
-        _check(path, os.fstat(descriptor).st_mode)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _check(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a folder raises its own error
+    mode = os.stat(path).st_mode  # before opening it, since opening waits or has effects on pipes and devices
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises its own error
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
+    return open(path, "rb")
 
 
 def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:

@@ -14,7 +14,7 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,13 @@ from tasks.text._space_splitter import SpaceSplitter, can_split_at_spaces
 from tasks.text._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.text.sequence_template import read_templates
 from tasks.text.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
-from tasks.text.tokenizer_files import SPECIAL_TOKENS, build_tokenizer, is_rust_panic, load_backend, read_special_names
+from tasks.text.tokenizer_files import (
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    load_backend,
+    panics_as_errors,
+    read_special_names,
+)
 from tasks.text.tokenizer_patterns import check_time
 
 BATCH_CHARS = 4 * PIECE_CHARS
@@ -93,15 +99,11 @@ class Tokenizer:
         self.vocab_size = _vocab_size(backend)
         special = special or find_special_tokens(backend, {}, source)
         self.pad_id, self.unk_id, self.mask_id = special.pad_id, special.unk_id, special.mask_id
-        try:
+        with panics_as_errors(f"`{source}` is broken: the tokenizer cannot read a text"):
             self.single, self.pair = read_templates(backend, source)
             first, spaced = (backend.encode(text, add_special_tokens=False).ids for text in ("a", " a"))
             self._needs_space = first != spaced
             """True if a word has other tokens at the start of a text than behind a space, as in RoBERTa."""
-        except BaseException as error:
-            if not is_rust_panic(error):
-                raise
-            raise ValueError(f"`{source}` is broken: the tokenizer cannot read a text: {error}") from error
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
@@ -171,7 +173,7 @@ class Tokenizer:
             stop_after: stop reading a long text once it has more tokens than this.
         """
         if len(texts) == 1 and len(texts[0]) <= SMALL_TEXT_CHARS:
-            with _panics_as_errors():
+            with panics_as_errors():
                 encoding = self.backend.encode(texts[0], add_special_tokens=False)
             return [self._to_tokens(texts[0], encoding, ids_only, max_ids)]
         if all(len(text) <= PIECE_CHARS for text in texts):
@@ -298,7 +300,7 @@ class Tokenizer:
     def _encode(self, texts: list[str], *, ids_only: bool) -> list[tokenizers.Encoding]:
         encode = self.backend.encode_batch_fast if ids_only else self.backend.encode_batch
         is_large = any(len(text) > _LARGE_TEXT_CHARS for text in texts)
-        with _panics_as_errors(), _large_text_lock if is_large else nullcontext():
+        with panics_as_errors(), _large_text_lock if is_large else nullcontext():
             return encode(texts, add_special_tokens=False)
 
 
@@ -403,17 +405,6 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 def _ignore(count: int) -> None:
     pass
-
-
-@contextmanager
-def _panics_as_errors() -> Iterator[None]:
-    """Raise ValueError for a Rust panic."""
-    try:
-        yield
-    except BaseException as error:
-        if not is_rust_panic(error):
-            raise
-        raise ValueError(f"the tokenizer cannot read a text: {error}") from error
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:

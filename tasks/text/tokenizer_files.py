@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ def build_tokenizer(
 def is_rust_panic(error: BaseException) -> bool:
     """Return whether an error is a Rust panic. Its class is not an `Exception`, and no module exports it."""
     return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def panics_as_errors(problem: str = "the tokenizer cannot read a text") -> Iterator[None]:
+    """Raise ValueError, the problem first, for a Rust panic."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_rust_panic(error):
+            raise
+        raise ValueError(f"{problem}: {error}") from error
 
 
 def _check_size(path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from tasks.text.tokenizer_files import is_rust_panic
+from tasks.text.tokenizer_files import panics_as_errors
 
 MAX_WORD_CHARS = 1000
 """Limit of WordPiece's `max_input_chars_per_word`, usually 100. The time of a word grows with its length to the third
@@ -110,10 +110,9 @@ def _cpu_s(replace: Any, text: str) -> float:
     """Return the CPU time that this thread takes for a text; inf if the library gives up."""
     started_s = time.thread_time()
     try:
-        replace.normalize_str(text)
-    except BaseException as error:
-        if not is_rust_panic(error):
-            raise
+        with panics_as_errors():
+            replace.normalize_str(text)
+    except ValueError:
         return math.inf
     return time.thread_time() - started_s
 

@@ -38,18 +38,13 @@ class Record:
 VALUES = [
     (bool, True, 1, "true or false"),
     (int, 3, True, "a whole number"),
-    (int, -3, 3.0, "a whole number"),
-    (float, 3, "3", "a finite number"),
     (float, 0.5, float("nan"), "a finite number"),
-    (float, -1.0, 10**400, "a finite number"),
-    (float, 1.0, False, "a finite number"),
     (str, "", None, "a string"),
     (Path, "a/b", 5, "a string"),
     (Literal["a", "b"], "b", "c", "'a' or 'b'"),
     (tuple[str, ...], ["a"], "a", "a list"),
     (dict[str, Any], {"a": 1}, [], "an object"),
     (int | None, None, "a", "a whole number"),
-    (Annotated[int, "unit"], 1, 1.5, "a whole number"),
     (Inner, {"unknown": 1}, "a", "an object"),
 ]
 

@@ -324,24 +324,6 @@ def predicted(text, margin, *, has_answer=True):
     return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), has_answer, 0.5, margin)
 
 
-def test_score(word_tokenizer):
-    """Scores are exact match and F1, and "no answer" is right for an unanswerable question."""
-    task = Spans(word_tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True))
-    answered, refused = predicted("w1 w2", 0.0), predicted("w1 w2", 9.0, has_answer=False)
-    examples = [SpanExample(QUESTION, "w0 w1 w2", answers) for answers in [("w1 w2", "w0"), ("w2",), ()]]
-
-    scores = task.score(examples, [answered, answered, refused])
-
-    assert scores == {
-        "exact_match": pytest.approx(2 / 3),
-        "f1": pytest.approx((1 + 2 / 3 + 1) / 3),
-        "has_answer_exact_match": 0.5,
-        "has_answer_f1": pytest.approx((1 + 2 / 3) / 2),
-        "no_answer_exact_match": 1.0,
-        "no_answer_f1": 1.0,
-    }
-
-
 CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江大学"
 CHINESE = [SpanExample("在哪里？", f"他在{city}学习。", (city,), 2) for city in CITIES]
 

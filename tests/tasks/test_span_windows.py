@@ -5,9 +5,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.spans import SpanExample, Spans, SpanSettings
-from tasks.text.windows import window_bounds
-
-SIZES = {"num_tokens": st.integers(1, 150), "capacity": st.integers(1, 60), "doc_stride": st.integers(1, 70)}
 
 
 def reference_bounds(num_tokens, capacity, doc_stride):
@@ -31,16 +28,6 @@ def reference_owner(spans, position):
             if best is None or score > best:
                 best, owner = score, number
     return owner
-
-
-@given(**SIZES)
-def test_window_bounds_equal_the_reference_loop(num_tokens, capacity, doc_stride):
-    """Windows equal those of the reference loop, fit the capacity and cover each token."""
-    bounds = list(window_bounds(num_tokens, capacity, doc_stride))
-
-    assert bounds == reference_bounds(num_tokens, capacity, doc_stride)
-    assert {token for start, end in bounds for token in range(start, end)} == set(range(num_tokens))
-    assert max(end - start for start, end in bounds) <= capacity
 
 
 @settings(max_examples=60)

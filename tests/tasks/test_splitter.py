@@ -117,16 +117,8 @@ HARD = [
         "É" * 300,
         "",
     ),
-    *(
-        "각" * 150,
-        "🙂" * 300,
-        "ก\u0e31" * 200,
-        "कि" * 150,
-        "か\u3099" * 150,
-        "\U0001d165" * 300,
-        "\u0344" * 99,
-        " " * 300,
-    ),
+    *("각" * 150, "🙂" * 300, "ก\u0e31" * 200, "कि" * 150, "か\u3099" * 150),
+    *("\U0001d165" * 300, "\u0344" * 99, " " * 300),
     *("\t\n\r\u2028" * 40, "x" * 100 + " " + "x" * 101 + "." + "x" * 5000),
     *("x" * 99 + "\u200b" * 99 + "x", "x" * 100 + "\u200b" * 99 + "x"),
 ]
@@ -142,14 +134,16 @@ def test_hard_texts_in_pieces_equal_the_whole(short_pieces, added, flags):
         assert_equal_to_whole(tokenizer, text)
 
 
-@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(text=TEXTS, flags=st.sampled_from(FLAGS), max_chars=st.sampled_from([0, 3, 100]))
-def test_any_text_in_pieces_equals_the_whole(short_pieces, added, text, flags, max_chars):
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(
+    text=TEXTS,
+    added=st.sampled_from(sorted(ADDED)),
+    flags=st.sampled_from(FLAGS),
+    max_chars=st.sampled_from([0, 3, 100]),
+)
+def test_any_text_in_pieces_equals_the_whole(short_pieces, text, added, flags, max_chars):
     """Pieces give the same tokens for any text, normalizer and added tokens."""
-    tokenizer = make(flags, added, max_chars)
-
-    assert_equal_to_whole(tokenizer, text)
+    assert_equal_to_whole(make(flags, ADDED[added], max_chars), text)
 
 
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
@@ -187,16 +181,16 @@ def test_other_tokenizers_are_not_cut(short_pieces, change):
 
 
 LONG = {
-    "full stops": "." * 200_000,
-    "one word": "a" * 200_000,
-    "emoji": "🙂" * 200_000,
-    "marks": "a" + "\u0301" * 200_000,
-    "controls": "\x00" * 200_000,
-    "Chinese": "中" * 200_000,
-    "special tokens": "[SEP]" * 40_000,
-    "half a special token": "[SEP" * 50_000,
-    "spaces": " " * 200_000,
-    "prose": "the cats, a b. " * 13_000,
+    "full stops": "." * 60_000,
+    "one word": "a" * 60_000,
+    "emoji": "🙂" * 60_000,
+    "marks": "a" + "\u0301" * 60_000,
+    "controls": "\x00" * 60_000,
+    "Chinese": "中" * 60_000,
+    "special tokens": "[SEP]" * 12_000,
+    "half a special token": "[SEP" * 15_000,
+    "spaces": " " * 60_000,
+    "prose": "the cats, a b. " * 4000,
 }
 
 
