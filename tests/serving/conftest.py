@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
 import grpc
 import pytest
 import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from bertline.v1 import encoder_pb2_grpc
@@ -32,11 +34,25 @@ class Running:
         """Start to stop the server; return a future of the end."""
         return asyncio.run_coroutine_threadsafe(self.server.stop(grace_s), self.loop)
 
+    def get(self, path="/healthz", method="GET"):
+        """Return status, content type and text of a page at the metrics port."""
+        url = f"http://127.0.0.1:{self.server.metrics_port}{path}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as reply:
+                return reply.status, reply.headers["Content-Type"], reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.status, error.headers["Content-Type"], error.read().decode()
+
+    def health(self, service=""):
+        """Return the name of the health status of a service."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        status = health_pb2_grpc.HealthStub(self.channel).Check(request).status
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
+
     def page(self):
         """Return the text of /metrics."""
-        address = f"http://127.0.0.1:{self.server.metrics_port}/metrics"
-        with urllib.request.urlopen(address, timeout=10) as reply:
-            return reply.read().decode()
+        return self.get("/metrics")[2]
 
     def metrics(self, name=""):
         """Return the samples whose names begin with `name`: (name, sorted labels) -> value."""
@@ -124,10 +140,10 @@ def embedder(tmp_path_factory):
     return models
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(all_tasks):
-    """Server of all tasks."""
-    with serve(all_tasks[0]) as running:
+    """Server of all tasks over gRPC and HTTP, for tests that change nothing of it."""
+    with serve(all_tasks[0], http_port=0) as running:
         yield running
 
 
@@ -137,12 +153,12 @@ def references(all_tasks):
     return all_tasks[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     return make_authority(tmp_path_factory.mktemp("tls") / "ours")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stranger(tmp_path_factory):
     """Authority that nobody trusts."""
     return make_authority(tmp_path_factory.mktemp("tls") / "other")

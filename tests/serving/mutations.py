@@ -135,7 +135,8 @@ def sound(rng, method):
     return makers.get(method, oip.ServerLiveRequest)().SerializeToString()
 
 
-def _varint(number):
+def varint(number):
+    """Return a number as protobuf writes it."""
     number %= 2**64
     found = b""
     while number > 127:
@@ -160,31 +161,31 @@ def _flipped(rng, data):
 
 def _spliced(rng, data):
     place = rng.randrange(len(data) + 1)
-    return data[:place] + rng.choice([rng.randbytes(rng.randrange(1, 9)), _varint(rng.choice(SPECIAL))]) + data[place:]
+    return data[:place] + rng.choice([rng.randbytes(rng.randrange(1, 9)), varint(rng.choice(SPECIAL))]) + data[place:]
 
 
 def _unknown_field(rng, data):
     field = rng.choice([15, 99, 536_870_911])
     return data + rng.choice(
         [
-            _varint(field << 3) + _varint(rng.choice(SPECIAL)),
-            _varint(field << 3 | 2) + b"\x03abc",
-            _varint(field << 3 | 3),
+            varint(field << 3) + varint(rng.choice(SPECIAL)),
+            varint(field << 3 | 2) + b"\x03abc",
+            varint(field << 3 | 3),
         ]
     )
 
 
 def _wrong_type(rng, data):
     field, kind = rng.randrange(1, 9), rng.randrange(8)
-    value = {0: _varint(rng.choice(SPECIAL)), 1: rng.randbytes(8), 2: b"\x05hello", 5: rng.randbytes(4)}.get(kind, b"")
-    return data + _varint(field << 3 | kind) + value
+    value = {0: varint(rng.choice(SPECIAL)), 1: rng.randbytes(8), 2: b"\x05hello", 5: rng.randbytes(4)}.get(kind, b"")
+    return data + varint(field << 3 | kind) + value
 
 
 def _huge_count(rng, data):
     """Return very many empty or tiny elements, or a length without data."""
-    field = _varint(rng.randrange(1, 8) << 3 | 2)
+    field = varint(rng.randrange(1, 8) << 3 | 2)
     many = field + rng.choice([b"\0", b"\x01a", b"\x02\x0a\0"])
-    return data + rng.choice([many * (LIMIT_BYTES // len(many)), field + _varint(rng.choice(SPECIAL))])
+    return data + rng.choice([many * (LIMIT_BYTES // len(many)), field + varint(rng.choice(SPECIAL))])
 
 
 def _many_axes(rng, data):
@@ -198,7 +199,7 @@ def _nested(rng, data):
     """Return messages nested deeper than any valid ones."""
     found = b""
     for _ in range(rng.choice([50, 99, 101, 300])):
-        found = _varint(2 << 3 | 2) + _varint(len(found)) + found
+        found = varint(2 << 3 | 2) + varint(len(found)) + found
     return found
 
 

@@ -66,6 +66,11 @@ def check_counts(server):
     assert server.total("bertline_queue_sequences") == server.total("bertline_queue_tokens") == 0
 
 
+def errors_of(caplog):
+    """Return the messages of the errors in the log."""
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
 def check_log(records):
     """Check that the log has no errors."""
     assert [record for record in records if record.levelname in ("ERROR", "CRITICAL") or record.exc_info] == []

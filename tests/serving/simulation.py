@@ -84,9 +84,6 @@ class Record:
     refused: int = 0
     late: int = 0
     done_tokens: int = 0
-    last_done_s: float = 0.0
-    longest_gap_s: float = 0.0
-    """Longest time between two replies of a caller that always has requests."""
 
 
 class Simulation:
@@ -157,8 +154,6 @@ class Simulation:
                 record.waits_s.append(future.result().queue_s)
                 record.latencies_s.append(self.now_s - asked_s)
                 record.done_tokens += sum(lengths)
-                record.longest_gap_s = max(record.longest_gap_s, self.now_s - record.last_done_s)
-                record.last_done_s = self.now_s
             if then:
                 self.at(self.now_s, then)
 
@@ -173,9 +168,9 @@ class Simulation:
         for _ in range(in_flight):
             self.at(self.now_s, send)
 
-    def stream(self, caller, model, length, *, period_s, until_s, timeout_s=None, first_s=0.0):
+    def stream(self, caller, model, length, *, period_s, until_s, timeout_s=None):
         """Add a caller that sends a short request every `period_s`."""
-        time_s = first_s
+        time_s = 0.0
         while time_s < until_s:
             self.at(time_s, lambda: self.ask(caller, model, [length], timeout_s=timeout_s))
             time_s += period_s

@@ -80,7 +80,10 @@ def test_abort_before_the_run(provider, tmp_path):
 
 @EVERY
 def test_a_run_that_hangs_is_aborted(provider, tmp_path, monkeypatch):
-    """A hanging run is INTERNAL and makes the server NOT_SERVING until it ends, and later calls are answered."""
+    """A hanging run is INTERNAL and makes the server NOT_SERVING until it ends, and later calls are answered.
+
+    Meanwhile /healthz answers 503 with the reason.
+    """
     write_model(tmp_path, "slow", hidden_size=512, passes=200, execution=Execution(provider=provider))
     aborted, abort = queue.Queue(), RUNS[provider].abort
     monkeypatch.setattr(RUNS[provider], "abort", lambda run: aborted.put(run))
@@ -93,6 +96,8 @@ def test_a_run_that_hangs_is_aborted(provider, tmp_path, monkeypatch):
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         hung = running.stub.Embed.future(pb.EmbedRequest(texts=[text] * 256), timeout=60)
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        status, _, reason = running.get()
+        assert (status, "batch" in reason) == (503, True)
         abort(aborted.get(timeout=10))
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         assert hung.code() is grpc.StatusCode.INTERNAL
@@ -103,7 +108,10 @@ def test_a_run_that_hangs_is_aborted(provider, tmp_path, monkeypatch):
 
 @EVERY
 def test_metrics_name_engine_and_graph(provider, tmp_path):
-    """The metrics state which engine runs a model, and have the digest of the graph that it runs."""
+    """The metrics state which engine runs a model, and have the digest of the graph that it runs.
+
+    Metadata and configuration of the Open Inference Protocol name the engine as Triton does.
+    """
     write_both(tmp_path)
     path = tmp_path / "tiny/1"
     name = OPENVINO_FILE if provider == OPENVINO else MODEL_FILE
@@ -114,17 +122,10 @@ def test_metrics_name_engine_and_graph(provider, tmp_path):
         engine = Execution(provider=provider).engine
         assert running.total("bertline_model_info", engine=engine, digest=digest) == 1
         assert running.stub.GetModel(pb.GetModelRequest()).digest == digest
-
-
-@pytest.mark.parametrize(("provider", "platform"), [(CPU, "onnxruntime_onnx"), (OPENVINO, "openvino")])
-def test_platform_of_a_model(provider, platform, tmp_path):
-    """Metadata and configuration of the Open Inference Protocol name the engine that runs a model, as Triton does."""
-    write_model(tmp_path, execution=Execution(provider=provider))
-    with serve(tmp_path) as running:
         metadata, config = call(running, "ModelMetadata", name="tiny"), call(running, "ModelConfig", name="tiny").config
 
-    assert (metadata.platform, config.platform) == (platform, platform)
-    assert config.backend == Execution(provider=provider).engine
+    assert metadata.platform == config.platform == {CPU: "onnxruntime_onnx", OPENVINO: "openvino"}[provider]
+    assert config.backend == engine
 
 
 def test_each_engine_has_its_graph(tmp_path):

@@ -36,6 +36,7 @@ from serving.open_inference.v2 import service_pb2
 from tests.serving import http_attacks
 from tests.serving.attacks import CHECK, EMBED, WATCH, never_end, read_nothing, reset_rapidly, say_nothing
 from tests.serving.http2 import Connection as Http2
+from tests.serving.mutations import varint
 
 MIB = 2**20
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -130,7 +131,7 @@ def long_tensors(target: str, seconds: float) -> None:
 
 def watches(target: str, seconds: float) -> None:
     """Health watches of services with names of 500 kB."""
-    name = b"\x0a" + _varint(500_000) + b"a" * 500_000
+    name = b"\x0a" + varint(500_000) + b"a" * 500_000
     with Http2(target) as connection:
         ends_s = time.monotonic() + seconds
         for _ in range(2500):
@@ -141,14 +142,6 @@ def watches(target: str, seconds: float) -> None:
             if time.monotonic() > ends_s:
                 break
         time.sleep(max(0.0, ends_s - time.monotonic()))
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
 
 
 def readers_of_nothing(target: str, seconds: float) -> None:

@@ -1,4 +1,3 @@
-import logging
 import os
 import threading
 
@@ -6,7 +5,7 @@ import pytest
 
 from serving.core import credentials
 from serving.core.credentials import TOKENS, FileWatcher, failing, read_tokens
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import errors_of, wait_until
 
 
 @pytest.fixture
@@ -38,8 +37,9 @@ def test_unreadable_file_is_read_when_readable(path, caplog):
 
     assert files.current() == "newer"
     assert not files.is_failing
-    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == [f"cannot reload, the content read before stays in use: cannot read `{path}`: permission denied"]
+    assert errors_of(caplog) == [
+        f"cannot reload, the content read before stays in use: cannot read `{path}`: permission denied"
+    ]
 
 
 def test_a_file_of_the_same_size_and_time_is_read_again(path):
@@ -105,6 +105,6 @@ def test_unused_watcher_ends(path, monkeypatch):
     monkeypatch.setattr(credentials, "CHECK_S", 0.01)
     before = set(threading.enumerate())
     files = FileWatcher(TOKENS, [path], path.read_text)
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "file-watcher"]
     del files
     wait_until(lambda: not thread.is_alive(), "the thread has not ended", limit_s=5)

@@ -16,9 +16,9 @@ from tasks.bundle.manifest import MANIFEST_FILE
 from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE
 from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.serving.conftest import serve
-from tests.serving.core.test_repository import embed, states, versions
+from tests.serving.core.test_repository import embed, states, versions, watching
 from tests.serving.models import edit_manifest, write_model
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import errors_of, wait_until
 
 
 class Storage:
@@ -51,14 +51,6 @@ def storage(monkeypatch):
     storage = Storage(monkeypatch)
     yield storage
     storage.answer()
-
-
-def watching(models, **settings):
-    return serve(models, **{"poll_s": 0.02} | settings)
-
-
-def errors_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
 AGE = "bertline_repository_look_age_seconds"
@@ -222,7 +214,7 @@ def test_sigterm_ends_a_process_with_hanging_storage(tmp_path, hung):
     """SIGTERM ends a process with hanging storage within its grace period; SIGHUP does not kill it."""
     write_model(tmp_path / "models")
     command = [sys.executable, "-c", HANGING, tmp_path / "models", "--port", "0", "--metrics-port", "0"]
-    command += ["--grace-s", "2", "--poll-s", "0"]
+    command += ["--grace-s", "1", "--poll-s", "0"]
     starts = "tiny/2" in hung
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"HUNG": hung}
@@ -239,7 +231,7 @@ def test_sigterm_ends_a_process_with_hanging_storage(tmp_path, hung):
             process.send_signal(signal.SIGTERM)
 
             assert process.wait(20) == 0
-            assert time.monotonic() - started_s < 4
+            assert time.monotonic() - started_s < 3
             assert process.stderr.read().endswith("ended\n")
         finally:
             process.kill()

@@ -6,19 +6,21 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
-from itertools import pairwise
+from itertools import pairwise, product
 
 import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints.methods import METHODS, SERVICE
+from serving.open_inference.service import METHODS as OPEN_INFERENCE_METHODS
 from serving.open_inference.service import SERVICE as OPEN_INFERENCE
 from serving.process import metrics_server
 from tests.serving.conftest import serve, total
 from tests.serving.models import write_model
+from tests.serving.open_inference.messages import infer_request
 
-SERVING = "bertline_serving"
+SERVING, PLAIN = "bertline_serving", "text/plain; charset=utf-8"
 
 EMBEDDER = {"model": "embedder", "version": "1", "task": "embedding"}
 
@@ -34,8 +36,8 @@ def test_series_exist_before_the_first_call(fresh):
     """All series exist before the first call, at zero."""
     assert fresh.total("grpc_server_handled_total") == 0
     samples = fresh.metrics()
-    for method in METHODS:
-        labels = {"grpc_service": "bertline.v1.Encoder", "grpc_method": method, "grpc_type": "unary"}
+    for service, method in [*product([SERVICE], METHODS), *product([OPEN_INFERENCE], OPEN_INFERENCE_METHODS)]:
+        labels = {"grpc_service": service, "grpc_method": method, "grpc_type": "unary"}
         assert ("grpc_server_started_total", tuple(sorted(labels.items()))) in samples
         assert ("grpc_server_handling_seconds_count", tuple(sorted(labels.items()))) in samples
         for code in ("OK", "InvalidArgument", "ResourceExhausted", "Cancelled", "DeadlineExceeded"):
@@ -101,17 +103,21 @@ def test_counters_equal_the_traffic(all_tasks):
         ("Tokenize", pb.TokenizeRequest(model=pb.ModelRef(name="reader")).SerializeToString()),
         ("GetModel", pb.GetModelRequest().SerializeToString()),
         ("ListModels", b""),
+        ("ModelInfer", infer_request("embedder", text=["cat", "the cat"]).SerializeToString()),
+        ("ModelInfer", infer_request("embedder", text=[""]).SerializeToString()),
+        ("ModelInfer", infer_request("embedder", input_ids=[[2, 8, 9, 3]]).SerializeToString()),
     ]
     rng = random.Random(0)
     chosen = [rng.choice(requests) for _ in range(150)]
     with serve(all_tasks[0]) as running:
         method_of = running.channel.unary_unary
-        calls = [method_of(f"/bertline.v1.Encoder/{method}").future(raw) for method, raw in chosen]
+        services = dict.fromkeys(METHODS, SERVICE) | {"ModelInfer": OPEN_INFERENCE}
+        calls = [method_of(f"/{services[method]}/{method}").future(raw) for method, raw in chosen]
         codes = [call.code() for call in calls]
         running.wait_for("grpc_server_handled_total", len(calls))
         found = running.metrics()
 
-    for method in METHODS:
+    for method in services:
         expected = Counter(code for (name, _), code in zip(chosen, codes, strict=True) if name == method)
         assert total(found, "grpc_server_started_total", grpc_method=method) == expected.total()
         assert total(found, "grpc_server_handling_seconds_count", grpc_method=method) == expected.total()
@@ -122,12 +128,13 @@ def test_counters_equal_the_traffic(all_tasks):
             (grpc.StatusCode.NOT_FOUND, "NotFound"),
         ]:
             assert total(found, "grpc_server_handled_total", grpc_method=method, grpc_code=name) == expected[code]
-    short, cut = chosen.count(requests[0]), chosen.count(requests[2])
-    assert total(found, "bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32)
-    assert total(found, "bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3
+    short, cut = chosen.count(requests[0]) + chosen.count(requests[-3]), chosen.count(requests[2])
+    rows = chosen.count(requests[-1])
+    assert total(found, "bertline_tokens_total", **EMBEDDER) == short * 7 + cut * (3 + 32 + 32) + rows * 4
+    assert total(found, "bertline_queue_seconds_count", **EMBEDDER) == short * 2 + cut * 3 + rows
     assert total(found, "bertline_truncated_total", **EMBEDDER) == total(found, "bertline_truncated_total") == cut * 2
     assert total(found, "bertline_encode_seconds_count", **EMBEDDER) == short + cut
-    assert total(found, "bertline_decode_seconds_count", **EMBEDDER) == short + cut
+    assert total(found, "bertline_decode_seconds_count", **EMBEDDER) == short + cut + rows
     assert total(found, "bertline_cancelled_total") == total(found, "bertline_rejected_total") == 0
     assert total(found, "bertline_queue_sequences") == total(found, "bertline_queue_tokens") == 0
 
@@ -159,6 +166,19 @@ def test_metrics_follow_the_conventions(fresh):
     bounds = [line.split('le="')[1].split('"')[0] for line in lines if "bertline_batch_rows_bucket" in line]
     first = [float(bound) for bound in bounds[: bounds.index("+Inf")]]
     assert all(low < high for low, high in pairwise(first))
+
+
+def test_pages(embedder):
+    """/healthz is 503 with the reason until the models are loaded, and takes GET and HEAD; misspelt paths are 404."""
+    with serve(embedder, load=False) as running:
+        assert running.get() == (503, PLAIN, "the server is starting\n")
+        assert running.get(method="HEAD") == (503, PLAIN, "")
+        assert running.get(method="POST") == (405, PLAIN, "use GET or HEAD\n")
+        for path in ("/", "/health", "/healthZ", "/livez", "/healthz/x", "/metricsx"):
+            assert running.get(path) == (404, PLAIN, "no such page; see /metrics and /healthz\n")
+        asyncio.run_coroutine_threadsafe(running.server.load(), running.loop).result(10)
+        assert running.get() == running.get("/healthz/?x=1") == (200, PLAIN, "ok\n")
+        assert "bertline_serving" in running.get("/metrics/?x=1")[2]
 
 
 def test_idle_connections(embedder, monkeypatch, capfd):

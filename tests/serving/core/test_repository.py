@@ -21,7 +21,7 @@ from serving.core.repository import Repository
 from tasks.bundle.model_directory import MODEL_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
-from tests.serving.reliability import is_vector, vectors, wait_until
+from tests.serving.reliability import errors_of, is_vector, vectors, wait_until
 
 SERVICE = "bertline.v1.Encoder"
 TEXTS = ["the cat", "who likes the old river", "dog", "a bird near the tree ."]
@@ -74,12 +74,6 @@ def versions(server):
 
 def states(server):
     return {key: state for key, (state, _) in versions(server).items()}
-
-
-def health(server, name):
-    stub = health_pb2_grpc.HealthStub(server.channel)
-    request = health_pb2.HealthCheckRequest(service=f"{SERVICE}/{name}" if name else "")
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(stub.Check(request).status)
 
 
 @contextmanager
@@ -190,10 +184,10 @@ def test_bad_version(put, models_dir, caplog):
         assert "\n" not in error
         with pytest.raises(grpc.RpcError, match="`tiny/2` could not be loaded: wrong digest"):
             embed(server, name="tiny", version="2")
-        assert [error in record.message for record in caplog.records if record.levelname == "ERROR"] == [True]
+        assert [error in line for line in errors_of(caplog)] == [True]
         assert server.total("bertline_model_state", version="2", state="failed") == 1
         assert server.total("bertline_model_loads_total", version="2", result="failed") == 1
-        assert (health(server, "tiny/2"), health(server, "tiny"), health(server, "")) == (
+        assert (server.health(f"{SERVICE}/tiny/2"), server.health(f"{SERVICE}/tiny"), server.health()) == (
             "NOT_SERVING",
             "SERVING",
             "SERVING",
@@ -202,7 +196,7 @@ def test_bad_version(put, models_dir, caplog):
         put(version="2")
         wait_until(lambda: states(server)["tiny/2"] == "READY")
         assert embed(server).model.version == "2"
-        assert health(server, "tiny/2") == "SERVING"
+        assert server.health(f"{SERVICE}/tiny/2") == "SERVING"
         assert server.total("bertline_model_loads_total", version="2", result="loaded") == 1
 
 
@@ -253,7 +247,7 @@ def test_replaced_by_a_broken_version(put, models_dir, breakage):
 
         assert is_of(embed(server), np.stack(reference.predict(TEXTS)))
         assert server.total("bertline_model_state", state="stale") == 1
-        assert health(server, "tiny/1") == "SERVING"
+        assert server.health(f"{SERVICE}/tiny/1") == "SERVING"
 
 
 @pytest.mark.parametrize("manifest_last", [False, True])
@@ -274,7 +268,7 @@ def test_version_is_loaded_when_its_copy_is_complete(put, models_dir, tmp_path, 
 
         assert states(server)["tiny/2"] == "READY"
 
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert not errors_of(caplog)
 
 
 def test_same_content(put, models_dir):
@@ -315,9 +309,8 @@ def test_unreadable_folder(put, models_dir, tmp_path, caplog):
             scan(server)
 
         assert states(server) == {"third/1": "READY", "tiny/1": "READY"}
-        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert len(errors) == 1
-        assert errors[0].startswith(f"cannot read `{models_dir / 'tiny'}`: too many levels of symbolic links; ")
+        [error] = errors_of(caplog)
+        assert error.startswith(f"cannot read `{models_dir / 'tiny'}`: too many levels of symbolic links; ")
 
         os.unlink(models_dir / "tiny")
         scan(server)
@@ -377,9 +370,8 @@ def test_storage_that_fails_for_a_while(put, models_dir, monkeypatch, caplog):
         wait_until(lambda: states(server).get("other/1") == "READY")
 
         assert server.total("bertline_model_loads_total", model="other", result="failed") == 1
-        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert len(errors) == 1
-        assert errors[0].endswith("it is not served: cannot read `weights`: input/output error")
+        [error] = errors_of(caplog)
+        assert error.endswith("it is not served: cannot read `weights`: input/output error")
 
 
 def test_failed_load_frees_its_memory(put, models_dir, monkeypatch):
@@ -410,7 +402,7 @@ def test_missing_directory_unloads_nothing(put, models_dir, tmp_path, caplog):
         put("other")
         wait_until(lambda: "other/1" in versions(server))
 
-        assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2
+        assert len(errors_of(caplog)) == 2
 
 
 def test_max_versions(put, models_dir):
@@ -457,10 +449,10 @@ def test_health_of_models(put, models_dir):
 
         assert next(sent).status == status.SERVICE_UNKNOWN
         with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
-            health(server, "tiny")
+            server.health(f"{SERVICE}/tiny")
         put()
         assert [next(sent).status, next(sent).status] == [status.NOT_SERVING, status.SERVING]
-        assert {health(server, item) for item in ("other", "other/1", "tiny", "tiny/1")} == {"SERVING"}
+        assert {server.health(f"{SERVICE}/{item}") for item in ("other", "other/1", "tiny", "tiny/1")} == {"SERVING"}
         shutil.rmtree(models_dir / "tiny")
         assert next(sent).status == status.SERVICE_UNKNOWN
         stopping = server.stop(5)

@@ -4,7 +4,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -88,11 +88,22 @@ def model():
 
 
 @pytest.fixture
-def scheduler(log):
+def make_scheduler(log):
+    """Function that makes schedulers, which are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(**settings):
+            scheduler = Scheduler(observer=log, **settings)
+            stack.callback(scheduler.close)
+            return scheduler
+
+        yield make
+
+
+@pytest.fixture
+def scheduler(make_scheduler):
     """Scheduler with one worker: jobs that are submitted while it is busy stay in the queue."""
-    scheduler = Scheduler(workers=1, observer=log)
-    yield scheduler
-    scheduler.close()
+    return make_scheduler(workers=1)
 
 
 def total(_, outputs):
@@ -105,14 +116,6 @@ def occupy(scheduler, model):
     future = scheduler.submit(model, [[[7] * 40]], total)
     assert model.entered.acquire(timeout=10)
     return future
-
-
-def test_groups(scheduler, model):
-    """Each group becomes one result, in order; a job without groups ends immediately."""
-    future = scheduler.submit(model, [[[1, 2], [3]], [[4]]], lambda group, outputs: (group, outputs))
-
-    assert future.result(10).results == [(0, [3, 3]), (1, [4])]
-    assert scheduler.submit(model, [], total).result(0).results == []
 
 
 def test_batches_form_while_busy(scheduler, model, log):
@@ -164,9 +167,9 @@ def test_refused_job_is_freed(scheduler, model):
         gc.enable()
 
 
-def test_unreachable_deadline_is_refused(log, model):
+def test_unreachable_deadline_is_refused(make_scheduler, model):
     """The estimate counts the work ahead and the job itself; a short job goes before long ones."""
-    scheduler = Scheduler(workers=1, observer=log, clock=lambda: 0.0)
+    scheduler = make_scheduler(workers=1, clock=lambda: 0.0)
     model.seconds_per_token = 0.01
     occupy(scheduler, model)
     scheduler.submit(model, [[[1] * 100]], total)
@@ -178,25 +181,6 @@ def test_unreachable_deadline_is_refused(log, model):
         scheduler.check(model, 100, 2.9)
     scheduler.check(model, 100, 3.5)
     scheduler.submit(model, [[[1] * 3]], total, deadline_s=0.6)
-    model.gate.set()
-    scheduler.close()
-
-
-@pytest.mark.parametrize(("method", "refused", "admitted"), [("check", 1.3, 1.5), ("submit", 1.2, 1.3)])
-def test_deadline_needs_headroom(log, model, method, refused, admitted):
-    """The time left must exceed the estimate by a margin, a larger one before tokenization."""
-    model.seconds_per_token, needed_s = 1.0, 1000.0
-    scheduler = Scheduler(workers=1, observer=log, max_queue_s=2 * needed_s)
-    work = {"check": 1000, "submit": [[[1] * 1000]]}[method]
-
-    def request(fraction):
-        arguments = (work, total) if method == "submit" else (work,)
-        return getattr(scheduler, method)(model, *arguments, deadline_s=time.monotonic() + fraction * needed_s)
-
-    with pytest.raises(DeadlineTooShortError):
-        request(refused)
-    request(admitted)
-    scheduler.close()
 
 
 @pytest.mark.parametrize(
@@ -208,15 +192,14 @@ def test_deadline_needs_headroom(log, model, method, refused, admitted):
         (1, [4, 12, 16], "0.02", "0.16"),
     ],
 )
-def test_one_sequence_uses_the_cores_of_one_batch(log, model, num_threads, lengths, shared, needed):
+def test_one_sequence_uses_the_cores_of_one_batch(make_scheduler, model, num_threads, lengths, shared, needed):
     """A sequence uses the cores of one batch, and sequences of several lengths run side by side."""
     model.seconds_per_token, model.num_threads = 0.01, num_threads
-    scheduler = Scheduler(workers=16, observer=log)
+    scheduler = make_scheduler(workers=16)
     with pytest.raises(DeadlineTooShortError, match=f"about {shared} s are needed"):
         scheduler.check(model, sum(lengths), time.monotonic())
     with pytest.raises(DeadlineTooShortError, match=f"about {needed} s are needed"):
         scheduler.submit(model, [[[1] * length for length in lengths]], total, deadline_s=time.monotonic())
-    scheduler.close()
 
 
 def test_speed_is_learnt(scheduler, model):
@@ -232,12 +215,12 @@ def test_speed_is_learnt(scheduler, model):
     scheduler.check(model, 2000)
 
 
-def test_cancelling_the_first_job_wakes_idle_workers(log):
+def test_cancelling_the_first_job_wakes_idle_workers(make_scheduler):
     """Cancelling a job that waits for cores lets idle workers compute the jobs behind it."""
     wide, narrow = Echo(), Echo()
     wide.num_threads = 2
     narrow.gate.clear()
-    scheduler = Scheduler(workers=2, observer=log)
+    scheduler = make_scheduler(workers=2)
     scheduler.submit(narrow, [[[1] * 10]], total)
     assert narrow.entered.acquire(timeout=10)
     blocking = scheduler.submit(wide, [[[1] * 20]], total)
@@ -248,22 +231,20 @@ def test_cancelling_the_first_job_wakes_idle_workers(log):
     assert narrow.entered.acquire(timeout=5), "the second batch waits for the first to end"
     narrow.gate.set()
     assert behind.result(10).results == [30]
-    scheduler.close()
 
 
-def test_free_cores_are_used_at_once(log):
+def test_free_cores_are_used_at_once(make_scheduler):
     """One worker wakes the next: jobs that arrive together start on all free cores."""
     models = [Echo() for _ in range(4)]
     for each in models:
         each.gate.clear()
-    scheduler = Scheduler(workers=4, observer=log)
+    scheduler = make_scheduler(workers=4)
     futures = [scheduler.submit(each, [[[1]]], total) for each in models]
 
     assert all(each.entered.acquire(timeout=5) for each in models)
     for each in models:
         each.gate.set()
     assert [future.result(10).results for future in futures] == [[1]] * 4
-    scheduler.close()
 
 
 def test_failing_batch(scheduler, model, log, caplog):
@@ -434,22 +415,20 @@ def test_jobs_cancelled_by_close_are_unavailable(log, model):
         asyncio.run(ask())
 
 
-def test_models_of_several_threads_share_the_cores(log):
+def test_models_of_several_threads_share_the_cores(make_scheduler):
     """A batch starts when enough cores are free: alone if it needs all, two at a time if each needs half."""
     wide, narrow = Echo(), Echo()
     wide.num_threads = 4
     wide.gate.clear()
     narrow.gate.clear()
-    scheduler = Scheduler(workers=2, observer=log)
-    try:
-        first = scheduler.submit(wide, [[[1] * 30]], total)
-        assert wide.entered.acquire(timeout=10)
-        others = [scheduler.submit(narrow, [[[1] * 30]], total) for _ in range(2)]
-        assert not narrow.entered.acquire(timeout=0.2)
-        wide.gate.set()
-        assert narrow.entered.acquire(timeout=10)
-        assert narrow.entered.acquire(timeout=10)
-        narrow.gate.set()
-        assert [future.result(10).results for future in (first, *others)] == [[30], [30], [30]]
-    finally:
-        scheduler.close()
+    scheduler = make_scheduler(workers=2)
+    first = scheduler.submit(wide, [[[1] * 30]], total)
+    assert wide.entered.acquire(timeout=10)
+    others = [scheduler.submit(narrow, [[[1] * 30]], total) for _ in range(2)]
+
+    assert not narrow.entered.acquire(timeout=0.2)
+    wide.gate.set()
+    assert narrow.entered.acquire(timeout=10)
+    assert narrow.entered.acquire(timeout=10)
+    narrow.gate.set()
+    assert [future.result(10).results for future in (first, *others)] == [[30], [30], [30]]

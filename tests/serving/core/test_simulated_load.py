@@ -19,7 +19,7 @@ def bulk_work(simulation, models, callers):
     return sum(records[f"bulk {number}"].done_tokens / models[item[0]].speed for number, item in enumerate(callers))
 
 
-def load(simulation, models, callers, *, seconds, is_bulk=False):
+def load(simulation, models, callers, *, is_bulk=False):
     """Draw bulk callers: the index of the model, requests in flight, and rows and length of each request."""
     for number, (model, in_flight, rows, length) in enumerate(callers):
         simulation.bulk(f"bulk {number}", models[model], [length] * rows, in_flight=in_flight, is_bulk=is_bulk)
@@ -62,10 +62,10 @@ def test_short_queries_beside_bulk_at_length(cores, callers, is_bulk, timeout_s)
 def check_short_queries(cores, callers, is_bulk, timeout_s):
     models = [SimulatedModel(), SimulatedModel(max_batch_tokens=1024, speed=2), SimulatedModel(num_threads=2)]
     seconds, alone = 1.0, Simulation(cores)
-    load(alone, models, callers, seconds=seconds, is_bulk=is_bulk)
+    load(alone, models, callers, is_bulk=is_bulk)
     alone.run(seconds)
     simulation = Simulation(cores)
-    load(simulation, models, callers, seconds=seconds, is_bulk=is_bulk)
+    load(simulation, models, callers, is_bulk=is_bulk)
     simulation.stream("query", models[0], SHORT, period_s=0.0271, until_s=seconds - 0.1, timeout_s=timeout_s)
     simulation.run(seconds)
 
@@ -86,9 +86,9 @@ def check_short_queries(cores, callers, is_bulk, timeout_s):
 def test_many_raw_callers(cores, num_callers, in_flight):
     """No bulk caller starves if the queue has no room for all, and short queries are answered in time."""
     simulation, model = Simulation(cores, max_queue_s=2.0), SimulatedModel()
-    load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers, seconds=20)
-    simulation.stream("query", model, SHORT, period_s=0.1, until_s=19.9, timeout_s=0.05)
-    simulation.run(20 if cores == 2 else 5)
+    load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers)
+    simulation.stream("query", model, SHORT, period_s=0.1, until_s=4.9, timeout_s=0.05)
+    simulation.run(5)
 
     query = simulation.records["query"]
     done = [record.done_tokens for name, record in simulation.records.items() if name.startswith("bulk")]
@@ -124,19 +124,6 @@ def test_own_short_texts_do_not_block_a_long_document():
     simulation.run(1.5)
 
     assert 0.1 < max(simulation.records["own"].latencies_s) < 40 * model.seconds(250) / 2 * 8 + 0.2
-
-
-def test_bulk_class_beside_a_saturated_server():
-    """Bulk jobs go on slowly; interactive callers get the rest."""
-    simulation, model = Simulation(2), SimulatedModel()
-    for number in range(20):
-        simulation.bulk(f"user {number}", model, [16], in_flight=20)
-    simulation.bulk("bulk", model, [250] * 16, in_flight=4, is_bulk=True)
-    simulation.run(2)
-
-    share = simulation.records["bulk"].done_tokens * model.seconds(250) / 250 / simulation.busy_s
-
-    assert 0.08 < share < 0.16
 
 
 def test_burst_of_queries_goes_before_a_bulk_job():

@@ -35,41 +35,6 @@ def embed(running, model="embedder", **options):
     return running.stub.Embed(pb.EmbedRequest(model=pb.ModelRef(name=model), texts=TEXTS, **options))
 
 
-def test_float16(unit):
-    """Numbers are rounded to float16."""
-    running, vectors = unit
-    reply = embed(running, normalize=True, format=pb.VECTOR_FORMAT_FLOAT16)
-
-    assert (reply.dim, reply.format) == (12, pb.VECTOR_FORMAT_FLOAT16)
-    found = np.frombuffer(reply.vectors, "<f2").reshape(len(TEXTS), 12)
-    np.testing.assert_allclose(found, vectors, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("dimensions", [0, 5])
-def test_int8(unit, dimensions):
-    """Numbers times the scales of the model are those of float32, also with fewer dimensions."""
-    running, _ = unit
-    full = embed(running, normalize=True, dimensions=dimensions)
-    reply = embed(running, normalize=True, dimensions=dimensions, format=pb.VECTOR_FORMAT_INT8)
-
-    expected = np.frombuffer(full.vectors, "<f4").reshape(len(TEXTS), -1)
-    with Client(running.target) as client:
-        scales = np.array(client.model("embedder").int8_scales(dimensions or None))
-    found = np.frombuffer(reply.vectors, np.int8).reshape(len(TEXTS), -1) * scales
-    assert reply.dim == full.dim == (dimensions or 12)
-    np.testing.assert_allclose(found, expected, atol=scales.max())
-
-
-def test_binary(unit):
-    """Bits are the signs."""
-    running, vectors = unit
-    reply = embed(running, format=pb.VECTOR_FORMAT_BINARY)
-
-    expected = np.packbits(vectors > 0, axis=1)
-    assert reply.dim == 12
-    np.testing.assert_array_equal(np.frombuffer(reply.vectors, np.uint8).reshape(len(TEXTS), -1), expected)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -88,12 +53,14 @@ def test_wrong_formats(unit, options, message):
 
 
 def test_client(unit):
-    """The client returns arrays of the format."""
+    """The client returns arrays of the format: rounded, divided by the model's scales, or signs."""
     running, vectors = unit
     with Client(running.target, batch_size=7) as client:
         options = {"model": "embedder", "normalize": True}
         found = {kind: client.embed(TEXTS, format=kind, **options) for kind in ("float16", "int8", "binary")}
         scales = client.model("embedder").int8_scales()
+        short = {kind: client.embed(TEXTS, format=kind, dimensions=5, **options) for kind in ("float32", "int8")}
+        short_scales = client.model("embedder").int8_scales(5)
         with pytest.raises(ValueError, match="`bare/1` has no scales for int8"):
             client.model("bare").int8_scales()
         for dimensions, message in ((-1, "at least 1: `-1`"), (0, "at least 1: `0`"), (13, "at most 12, .*: `13`")):
@@ -110,7 +77,9 @@ def test_client(unit):
         "int8": "int8",
         "binary": "uint8",
     }
+    np.testing.assert_allclose(found["float16"], vectors, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found["int8"] * np.array(scales), vectors, atol=max(scales))
+    np.testing.assert_allclose(short["int8"] * np.array(short_scales), short["float32"], atol=max(short_scales))
     np.testing.assert_array_equal(found["binary"], np.packbits(vectors > 0, axis=1))
 
 

@@ -6,8 +6,6 @@ import pytest
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints.zero_shot import ZeroShot
 from tasks.zero_shot import create_zero_shot
-from tests.serving.conftest import serve
-from tests.serving.models import write_model
 
 TEXTS = ["the cat sees the old dog .", "a small bird"]
 LABELS = ["cat", "dog", "river"]
@@ -108,12 +106,3 @@ def test_one_label_with_multi_label(server):
     (result,) = ask(server, TEXTS[:1], ["cat"], multi_label=True).results
 
     assert 0 < result.labels[0].score < 1
-
-
-def test_no_model_for_inference(tmp_path):
-    """Without such a model, the error lists what is loaded."""
-    write_model(tmp_path, "scorer", task="regression")
-    with serve(tmp_path) as running, pytest.raises(grpc.RpcError) as refused:
-        ask(running)
-
-    assert refused.value.details() == "no model supports the task `zero-shot` (loaded: scorer/1 (regression))"

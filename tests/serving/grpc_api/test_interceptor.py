@@ -12,7 +12,7 @@ from serving.core import credentials
 from serving.core.credentials import BearerTokens, read_tokens
 from serving.core.errors import UnauthenticatedError
 from tests.serving.conftest import serve
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import errors_of, wait_until
 
 CAT = pb.EmbedRequest(texts=["cat"], model=pb.ModelRef(name="embedder"))
 LONG = "the cat " * 15
@@ -94,22 +94,22 @@ def test_open_health(embedder, tokens_file):
 
 
 def test_reload(embedder, tokens_file, caplog, monkeypatch):
-    """Removed tokens are refused; an unusable file keeps the earlier tokens."""
+    """Removed tokens are refused; an unusable file keeps the earlier tokens, and the metrics report it."""
     monkeypatch.setattr(credentials, "CHECK_S", 0.01)
-
-    def errors():
-        return [record for record in caplog.records if record.levelno == logging.ERROR]
 
     with serve(embedder, tokens_file=tokens_file) as running:
         tokens_file.write_text(f"{OTHER}\nnew\n")
         wait_until(lambda: code(running, metadata=bearer("new")) is grpc.StatusCode.OK, "it is not read", limit_s=5)
         assert code(running, metadata=bearer(GOOD)) is grpc.StatusCode.UNAUTHENTICATED
         tokens_file.write_text("a secret with spaces\n")
-        wait_until(lambda: len(errors()) == 1, "no error", limit_s=5)
+        wait_until(lambda: len(errors_of(caplog)) == 1, "no error", limit_s=5)
+        assert running.total("bertline_reload_failed", what="tokens") == 1
         tokens_file.unlink()
-        wait_until(lambda: len(errors()) == 2, "no error", limit_s=5)
+        wait_until(lambda: len(errors_of(caplog)) == 2, "no error", limit_s=5)
 
         assert code(running, metadata=bearer("new")) is grpc.StatusCode.OK
+        tokens_file.write_text("newer\n")
+        wait_until(lambda: not running.total("bertline_reload_failed"), "it is not read again", limit_s=5)
 
 
 def test_tokens_stay_secret(guarded, caplog):
@@ -198,7 +198,12 @@ def test_concurrency_of_an_address(slow_models):
 @pytest.mark.parametrize("text", ["cat", ""])
 def test_request_id(guarded, text):
     """Replies and errors return the request id of the call, or a new one if it is missing or invalid."""
-    for sent, expected in (("job-7", "job-7"), ("two words", "[0-9a-f]{16}"), (None, "[0-9a-f]{16}")):
+    for sent, expected in (
+        ("job-7", "job-7"),
+        ("x" * 129, "[0-9a-f]{16}"),
+        ("two words", "[0-9a-f]{16}"),
+        (None, "[0-9a-f]{16}"),
+    ):
         metadata = (("x-request-id", sent),) if sent else ()
         call = guarded.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=(*bearer(GOOD), *metadata))
 

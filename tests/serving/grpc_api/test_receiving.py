@@ -22,7 +22,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1 import encoder_pb2_grpc
-from serving.core.codec_pool import RoundRobinQueue
 from serving.core.request_memory import Budget
 from serving.grpc_api.connections import close_connections
 from serving.grpc_api.interceptor import MAX_WATCHES_PER_CONNECTION
@@ -185,8 +184,8 @@ def test_calls_without_a_message_keep_no_others_waiting(has_called):
         if has_called:
             await receiver.message("bystander", Silent(0))
         async with asking_again(receiver, silent):
-            await asyncio.sleep(2)
-            for _ in range(10):
+            await asyncio.sleep(1)
+            for _ in range(6):
                 yield await seconds_to_receive(receiver, "bystander")
                 await asyncio.sleep(0.05)
 
@@ -261,9 +260,9 @@ def test_more_calls_than_a_connection_may_have(embedder, monkeypatch):
     """Calls beyond the limit of a connection wait at the client, and none is lost."""
     monkeypatch.setattr("serving.grpc_api.listening.MAX_STREAMS", 50)
     with serve(embedder) as running:
-        calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(2000)]
+        calls = [running.stub.Embed.future(CAT, timeout=60) for _ in range(500)]
 
-        assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 2000}
+        assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: 500}
 
 
 def test_requests_of_one_connection_leave_memory_for_others(slow_models):
@@ -305,20 +304,6 @@ def test_health_watches_are_limited(server, monkeypatch):
         for item in watches:
             item.cancel()
     check_counts(server)
-
-
-def test_round_robin_queue_takes_turns():
-    """Round-robin queue: callers take turns, and `take_back` takes from the one with most."""
-    turns = RoundRobinQueue()
-    for caller, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]:
-        turns.put(caller, item)
-
-    assert turns.take_back() == 3
-    assert [turns.take() for _ in range(2)] == [("a", 1), ("b", 4)]
-    assert turns.take(lambda caller: caller != "c") == ("a", 2)
-    assert [turns.take() for _ in range(2)] == [("c", 5), ("b", 6)]
-    assert turns.take() is None
-    assert len(turns) == 0
 
 
 def test_budget_leaves_memory_for_others():

@@ -53,77 +53,58 @@ def error_info(error):
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "expected"),
+    ("method", "fields", "expected"),
     [
-        ("Embed", pb.EmbedRequest(texts=["cat", "", "dog", " "]), {"texts[1]": "empty", "texts[3]": "empty"}),
-        ("Embed", pb.EmbedRequest(texts=["dog", "cat " * 31]), {"texts[1]": "`33` tokens (maximum `32`)"}),
-        ("Embed", pb.EmbedRequest(texts=["dog"], pooling=pb.POOLING_CLS), {"pooling": "has `mean`, not `cls`"}),
+        ("Embed", {"texts": ["cat", "", "dog", " "]}, {"texts[1]": "empty", "texts[3]": "empty"}),
+        ("Embed", {"texts": ["dog", "cat " * 31]}, {"texts[1]": "`33` tokens (maximum `32`)"}),
+        ("Embed", {"texts": ["dog"], "pooling": pb.POOLING_CLS}, {"pooling": "has `mean`, not `cls`"}),
+        (
+            "Embed",
+            {"texts": ["dog"], "dimensions": 9, "window_stride": 8, "normalize": False},
+            {"dimensions": "`9` is more than the 8 dimensions of this model", "window_stride": "needs `windows`"},
+        ),
         (
             "Classify",
-            pb.ClassifyRequest(inputs=[pb.TextInput(text="a", text_pair=""), pb.TextInput(text="")]),
+            {"inputs": [{"text": "a", "text_pair": ""}, {"text": ""}]},
             {"inputs[0].text_pair": "empty", "inputs[1].text": "empty"},
         ),
         (
             "Answer",
-            pb.AnswerRequest(
-                inputs=[pb.AnswerInput(question="who", contexts=[""]), pb.AnswerInput(contexts=["cat", " "])]
-            ),
+            {"inputs": [{"question": "who", "contexts": [""]}, {"contexts": ["cat", " "]}]},
             {"inputs[0].contexts[0]": "empty", "inputs[1].question": "empty", "inputs[1].contexts[1]": "empty"},
         ),
         (
             "Answer",
-            pb.AnswerRequest(inputs=[pb.AnswerInput(question="who", contexts=["cat"]), pb.AnswerInput(question="who")]),
+            {"inputs": [{"question": "who", "contexts": ["cat"]}, {"question": "who"}]},
             {"inputs[1].contexts": "at least one"},
         ),
         (
-            "Embed",
-            pb.EmbedRequest(texts=["dog"], dimensions=9, window_stride=8, normalize=False),
-            {"dimensions": "`9` is more than the 8 dimensions of this model", "window_stride": "needs `windows`"},
+            "Choose",
+            {"inputs": [{"choices": ["cat", ""]}, {"context": "who " * 20, "choices": ["cat", "dog"]}]},
+            {"inputs[0].choices[1]": "empty", "inputs[1].context": "`24` tokens (maximum `16`)"},
         ),
         (
             "Choose",
-            pb.ChooseRequest(
-                inputs=[
-                    pb.ChooseInput(choices=["cat", ""]),
-                    pb.ChooseInput(context="who " * 20, choices=["cat", "dog"]),
-                    pb.ChooseInput(question=" ", choices=["cat", "dog"]),
-                ]
-            ),
-            {
-                "inputs[0].choices[1]": "empty",
-                "inputs[1].context": "`24` tokens (maximum `16`)",
-                "inputs[2].question": "empty",
-            },
+            {"inputs": [{"choices": ["cat", "dog"]}, {"question": " ", "choices": ["cat", "dog"]}]},
+            {"inputs[1].question": "empty"},
         ),
         (
             "Tag",
-            pb.TagRequest(
-                inputs=[
-                    pb.TagInput(text="cat"),
-                    pb.TagInput(),
-                    pb.TagInput(text="cat", words=["dog"]),
-                ]
-            ),
+            {"inputs": [{"text": "cat"}, {}, {"text": "cat", "words": ["dog"]}]},
             {"inputs[2].words": "give one of them"},
         ),
         (
             "Tag",
-            pb.TagRequest(
-                inputs=[
-                    pb.TagInput(text="\u200b"),
-                    pb.TagInput(words=["", " "]),
-                    pb.TagInput(words=["cat", "cat." * 9]),
-                ]
-            ),
+            {"inputs": [{"text": "\u200b"}, {"words": ["", " "]}, {"words": ["cat", "cat." * 9]}]},
             {"inputs[0].text": "empty", "inputs[1].words": "empty"},
         ),
-        ("FillMask", pb.FillMaskRequest(texts=["[MASK]", "cat"]), {"texts[1]": "[MASK]"}),
-        ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["cat", "qqq"]), {"targets[1]": "vocabulary"}),
+        ("FillMask", {"texts": ["[MASK]", "cat"]}, {"texts[1]": "[MASK]"}),
+        ("FillMask", {"texts": ["[MASK]"], "targets": ["cat", "qqq"]}, {"targets[1]": "vocabulary"}),
     ],
 )
-def test_bad_fields(server, method, request_, expected):
+def test_bad_fields(server, method, fields, expected):
     """Invalid inputs are INVALID_ARGUMENT, and the details name exactly the invalid fields."""
-    error, fields = refused(getattr(server.stub, method), request_)
+    error, fields = refused(getattr(server.stub, method), getattr(pb, f"{method}Request")(**fields))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert fields.keys() == expected.keys()
@@ -220,16 +201,6 @@ def test_ambiguous_model_or_wrong_task(versions, method, name):
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert {"Embed": "many/10", "Classify": "many/1 (embedding)"}[method] in error.details()
-
-
-def test_starting(embedder):
-    """Each call is UNAVAILABLE until the models are loaded."""
-    with serve(embedder, load=False) as running:
-        for method in ("Embed", "ListModels"):
-            error, _ = refused(getattr(running.stub, method), getattr(pb, f"{method}Request")())
-
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-            assert "starting" in error.details()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from serving.grpc_api.listening import Certificates
 from tests.serving.attacks import say_nothing
 from tests.serving.conftest import serve
 from tests.serving.processes import listening
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import errors_of, wait_until
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 EMBEDDER = pb.ModelRef(name="embedder")
@@ -100,13 +100,12 @@ def test_renewal(embedder, authority, stranger, installed, watchful, caplog):
         )
         assert code(running, authority.trusted()) is UNAVAILABLE
         files["tls_cert"].write_text("broken")
-        wait_until(lambda: any(item.levelno == logging.ERROR for item in caplog.records), "no error", limit_s=5)
+        wait_until(lambda: errors_of(caplog), "no error", limit_s=5)
         assert code(running, stranger.trusted()) is grpc.StatusCode.OK
 
-    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    [error] = errors_of(caplog)
 
-    assert len(errors) == 1
-    assert str(files["tls_cert"]) in errors[0]
+    assert str(files["tls_cert"]) in error
 
 
 def test_calls_while_certificates_are_renewed(embedder, authority, installed, watchful):

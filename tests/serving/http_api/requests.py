@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -52,6 +53,21 @@ def raw_connection(server):
     """Open a TCP connection."""
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=30) as connection:
         yield connection
+
+
+def head_of(path, **headers):
+    """Return the head of a POST request."""
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def exchange(server, *parts):
+    """Send bytes in parts, and return all that comes until the connection is closed."""
+    with raw_connection(server) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(0.01 * (len(parts) > 1))
+        return read_all(connection)
 
 
 def _receive(connection, *, has_reply):

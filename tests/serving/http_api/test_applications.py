@@ -1,4 +1,4 @@
-"""Clients that applications use, unchanged: LangChain, LlamaIndex, curl.
+"""Clients that applications use, unchanged: LangChain, LlamaIndex.
 
 They are installed into a separate environment, as their pytest plugins would change all other tests.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bertline import Client
@@ -37,25 +35,20 @@ def python(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def vectors(web):
+def vectors(server):
     """Vectors of `TEXTS` from the Python client."""
-    with Client(web.target) as client:
+    with Client(server.target) as client:
         return client.embed(TEXTS, model=MODEL, normalize=True).tolist()
-
-
-def normalized(vectors):
-    """Return vectors of length 1: Text Embeddings Inference always returns such, OpenAI's route the model's own."""
-    return np.array(vectors) / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["clients.py", "langchain_suite.py"])
-def test_clients_of_applications(python, web, vectors, tmp_path, name):
+def test_clients_of_applications(python, server, vectors, tmp_path, name):
     """Clients of LangChain and LlamaIndex give the vectors of the Python client; ours passes LangChain's tests."""
     environment = os.environ | {
-        "URL": f"http://127.0.0.1:{port_of(web)}",
-        "TARGET": web.target,
+        "URL": f"http://127.0.0.1:{port_of(server)}",
+        "TARGET": server.target,
         "MODEL": MODEL,
         "EXPECTED": json.dumps(dict(zip(TEXTS, vectors, strict=True))),
         "PYTHONPATH": str(ROOT / "clients"),
@@ -79,22 +72,3 @@ def test_clients_of_applications(python, web, vectors, tmp_path, name):
 
     assert result.returncode == 0, result.stdout[-3000:]
     assert "skipped" not in result.stdout
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@pytest.mark.parametrize(
-    ("path", "request_body", "reply"),
-    [
-        ("/v1/embeddings", {"model": MODEL, "input": TEXTS}, lambda body: [item["embedding"] for item in body["data"]]),
-        (f"/tei/{MODEL}/embed", {"inputs": TEXTS}, lambda body: body),
-    ],
-)
-def test_curl(web, vectors, path, request_body, reply):
-    """The examples for curl give the vectors of the Python client."""
-    address = f"http://127.0.0.1:{port_of(web)}{path}"
-    sent = ["-H", "Content-Type: application/json", "-d", json.dumps(request_body)]
-    result = subprocess.run(
-        ["curl", "--silent", "--fail", "--noproxy", "*", address, *sent], capture_output=True, timeout=30, check=True
-    )
-
-    assert normalized(reply(json.loads(result.stdout))) == pytest.approx(np.array(vectors), abs=1e-6)

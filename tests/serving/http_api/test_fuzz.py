@@ -120,9 +120,9 @@ def check_reply(path, status, data):
     assert "\n" not in text
 
 
-def ask_all(web, rng, count):
+def ask_all(server, rng, count):
     """Send JSON requests with odd values, over connections that stay open."""
-    connection = http.client.HTTPConnection("127.0.0.1", port_of(web), timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=60)
     for _ in range(count):
         path = rng.choice(list(REQUESTS))
         body = json.dumps(odd_value(rng, REQUESTS[path])).encode()
@@ -134,13 +134,13 @@ def ask_all(web, rng, count):
     connection.close()
 
 
-def send_damaged(web, rng, count):
+def send_damaged(server, rng, count):
     """Send damaged requests over separate connections. The client ends its side, so that none stays open."""
     for _ in range(count):
         path = rng.choice(list(REQUESTS))
         body = json.dumps(REQUESTS[path])
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", port_of(web)), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) as connection:
             connection.sendall(damaged(rng, f"{head}{body}".encode()))
             connection.settimeout(0.02)
             try:
@@ -152,12 +152,12 @@ def send_damaged(web, rng, count):
 
 
 @pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_damaged_requests(count, web, caplog):
+def test_damaged_requests(count, server, caplog):
     """No request causes an unexpected error, and the server goes on."""
     rng = random.Random(count)
     with caplog.at_level(logging.ERROR):
-        ask_all(web, rng, count)
-        send_damaged(web, rng, count // 4)
+        ask_all(server, rng, count)
+        send_damaged(server, rng, count // 4)
 
     assert [record.getMessage() for record in caplog.records] == []
-    assert send(web, "GET", "/health").status == 200
+    assert send(server, "GET", "/health").status == 200

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.serving.conftest import serve
-from tests.serving.http_api.requests import port_of, post, raw_connection, read_all, send
+from tests.serving.http_api.requests import head_of, port_of, post, raw_connection, read_all, send
 from tests.serving.reliability import wait_until
 
 MIB = 2**20
@@ -59,21 +59,18 @@ def wait_for_waiting(budget, count):
     wait_until(lambda: budget._num_waiting == count, f"never do {count} calls wait", limit_s=20)
 
 
-def head_of(path, body, **headers):
-    """Return the head of a request."""
-    fields = {"host": "localhost", "content-length": len(body)} | headers
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-    return "\r\n".join([*lines, "", ""]).encode()
+def head_for(path, body, **headers):
+    return head_of(path, **{"host": "localhost", "content-length": len(body)} | headers)
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_small_requests_wait_for_memory(num_parts, web, patient):
+def test_small_requests_wait_for_memory(num_parts, server, patient):
     """A small request is answered once there is memory, also if its body comes in parts."""
     body = json.dumps(BODY).encode()
     step = len(body) // num_parts + 1
-    with raw_connection(web) as connection:
-        with full(web) as budget:
-            connection.sendall(head_of("/v1/embed", body))
+    with raw_connection(server) as connection:
+        with full(server) as budget:
+            connection.sendall(head_for("/v1/embed", body))
             for start in range(0, len(body), step):
                 assert budget._num_waiting == 0
                 connection.sendall(body[start : start + step])
@@ -83,62 +80,62 @@ def test_small_requests_wait_for_memory(num_parts, web, patient):
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_small_replies_wait_for_memory(web, patient):
+def test_small_replies_wait_for_memory(server, patient):
     """A small reply is sent once there is memory."""
     with ThreadPoolExecutor(1) as threads:
-        with full(web) as budget:
-            result = threads.submit(send, web, "GET", "/v1/models")
+        with full(server) as budget:
+            result = threads.submit(send, server, "GET", "/v1/models")
             wait_for_waiting(budget, 1)
 
         assert result.result().status == 200
 
 
-def test_memory_that_stays_used(web, monkeypatch):
+def test_memory_that_stays_used(server, monkeypatch):
     """A small request is refused if there is no memory for some time."""
     monkeypatch.setattr("serving.core.request_memory.WAIT_S", 0.2)
-    with full(web):
+    with full(server):
         started_s = time.monotonic()
-        reply = post(web, "/v1/embed", BODY)
+        reply = post(server, "/v1/embed", BODY)
 
         assert time.monotonic() - started_s > 0.2
     assert (reply.status, reply.error["reason"], reply.headers["retry-after"]) == (429, "NO_MEMORY", "1")
 
 
-def test_large_requests_do_not_wait(web, patient):
+def test_large_requests_do_not_wait(server, patient):
     """A request of more than 16 KiB is refused immediately."""
-    with full(web):
-        reply = post(web, "/v1/embed", LARGE)
+    with full(server):
+        reply = post(server, "/v1/embed", LARGE)
 
     assert (reply.status, reply.error["reason"]) == (429, "NO_MEMORY")
 
 
-def test_a_client_that_hangs_up_stops_waiting(web, patient):
+def test_a_client_that_hangs_up_stops_waiting(server, patient):
     """A request whose client has gone no longer waits for memory."""
     body = json.dumps(BODY).encode()
-    with full(web) as budget:
-        with raw_connection(web) as connection:
-            connection.sendall(head_of("/v1/embed", body) + body)
+    with full(server) as budget:
+        with raw_connection(server) as connection:
+            connection.sendall(head_for("/v1/embed", body) + body)
             wait_for_waiting(budget, 1)
 
         wait_for_waiting(budget, 0)
 
 
-def test_few_calls_wait(web, patient, monkeypatch):
+def test_few_calls_wait(server, patient, monkeypatch):
     """Calls beyond the limit of those that wait are refused immediately."""
     monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 1)
     with ThreadPoolExecutor(1) as threads:
-        with full(web) as budget:
-            waiting = threads.submit(post, web, "/v1/embed", BODY)
+        with full(server) as budget:
+            waiting = threads.submit(post, server, "/v1/embed", BODY)
             wait_for_waiting(budget, 1)
 
-            assert post(web, "/v1/embed", BODY).status == 429
+            assert post(server, "/v1/embed", BODY).status == 429
         assert waiting.result().status == 200
 
 
-def test_health_needs_no_memory(web, patient):
+def test_health_needs_no_memory(server, patient):
     """Health checks are answered while all memory is used."""
-    with full(web):
-        assert [send(web, "GET", path).status for path in ("/health", "/v2/health/ready")] == [200, 200]
+    with full(server):
+        assert [send(server, "GET", path).status for path in ("/health", "/v2/health/ready")] == [200, 200]
 
 
 def test_burst_of_small_requests_is_answered(embedder, patient):
@@ -147,7 +144,7 @@ def test_burst_of_small_requests_is_answered(embedder, patient):
 
     async def ask(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(head_of("/v1/embed", body, connection="close") + body)
+        writer.write(head_for("/v1/embed", body, connection="close") + body)
         status = await reader.readline()
         writer.close()
         return status
@@ -164,7 +161,7 @@ def test_a_client_that_does_not_read(embedder):
     body = json.dumps(LONG).encode()
     with serve(embedder, http_port=0, keepalive_timeout_s=0.5) as running, slow_connection(running) as connection:
         budget = running.server._budget
-        connection.sendall(head_of("/v1/tokenize", body) + body)
+        connection.sendall(head_for("/v1/tokenize", body) + body)
         wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
         wait_until(lambda: budget.reserved_bytes == 0, "the reply stays in memory")
         with suppress(ConnectionError):
@@ -178,7 +175,7 @@ def test_a_client_that_reads_slowly(embedder):
     limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 32 * MIB}
     with serve(embedder, http_port=0, **limits) as running, slow_connection(running) as connection:
         budget = running.server._budget
-        connection.sendall(head_of("/v1/tokenize", body) + body)
+        connection.sendall(head_for("/v1/tokenize", body) + body)
         wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
         ends = time.monotonic() + 1.5
         while time.monotonic() < ends:

@@ -42,9 +42,9 @@ print(json.dumps(answers))
 """
 
 
-def test_client_of_triton(web, references):
+def test_client_of_triton(server, references):
     """Vectors are those of the model, in binary and in JSON; metadata are those over gRPC."""
-    command = [sys.executable, "-c", SCRIPT, f"127.0.0.1:{port_of(web)}", json.dumps(TEXTS)]
+    command = [sys.executable, "-c", SCRIPT, f"127.0.0.1:{port_of(server)}", json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -64,11 +64,11 @@ def test_client_of_triton(web, references):
     assert "does not exist" in found["error"]
 
 
-def test_infer(web, references):
+def test_infer(server, references):
     """Elements may be nested or flat; labels and scores come back as JSON."""
     nested = INPUT | {"shape": [2, 1], "data": [[text] for text in TEXTS]}
     flat, deep, chosen = (
-        post(web, f"/v2/models/{path}/infer", body).json()
+        post(server, f"/v2/models/{path}/infer", body).json()
         for path, body in (
             ("embedder", {"inputs": [INPUT], "id": "7"}),
             ("embedder/versions/1", {"inputs": [nested]}),
@@ -93,7 +93,6 @@ def test_infer(web, references):
     [
         ("none", {"inputs": [INPUT]}, 404, "does not exist"),
         ("embedder", {}, 400, "inputs: missing"),
-        ("embedder", {"inputs": [INPUT | {"shape": [3]}]}, 400, "needs 3"),
         ("embedder", {"inputs": [INPUT | {"shape": [2**70]}]}, 400, "inputs[0].shape"),
         ("embedder", {"inputs": [INPUT | {"data": ["a", 1]}]}, 400, "element 1 is no text"),
         ("embedder", {"inputs": [INPUT | {"data": None}]}, 400, "needs either"),
@@ -101,7 +100,6 @@ def test_infer(web, references):
         ("embedder", {"inputs": [INPUT | {"datatype": "FP7"}]}, 400, "inputs[0].datatype"),
         ("embedder", {"inputs": [INPUT], "parameters": {"top_k": 2**70}}, 400, "too large"),
         ("embedder", {"inputs": [INPUT], "parameters": {"top_k": [1]}}, 400, "must be a text, a number"),
-        ("embedder", {"inputs": [INPUT], "outputs": [{"name": "none"}]}, 400, "unknown: `none`"),
         (
             "embedder",
             {"inputs": [{"name": "input_ids", "shape": [1, 1], "datatype": "INT64", "data": [2**70]}]},
@@ -116,9 +114,9 @@ def test_infer(web, references):
         ),
     ],
 )
-def test_mistakes(path, body, status, message, web):
+def test_mistakes(path, body, status, message, server):
     """Errors have the protocol's shape, and name the field."""
-    reply = post(web, f"/v2/models/{path}/infer", body)
+    reply = post(server, f"/v2/models/{path}/infer", body)
 
     assert reply.status == status
     assert message in reply.json()["error"]
@@ -133,13 +131,13 @@ def test_mistakes(path, body, status, message, web):
         (None, 5, "1 bytes"),
     ],
 )
-def test_binary_parts_that_do_not_fit(length, size, message, web):
+def test_binary_parts_that_do_not_fit(length, size, message, server):
     """Sizes that contradict the body are refused."""
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": size}}
     header = json.dumps({"inputs": [tensor]}).encode()
     fields = {"inference_header_content_length": length or str(len(header)), "content_type": BINARY}
 
-    reply = post(web, "/v2/models/embedder/infer", header + b"\2\0\0\0ab", **fields)
+    reply = post(server, "/v2/models/embedder/infer", header + b"\2\0\0\0ab", **fields)
 
     assert reply.status == 400
     assert message in reply.json()["error"]

@@ -12,8 +12,8 @@ from tests.serving.http_api.test_fuzz import REQUESTS
 
 
 @pytest.fixture(scope="module")
-def document(web):
-    reply = send(web, "GET", "/openapi.json")
+def document(server):
+    reply = send(server, "GET", "/openapi.json")
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     return reply.json()
 
@@ -37,14 +37,16 @@ def test_every_reference_exists(document):
     assert set(refs(document)) == known
 
 
-def test_every_route_is_described(document, web):
+def test_every_route_is_described(document, server):
     """Each route has a summary, answers at its path, and its parameters are those of the path."""
     for path, methods in document["paths"].items():
         for method, about in methods.items():
             assert re.fullmatch(r"[A-Z].*\.", about["summary"])
             names = [item["name"] for item in about.get("parameters", [])]
             assert names == re.findall(r"\{(\w+)\}", path)
-            found = send(web, method.upper(), re.sub(r"\{\w+\}", "embedder", path), b"{}" if method == "post" else None)
+            found = send(
+                server, method.upper(), re.sub(r"\{\w+\}", "embedder", path), b"{}" if method == "post" else None
+            )
             assert found.status != 405
             assert "no such route" not in found.data.decode()
 
@@ -70,15 +72,15 @@ def test_formats_of_fields(document):
 
 
 @pytest.mark.slow
-def test_schemathesis(web, tmp_path):
+def test_schemathesis(server, tmp_path):
     """Requests that schemathesis makes from the description, valid and not, get no error of the server."""
     pytest.importorskip("schemathesis", reason="schemathesis is not installed; it is in the group `schemathesis`")
-    url, checks = f"http://127.0.0.1:{port_of(web)}/openapi.json", "not_a_server_error,response_schema_conformance"
+    url, checks = f"http://127.0.0.1:{port_of(server)}/openapi.json", "not_a_server_error,response_schema_conformance"
     command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", checks, "--no-color", "--seed", "1"]
     flags = ["--max-examples", "100", "--exclude-path-regex", "/ready$"]  # 503 is the protocol's word for not ready
 
     done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=1200, cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout[-8000:]
-    assert post(web, "/v1/embed", {"texts": ["the cat"]}).status == 200
-    assert json.loads(send(web, "GET", "/health").data) == {"status": "ok"}
+    assert post(server, "/v1/embed", {"texts": ["the cat"]}).status == 200
+    assert json.loads(send(server, "GET", "/health").data) == {"status": "ok"}

@@ -2,14 +2,11 @@
 
 import gzip
 
-import httpx
-import numpy as np
 import pytest
-import tritonclient.http as triton
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.conftest import serve
-from tests.serving.http_api.requests import port_of, post, send
+from tests.serving.http_api.requests import post, send
 
 TEXTS = ["the cat sees the old dog"] * 100
 
@@ -40,20 +37,6 @@ def test_large_replies_are_compressed(packed, header, is_packed):
     assert (gzip.decompress(found.data) if is_packed else found.data) == plain.data
 
 
-def test_clients_unpack(packed):
-    """HTTP libraries unpack replies by themselves, Triton's client with binary tensors, too."""
-    address = f"127.0.0.1:{port_of(packed)}"
-    with httpx.Client() as client:
-        reply = client.post(f"http://{address}/embed", json={"inputs": TEXTS})
-    text = triton.InferInput("text", [len(TEXTS)], "BYTES")
-    text.set_data_from_numpy(np.array(TEXTS, dtype=object))
-    with triton.InferenceServerClient(address) as client:
-        found = client.infer("embedder", [text], response_compression_algorithm="gzip")
-
-    assert (reply.headers["content-encoding"], len(reply.json())) == ("gzip", len(TEXTS))
-    assert found.as_numpy("embedding").shape == (len(TEXTS), 8)
-
-
 @pytest.mark.parametrize(
     ("accept", "media_type"),
     [
@@ -62,19 +45,19 @@ def test_clients_unpack(packed):
         ("image/png", "text/plain"),
     ],
 )
-def test_formats_of_the_metrics_page(web, accept, media_type):
+def test_formats_of_the_metrics_page(server, accept, media_type):
     """Scrapers choose the format, and get the plain one for what the server does not know."""
-    reply = send(web, "GET", "/metrics", accept=accept)
+    reply = send(server, "GET", "/metrics", accept=accept)
 
     assert reply.status == 200
     assert reply.headers["content-type"].startswith(media_type)
 
 
-def test_metrics_page(web, embedder):
+def test_metrics_page(server, embedder):
     """The page has the metrics of the metrics port, unless that has a separate address."""
-    post(web, "/v1/embed", {"texts": ["a"]}, accept_encoding="gzip")
+    post(server, "/v1/embed", {"texts": ["a"]}, accept_encoding="gzip")
 
-    page = send(web, "GET", "/metrics", accept_encoding="gzip")
+    page = send(server, "GET", "/metrics", accept_encoding="gzip")
     with serve(embedder, http_port=0, metrics_host="127.0.0.1") as running:
         assert send(running, "GET", "/metrics").status == 404
 

@@ -1,9 +1,7 @@
 """Headers, bodies, limits, tokens, deadlines and health, which all routes have in common."""
 
-import concurrent.futures
 import gzip
 import json
-import threading
 import time
 
 import pytest
@@ -12,7 +10,7 @@ from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.http_api.exchange import trace_attributes
 from tests.serving.conftest import serve
-from tests.serving.http_api.requests import post, raw_connection, read_all, send
+from tests.serving.http_api.requests import exchange, head_of, post, raw_connection, send
 
 TOKEN = "a-token"
 FRIEND = "https://friend.example"
@@ -49,17 +47,15 @@ def ask(server, body=BODY, **headers):
 
 def raw(server, data):
     """Send bytes, and return the status line and the rest of what comes until the connection is closed."""
-    with raw_connection(server) as connection:
-        connection.sendall(data)
-        head, _, rest = read_all(connection).partition(b"\r\n")
-        return head.decode(), rest.decode()
+    head, _, rest = exchange(server, data).partition(b"\r\n")
+    return head.decode(), rest.decode()
 
 
-def test_headers_of_requests(web):
+def test_headers_of_requests(server):
     """A caller's request id comes back, or a new one; a reply that the caller does not accept is an error."""
-    assert post(web, "/v1/embed", BODY, x_request_id="mine-1").headers["x-request-id"] == "mine-1"
-    assert len(post(web, "/v1/embed", BODY, x_request_id="not\tan id").headers["x-request-id"]) == 16
-    reply = post(web, "/v1/embed", BODY, max_reply_bytes="10")
+    assert post(server, "/v1/embed", BODY, x_request_id="mine-1").headers["x-request-id"] == "mine-1"
+    assert len(post(server, "/v1/embed", BODY, x_request_id="not\tan id").headers["x-request-id"]) == 16
+    reply = post(server, "/v1/embed", BODY, max_reply_bytes="10")
     assert (reply.status, reply.error["reason"]) == (413, "MESSAGE_TOO_LARGE")
 
 
@@ -69,20 +65,15 @@ def test_headers_of_requests(web):
         (b"", "the body is empty"),
         (b"{", "not JSON: EOF while parsing an object"),
         (b'{"texts": ["a"], "texts": ["b"]}', 'not JSON: detected duplicate key "texts"'),
-        (b'{"texts": [NaN]}', "not JSON"),
-        (rb'{"texts": [\ud800]}', "not JSON"),
-        (rb'{"texts": ["a \\ud800"}', "not JSON"),
         (rb'{"texts": ["a\nb", "\ud83dc"]}', "half of a surrogate pair, which is no character, at line 1 column 27"),
-        (rb'{"texts": ["\ud83d\ude00\udc00"]}', "half of a surrogate pair"),
         (b'{"texts": ["\xff"]}', "not JSON"),
         (b"[" * 1000 + b"]" * 1000, "recursion limit"),
-        (b'{"texts": ["a"]} {}', "trailing characters"),
         (b"\xef\xbb\xbf{}", "not JSON"),
     ],
 )
-def test_bodies_that_are_not_json(data, message, web):
+def test_bodies_that_are_not_json(data, message, server):
     """Each is refused in one line."""
-    reply = post(web, "/v1/embed", data)
+    reply = post(server, "/v1/embed", data)
 
     assert (reply.status, reply.error["reason"]) == (400, "INVALID_REQUEST")
     assert message in reply.error["message"]
@@ -99,9 +90,9 @@ def test_bodies_that_are_not_json(data, message, web):
         ("multipart/form-data; boundary=a", 415),
     ],
 )
-def test_media_types(media_type, status, web):
+def test_media_types(media_type, status, server):
     """Only JSON is read: browsers send other types across sites without asking."""
-    assert post(web, "/v1/embed", BODY, content_type=media_type).status == status
+    assert post(server, "/v1/embed", BODY, content_type=media_type).status == status
 
 
 def test_gzip(small):
@@ -132,12 +123,12 @@ def test_gzip(small):
         ("/v2/models/embedder/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}),
     ],
 )
-def test_messages_are_not_parsed_again(web, monkeypatch, path, body):
+def test_messages_are_not_parsed_again(server, monkeypatch, path, body):
     """The message that a route builds is answered as it is."""
     parsed = []
     monkeypatch.setattr("serving.endpoints.wire.parse", lambda *arguments: parsed.append(arguments))
 
-    assert post(web, path, body).status == 200
+    assert post(server, path, body).status == 200
     assert not parsed
 
 
@@ -171,23 +162,23 @@ def test_bodies_that_never_arrive(sent, small):
     assert 0.9 < time.monotonic() - start < 20
 
 
-def test_bodies_that_lie_about_their_length(web):
+def test_bodies_that_lie_about_their_length(server):
     """Bytes beyond the content-length are no request, so the connection ends with 400 after the answer."""
     body = b'{"texts": ["a"]}'
     fields = f"POST /v1/embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
 
-    head, rest = raw(web, fields + body + b"more bytes\r\n\r\n")
+    head, rest = raw(server, fields + body + b"more bytes\r\n\r\n")
 
     assert head == "HTTP/1.1 200 OK"
     assert "HTTP/1.1 400 Bad Request\r\n" in rest
     assert rest.endswith("no HTTP; does the client speak TLS or HTTP/2?\n")
 
 
-def test_headers_that_never_end(web, monkeypatch):
+def test_headers_that_never_end(server, monkeypatch):
     """A connection that sends no complete request is closed."""
     monkeypatch.setattr("serving.http_api.connection.HEADERS_S", 0.3)
     for data in (b"", b"GET /health HTTP/1.1\r\nhost"):
-        assert raw(web, data)[0] == "HTTP/1.1 408 Request Timeout"
+        assert raw(server, data)[0] == "HTTP/1.1 408 Request Timeout"
 
 
 def test_tokens(small):
@@ -199,16 +190,6 @@ def test_tokens(small):
     assert [send(small, "GET", path).status for path in ("/v1/models", "/metrics", "/none")] == [401] * 3
     assert ask(small).status == 200
     assert ask(small, host="evil.example").status == 200  # a page cannot know the token, so a name needs no check
-
-
-def test_calls_of_a_client_are_limited(small):
-    """More concurrent calls of a token than allowed are refused."""
-    with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        body = {"texts": ["the cat " * 15] * 4}
-        found = list(threads.map(lambda _: ask(small, body), range(8)))
-
-    assert {reply.status for reply in found} == {200, 429}
-    assert {reply.error["reason"] for reply in found if reply.status == 429} == {"TOO_MANY_CALLS"}
 
 
 def test_calls_of_all_fronts_count_together(small):
@@ -226,9 +207,9 @@ def test_calls_of_all_fronts_count_together(small):
 
 
 @pytest.mark.parametrize("sent", ["0", "-1", "nan", "1e3", "", "soon"])
-def test_timeouts_that_are_no_seconds(sent, web):
+def test_timeouts_that_are_no_seconds(sent, server):
     """The header is refused by name."""
-    reply = post(web, "/v1/embed", BODY, x_request_timeout_s=sent)
+    reply = post(server, "/v1/embed", BODY, x_request_timeout_s=sent)
 
     assert reply.status == 400
     assert "x-request-timeout-s" in reply.error["message"]
@@ -248,74 +229,40 @@ def test_a_client_that_hangs_up_cancels_its_work(small):
     """Sequences of a request whose client has gone leave the queue."""
     before = small.total("bertline_cancelled_total")
     body = json.dumps({"texts": ["the cat " * 15] * 100}).encode()
-    fields = (
-        f"POST /v1/embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    fields = {"host": "a", "authorization": f"Bearer {TOKEN}", "content-length": len(body)}
     batches = small.total("bertline_batch_rows_count")
     with raw_connection(small) as connection:
-        connection.sendall(fields.encode() + body)
+        connection.sendall(head_of("/v1/embed", **fields) + body)
         small.wait_for("bertline_batch_rows_count", batches + 1)
 
     small.wait_for("bertline_cancelled_total", before + 1)
     assert ask(small).status == 200
 
 
-def test_health_while_starting(embedder):
-    """Until the models are loaded, only health answers, by status and body."""
-    with serve(embedder, http_port=0, load=False) as starting:
-        health, live, ready, models = (
-            send(starting, "GET", path) for path in ("/health", "/v2/health/live", "/v2/health/ready", "/v1/models")
-        )
-        embed = post(starting, "/v1/embed", BODY)
-
-    assert (health.status, health.json()) == (503, {"status": "the server is starting"})
-    assert (live.status, live.json(), ready.status, ready.json()) == (200, {"live": True}, 503, {"ready": False})
-    assert (models.status, embed.status) == (503, 503)
-    assert embed.error["reason"] == "NOT_READY"
-
-
-def test_drain(slow_models):
-    """A draining server answers what it has begun, and refuses new requests."""
-    with serve(slow_models, http_port=0, workers=1, max_batch_tokens=32, max_queue_s=1000) as running:
-        results = []
-        body = {"texts": ["the cat " * 15] * 10}
-        thread = threading.Thread(target=lambda: results.append(post(running, "/v1/embed", body)))
-        thread.start()
-        running.wait_for("bertline_batch_rows_count", 1)
-        ended = running.stop(30)
-        while (reply := send(running, "GET", "/health")).status == 200:
-            time.sleep(0.005)
-        thread.join()
-        ended.result(60)
-
-    assert reply.status == 503
-    assert [result.status for result in results] == [200]
-
-
-def test_metrics(web):
+def test_metrics(server):
     """Requests are counted by route and status, those without a route together."""
     labels = [
         {"http_route": "/v1/embed", "http_status": "200"},
         {"http_route": "/v1/embed", "http_status": "400"},
         {"http_route": "unknown", "http_status": "404"},
     ]
-    before = [web.total("http_server_handled_total", **item) for item in labels]
-    post(web, "/v1/embed", BODY)
-    post(web, "/v1/embed", b"{")
+    before = [server.total("http_server_handled_total", **item) for item in labels]
+    post(server, "/v1/embed", BODY)
+    post(server, "/v1/embed", b"{")
     for number in range(3):
-        send(web, "GET", f"/none/{number}")
+        send(server, "GET", f"/none/{number}")
 
-    after = [web.total("http_server_handled_total", **item) for item in labels]
+    after = [server.total("http_server_handled_total", **item) for item in labels]
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 3]
-    assert web.total("http_server_handling_seconds_count", http_route="/v1/embed") >= 2
+    assert server.total("http_server_handling_seconds_count", http_route="/v1/embed") >= 2
 
 
-def test_head_and_options(web):
+def test_head_and_options(server):
     """HEAD is GET without a body; OPTIONS names the methods."""
-    head, options = send(web, "HEAD", "/v1/models"), send(web, "OPTIONS", "/v1/models")
+    head, options = send(server, "HEAD", "/v1/models"), send(server, "OPTIONS", "/v1/models")
 
     assert (head.status, head.data) == (200, b"")
-    assert int(head.headers["content-length"]) == len(send(web, "GET", "/v1/models").data)
+    assert int(head.headers["content-length"]) == len(send(server, "GET", "/v1/models").data)
     assert (options.status, options.headers["allow"]) == (204, "GET, HEAD")
 
 
@@ -335,7 +282,7 @@ def open_to_all(embedder):
         yield running
 
 
-@pytest.mark.parametrize(("name", "allowed"), [("web", None), ("named", FRIEND), ("open_to_all", "*")])
+@pytest.mark.parametrize(("name", "allowed"), [("server", None), ("named", FRIEND), ("open_to_all", "*")])
 def test_pages_of_other_origins(name, allowed, request):
     """A browser lets a page call the server only if its origin is named; the page's request is asked for before."""
     running = request.getfixturevalue(name)
@@ -374,12 +321,9 @@ def test_pages_of_other_origins(name, allowed, request):
 )
 def test_what_pages_of_other_sites_send(headers, status, named):
     """Requests under a strange name, and those of pages of other origins, are refused, also without a content type."""
-    with raw_connection(named) as connection:
-        body = json.dumps(BODY).encode()
-        fields = {"host": "localhost", "connection": "close", "content-length": len(body)} | headers
-        lines = ["POST /v1/embed HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-        reply = read_all(connection)
+    body = json.dumps(BODY).encode()
+    fields = {"host": "localhost", "connection": "close", "content-length": len(body)} | headers
+    reply = exchange(named, head_of("/v1/embed", **fields) + body)
 
     assert int(reply.split(b" ")[1]) == status
     assert status == 200 or b"--http-hosts" in reply or b"--http-origins" in reply

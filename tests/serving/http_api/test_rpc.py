@@ -42,13 +42,13 @@ def test_every_rpc_has_a_request():
 
 
 @pytest.mark.parametrize("rpc", REQUESTS)
-def test_replies_are_those_of_grpc(rpc, web):
+def test_replies_are_those_of_grpc(rpc, server):
     """A reply in JSON holds what the RPC answers, under the names of the proto."""
     request = REQUESTS[rpc]
-    expected = getattr(web.stub, rpc)(request)
+    expected = getattr(server.stub, rpc)(request)
     values = json_format.MessageToDict(request, preserving_proto_field_name=True)
 
-    reply = post(web, rpc_path(rpc), values)
+    reply = post(server, rpc_path(rpc), values)
 
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     found = json_format.ParseDict(reply.json(), type(expected)())
@@ -77,9 +77,9 @@ def test_replies_are_those_of_grpc(rpc, web):
         ("/v1/none", {}, 404, "METHOD_NOT_FOUND", "no such route: `POST /v1/none`"),
     ],
 )
-def test_mistakes(path, body, status, reason, message, web):
+def test_mistakes(path, body, status, reason, message, server):
     """Errors have the status, the reason of the gRPC error, and name the field."""
-    reply = post(web, path, body)
+    reply = post(server, path, body)
 
     assert (reply.status, reply.error["code"], reply.error["reason"]) == (status, status, reason)
     assert message in reply.error["message"]
@@ -121,9 +121,9 @@ def test_mistakes(path, body, status, reason, message, web):
         ),
     ],
 )
-def test_fields_of_a_wrong_type_are_listed(path, body, expected, web):
+def test_fields_of_a_wrong_type_are_listed(path, body, expected, server):
     """Each field that the message does not have, or has with another type, is named with its path."""
-    reply = post(web, path, body)
+    reply = post(server, path, body)
     found = {item["field"]: item["reason"] for item in reply.error["violations"]}
 
     assert (reply.status, reply.error["reason"], found.keys()) == (400, "INVALID_REQUEST", expected.keys())
@@ -143,10 +143,10 @@ def test_every_type_of_a_field_has_a_name(rpc):
         assert found.reason.startswith("must be ")
 
 
-def test_other_methods(web):
+def test_other_methods(server):
     """The reply names the methods of the path."""
     for method in ("GET", "PUT"):
-        reply = send(web, method, "/v1/embed")
+        reply = send(server, method, "/v1/embed")
 
         assert (reply.status, reply.headers["allow"]) == (405, "POST")
         assert "use POST" in reply.error["message"]

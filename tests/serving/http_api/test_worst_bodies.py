@@ -47,9 +47,9 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module")
-def routes(web):
+def routes(server):
     """Path of each route that reads JSON -> names of its fields."""
-    document = send(web, "GET", "/openapi.json").json()
+    document = send(server, "GET", "/openapi.json").json()
     schemas = document["components"]["schemas"]
     found = {}
     for path, methods in document["paths"].items():
@@ -110,7 +110,7 @@ def attack(server, path, body, headers):
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def test_worst_bodies(every, web, routes):
+def test_worst_bodies(every, server, routes):
     """Each is refused in one line, soon, or answered; the event loop goes on, and memory stays bounded."""
     rng, wrong = random.Random(0), []
     assert len(routes) > 25
@@ -120,7 +120,7 @@ def test_worst_bodies(every, web, routes):
             body = make()
             for headers in ({}, {"content_encoding": "gzip"}) if every else ({},):
                 sent = gzip.compress(body, 1) if headers else body
-                reply, stall_s, memory = attack(web, path, sent, headers)
+                reply, stall_s, memory = attack(server, path, sent, headers)
                 if stall_s > MAX_STALL_S or memory > MAX_MEMORY:
                     wrong.append(f"{path}, {name} {headers}: {stall_s:.2f} s, {memory / 2**20:.0f} MiB")
                 assert reply.status in {200, 400, 404, 413, 429}, (path, name, reply.data[:300])
@@ -134,15 +134,15 @@ def test_worst_bodies(every, web, routes):
     assert wrong == []
 
 
-def test_memory_is_given_back(web):
+def test_memory_is_given_back(server):
     """Nothing of refused bodies stays, also not in cycles that wait for the garbage collector."""
     body = full(b'{"inputs":[', b'{"text":"a"}', b"]}")
     for _ in range(3):
-        post(web, "/v1/classify", body)
+        post(server, "/v1/classify", body)
     before = resident_bytes()
     for _ in range(20):
-        assert post(web, "/v1/classify", body).status == 400
-        assert post(web, "/v2/models/embedder/infer", json.dumps({"inputs": [1] * 500_000}).encode()).status == 400
+        assert post(server, "/v1/classify", body).status == 400
+        assert post(server, "/v2/models/embedder/infer", json.dumps({"inputs": [1] * 500_000}).encode()).status == 400
 
     assert resident_bytes() - before < 32 * 2**20
-    assert not web.server._budget.reserved_bytes
+    assert not server.server._budget.reserved_bytes

@@ -10,7 +10,7 @@ from bertline.v1 import encoder_pb2 as bertline
 from serving.core.codec_pool import SMALL_BYTES
 from serving.core.models import Models, Version
 from serving.open_inference import tensors
-from serving.open_inference.service import METHODS, SERVICE
+from serving.open_inference.service import METHODS
 from serving.open_inference.task_tensors import TASK_TENSORS
 from tasks import TASKS, settings_from_dict
 from tasks.classification import ClassificationExample
@@ -345,27 +345,6 @@ def test_readiness(embedder):
         assert found == [True, True, False, False]
         assert not call(running, "ModelReady", name="embedder").ready
         assert not call(running, "ServerReady").ready
-
-
-def test_metrics(embedder):
-    """Calls are counted with their own labels, and computation like that of other calls."""
-    with serve(embedder) as running:
-        series = running.metrics("grpc_server_started_total")
-        for method in METHODS:
-            labels = {"grpc_service": SERVICE, "grpc_method": method, "grpc_type": "unary"}
-            assert ("grpc_server_started_total", tuple(sorted(labels.items()))) in series
-        infer(running, "embedder", text=["cat", "the cat"])
-        infer(running, "embedder", input_ids=np.array([[2, 8, 9, 3]]))
-        with pytest.raises(grpc.RpcError):
-            infer(running, "embedder", text=[""])
-        call(running, "ServerReady")
-
-        mine = {"grpc_service": SERVICE, "grpc_method": "ModelInfer"}
-        assert running.total("grpc_server_started_total") == 4
-        running.wait_for("grpc_server_handled_total", 4)
-        assert running.total("grpc_server_handled_total", **mine, grpc_code="OK") == 2
-        assert running.total("grpc_server_handled_total", **mine, grpc_code="InvalidArgument") == 1
-        assert running.total("bertline_tokens_total", model="embedder") == 3 + 4 + 4
 
 
 def test_token_ids_use_the_common_queue(slow_models, monkeypatch):

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from bertline.v1 import encoder_pb2 as pb
+from tests.serving.reliability import vectors
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "other-clients.md"
 TEXTS = ["the cat sees the dog .", "river"]
-HELPERS = """
+SCRIPT = """
 import asyncio, json, sys
 import numpy as np
 import tritonclient.grpc as triton
@@ -26,25 +27,7 @@ def tensor(name, values, datatype="BYTES"):
 
 target, texts = sys.argv[1], ["the cat sees the dog .", "river"]
 client = triton.InferenceServerClient(target)
-"""
 
-
-def run(server, script):
-    """Run a script with the address of the server as argument; return its output."""
-    command = [sys.executable, "-c", script, server.target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def vectors(server, texts):
-    reply = server.stub.Embed(pb.EmbedRequest(texts=texts))
-    return np.frombuffer(reply.vectors, "<f4").reshape(-1, reply.dim)
-
-
-def test_inference(server):
-    """Texts and token ids return the vectors of Embed, to the synchronous and the asyncio client."""
-    script = """
 ids = [[2, 8, 9, 3]]
 embed = lambda result: result.as_numpy("embedding").tolist()
 answers = [client.infer("embedder", [tensor("text", texts)])]
@@ -56,17 +39,7 @@ answers.append(asyncio.run(ask()))
 assert answers[1].get_response().id == "7"
 raw = client.infer("embedder", [tensor("input_ids", ids, "INT64")]).as_numpy("sentence_embedding").tolist()
 print(json.dumps([*map(embed, answers), raw]))
-"""
-    synchronous, asynchronous, raw = json.loads(run(server, HELPERS + script))
 
-    np.testing.assert_array_equal(np.array(synchronous, np.float32), vectors(server, TEXTS))
-    assert synchronous == asynchronous
-    np.testing.assert_allclose(raw, vectors(server, ["the cat"]), rtol=1e-6)
-
-
-def test_outputs_of_all_tasks_become_arrays(server):
-    """Strings, numbers and booleans become numpy arrays, in the requested selection and order."""
-    script = """
 outputs = [triton.InferRequestedOutput(name) for name in ("has_answer", "answer", "start", "end")]
 context = "the cat sees the old dog near the river"
 spans = client.infer(
@@ -81,13 +54,7 @@ labels = client.infer("classifier", [tensor("text", texts), tensor("text_pair", 
 assert labels.as_numpy("label").shape == labels.as_numpy("score").shape == (2, 3)
 filled = client.infer("filler", [tensor("text", ["the [MASK] sees"])], compression_algorithm="gzip")
 assert filled.as_numpy("token").shape == (1, 5)
-"""
-    run(server, HELPERS + script)
 
-
-def test_health_metadata_and_errors(server):
-    """Health, metadata and configuration requests are answered; errors have their status and message."""
-    script = """
 assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("reader", "1")
 assert not client.is_model_ready("nobody")
 assert client.get_server_metadata(as_json=True)["name"] == "bertline"
@@ -113,7 +80,31 @@ refuse("NOT_FOUND", "does not exist", lambda: client.infer("nobody", cat))
 refuse("INVALID_ARGUMENT", "unknown: `timeout`", lambda: client.infer("embedder", cat, timeout=9))
 refuse("UNIMPLEMENTED", "", lambda: client.load_model("reader"))
 """
-    run(server, HELPERS + script)
+
+
+def run(server, script):
+    """Run a script with the address of the server as argument; return its output."""
+    command = [sys.executable, "-c", script, server.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def vectors_of(server, texts):
+    return vectors(server.stub.Embed(pb.EmbedRequest(texts=texts)))
+
+
+def test_client_of_triton(server):
+    """Texts and token ids return the vectors of Embed, to the synchronous and the asyncio client.
+
+    Strings, numbers and booleans of other tasks become numpy arrays, in the requested selection and order. Health,
+    metadata and configuration requests are answered; errors have their status and message.
+    """
+    synchronous, asynchronous, raw = json.loads(run(server, SCRIPT))
+
+    np.testing.assert_array_equal(np.array(synchronous, np.float32), vectors_of(server, TEXTS))
+    assert synchronous == asynchronous
+    np.testing.assert_allclose(raw, vectors_of(server, ["the cat"]), rtol=1e-6)
 
 
 def test_example_of_the_guide_runs(server):

@@ -5,8 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
+from contextlib import ExitStack
+from dataclasses import asdict
 
 import grpc
 import pytest
@@ -58,7 +59,6 @@ def test_busy_port(embedder, flag):
         (["--tls-cert", __file__], {}, r"--tls-cert .* and --tls-key .* must be set together"),
         ([], {"BERTLINE_TLS_CLIENT_CA": __file__}, r"--tls-client-ca .* needs --tls-cert and --tls-key"),
         (["--num-threads", "3", "--workers", "2"], {}, r"--num-threads .*: `3` is more than .* --workers, `2`"),
-        (["--log-format", "xml"], {}, r"--log-format .* 'text' or 'json': `xml`"),
         (["--prot", "1"], {}, r"unrecognized arguments: --prot; see --help"),
         (["--ready-fd", "99"], {}, r"--ready-fd \(BERTLINE_READY_FD\): file descriptor `99` is not open; .* must pass"),
     ],
@@ -100,12 +100,12 @@ def test_directories_that_hold_no_models(tmp_path):
 
 def wait_until_computing(metrics):
     """Wait until a batch has been computed."""
-    end = time.monotonic() + 60
-    while True:
+
+    def is_computing():
         with urllib.request.urlopen(metrics, timeout=10) as reply:
-            if re.search(r"^bertline_batch_rows_count\S* [1-9]", reply.read().decode(), re.MULTILINE):
-                return
-        assert time.monotonic() < end
+            return re.search(r"^bertline_batch_rows_count\S* [1-9]", reply.read().decode(), re.MULTILINE)
+
+    wait_until(is_computing, "no batch is computed")
 
 
 def is_draining(stub):
@@ -146,60 +146,21 @@ def test_second_signal(slow_models):
         assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
 
 
-def ready_lines(*arguments):
-    """Start a server; return its ready lines on stdout and at --ready-fd."""
-    ready_fd, write_fd = os.pipe()
-    flags = ("--port", 0, "--metrics-port", 0, "--ready-fd", write_fd)
-    with subprocess.Popen(
-        command(*arguments, *flags), stdout=subprocess.PIPE, text=True, pass_fds=[write_fd]
-    ) as process:
-        os.close(write_fd)
-        try:
-            with open(ready_fd) as ready:
-                return process.stdout.readline(), ready.read()  # until end of file: the server closes it
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_ready_line(tmp_path, log_format):
-    """The ready line has the format of the log; the one at --ready-fd is always JSON."""
-    write_model(tmp_path)
+def test_ready_line(capsys, log_format):
+    """The ready line has the format of the log; the one at --ready-fd is always JSON, and ends with the file."""
+    ready_fd, write_fd = os.pipe()
+    ready = Ready("host:1", 1, "http://host:2/metrics", 2, "", False, ["tiny"])
+    announce(ready, log_format, write_fd)
+    with open(ready_fd) as file:
+        at_fd = file.read()
 
-    line, at_fd = ready_lines(tmp_path, "--log-format", log_format)
-
-    fields = json.loads(at_fd)
+    fields, text = json.loads(at_fd), "serving 1 model on host:1, metrics on http://host:2/metrics"
 
     assert at_fd.endswith("}\n")
-    assert (fields["event"], fields["tls"], fields["models"]) == ("ready", False, ["tiny"])
-    assert fields["target"] == f"127.0.0.1:{fields['port']}"
-    assert fields["metrics_url"] == f"http://127.0.0.1:{fields['metrics_port']}/metrics"
-    text = f"serving 1 model on {fields['target']}, metrics on {fields['metrics_url']}"
-    assert (fields["logger"], fields["level"], fields["message"]) == ("serving", "info", text)
-    assert (line, json.loads(line) if log_format == "json" else fields) == (
-        at_fd if log_format == "json" else f"{text}\n",
-        fields,
-    )
-
-
-def test_sighup_scans_for_models(tmp_path):
-    """SIGHUP scans for models immediately, and a broken model does not stop the server."""
-    write_model(tmp_path)
-    with started(tmp_path, "--poll-s", 0) as (process, stub, _):
-        write_model(tmp_path, version="2")
-        process.send_signal(signal.SIGHUP)
-        end = time.monotonic() + 60
-        while stub.Embed(pb.EmbedRequest(texts=["cat"])).model.version != "2":
-            assert time.monotonic() < end
-        (tmp_path / "tiny" / "3").mkdir()
-        process.send_signal(signal.SIGHUP)
-        while (infos := stub.ListModels(pb.ListModelsRequest()).models)[-1].model.version != "3" or not infos[-1].error:
-            assert time.monotonic() < end
-
-        assert [info.model.version for info in infos] == ["1", "2", "3"]
-        assert "has no manifest.json" in infos[-1].error
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+    assert fields | asdict(ready) == fields
+    assert (fields["event"], fields["logger"], fields["level"], fields["message"]) == ("ready", "serving", "info", text)
+    assert capsys.readouterr().out == (at_fd if log_format == "json" else f"{text}\n")
 
 
 def test_missing_reader_of_ready_fd_is_a_warning(caplog):
@@ -211,9 +172,39 @@ def test_missing_reader_of_ready_fd_is_a_warning(caplog):
     wait_until(lambda: f"cannot write to --ready-fd `{write_fd}`: Broken pipe" in caplog.text)
 
 
-def test_every_flag_is_explained():
+def listed(stub):
+    """Return the errors of the only model by version."""
+    return {info.model.version: info.error for info in stub.ListModels(pb.ListModelsRequest()).models}
+
+
+def test_sighup_and_notifications(tmp_path):
+    """SIGHUP scans for models immediately, also broken ones; the socket of NOTIFY_SOCKET gets READY and STOPPING."""
+    write_model(tmp_path)
+    path = str(tmp_path / "notify")
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        listener.bind(path)
+        listener.settimeout(10)
+        process, stub, _ = stack.enter_context(started(tmp_path, "--poll-s", 0, NOTIFY_SOCKET=path))
+        assert listener.recv(100) == b"READY=1"
+        write_model(tmp_path, version="2")
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: stub.Embed(pb.EmbedRequest(texts=["cat"])).model.version == "2", "it is not loaded")
+        (tmp_path / "tiny" / "3").mkdir()
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "has no manifest.json" in listed(stub).get("3", ""), "its error is not reported")
+
+        assert listed(stub).keys() == {"1", "2", "3"}
+        process.send_signal(signal.SIGTERM)
+        assert listener.recv(100) == b"STOPPING=1"
+        assert process.wait(60) == 0
+
+
+def test_every_flag_is_explained(capsys):
     """The help has every setting, and the prefix of the environment variables."""
-    text = subprocess.run(command("--help"), capture_output=True, text=True, check=True, timeout=60).stdout
+    with pytest.raises(SystemExit, match="0"):
+        read_settings(["--help"])
+    text = capsys.readouterr().out
     for name, field in Settings.model_fields.items():
         assert field.description, name
         assert f"--{name.replace('_', '-')}" in text or name == "models_dir"
@@ -260,17 +251,6 @@ def test_versions():
     assert re.fullmatch(r"bertline \d+\.\d+\.\d+ \(onnxruntime \S+, (openvino \S+, )?grpcio .*\)", versions())
 
 
-def test_unusable_changed_file(embedder, tmp_path):
-    """The metrics report an unusable token file without any call, until it is corrected."""
-    path = tmp_path / "tokens"
-    path.write_text("good\n")
-    with serve(embedder, tokens_file=path) as running:
-        assert running.total("bertline_reload_failed") == 0
-        for content, failing in (("two words\n", 1), ("better\n", 0)):
-            path.write_text(content)
-            wait_until(lambda failing=failing: running.total("bertline_reload_failed", what="tokens") == failing)
-
-
 @pytest.mark.parametrize(
     ("distribution", "command"),
     [
@@ -315,20 +295,6 @@ def test_server_writes_no_files(tmp_path, monkeypatch):
     assert files(models, temporary, here) == before
 
 
-def test_systemd(tmp_path):
-    """The socket of NOTIFY_SOCKET gets READY=1 and STOPPING=1."""
-    write_model(tmp_path)
-    path = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(path))
-        listener.settimeout(10)
-        with started(tmp_path, NOTIFY_SOCKET=str(path)) as (process, _, _):
-            assert listener.recv(100) == b"READY=1"
-            process.send_signal(signal.SIGTERM)
-            assert listener.recv(100) == b"STOPPING=1"
-            assert process.wait(60) == 0
-
-
 HANGING = """
 import sys, time
 import serving.core.scheduler
@@ -361,12 +327,22 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_exit_while_a_request_is_decoded(tmp_path, monkeypatch):
-    """SIGTERM ends the process while requests are decoded, although their threads cannot be ended."""
+@pytest.fixture
+def run_script(tmp_path, monkeypatch):
+    """Function that makes servers of one model run a script instead of the module `serving`."""
     write_model(tmp_path)
-    monkeypatch.setattr(
-        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", READING, *map(str, rest)]
-    )
+
+    def use(script):
+        monkeypatch.setattr(
+            "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", script, *map(str, rest)]
+        )
+
+    return use
+
+
+def test_exit_while_a_request_is_decoded(tmp_path, run_script):
+    """SIGTERM ends the process while requests are decoded, although their threads cannot be ended."""
+    run_script(READING)
     with started(tmp_path, "--grace-s", 0.1) as (process, stub, _):
         calls = [stub.Embed.future(pb.EmbedRequest(texts=["cat " * 1000])) for _ in range(4)]
         assert "reading\n" in iter(process.stderr.readline, "")
@@ -379,18 +355,9 @@ def test_exit_while_a_request_is_decoded(tmp_path, monkeypatch):
         assert "Traceback" not in log
 
 
-@pytest.fixture
-def hanging(tmp_path, monkeypatch):
-    """Servers whose model hangs on some texts."""
-    write_model(tmp_path)
-    monkeypatch.setattr(
-        "tests.serving.processes.command", lambda *rest: [sys.executable, "-c", HANGING, *map(str, rest)]
-    )
-
-
-@pytest.mark.usefixtures("hanging")
-def test_exit_while_a_run_hangs(tmp_path):
+def test_exit_while_a_run_hangs(tmp_path, run_script):
     """SIGTERM ends the process while a run hangs, even before the hang is detected."""
+    run_script(HANGING)
     with started(tmp_path, "--workers", 2, "--grace-s", 0.1) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")
@@ -401,9 +368,9 @@ def test_exit_while_a_run_hangs(tmp_path):
         assert "did not end within 0.2 s after its abort" in process.stderr.read()
 
 
-@pytest.mark.usefixtures("hanging")
-def test_a_run_that_hangs_for_good(tmp_path):
+def test_a_run_that_hangs_for_good(tmp_path, run_script):
     """A run that never ends fails its call, and the process exits with an error, so that it is restarted."""
+    run_script(HANGING)
     with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")  # a worker computes it, alone in its batch

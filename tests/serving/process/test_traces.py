@@ -1,5 +1,4 @@
 import socket
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +6,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.process.traces import Traces
+from serving.core.calls import trace_context
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post
 
@@ -57,18 +56,24 @@ class Collector:
 
 
 @pytest.fixture
-def collector():
+def collector(monkeypatch):
+    """Collector that servers have time to send to."""
+    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
     collector = Collector()
     yield collector
     collector.stop()
 
 
-def test_call_is_a_span_of_the_callers_trace(embedder, collector, monkeypatch):
-    """A call is a span in the caller's trace, with child spans for its stages, sent before the server ends."""
-    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
-    with serve(embedder, trace_endpoint=collector.endpoint) as running:
+def test_call_is_a_span_of_the_callers_trace(embedder, collector):
+    """A call is a span in the caller's trace, with child spans for its stages, sent before the server ends.
+
+    Over HTTP its name is that of OpenTelemetry's conventions: method and route.
+    """
+    with serve(embedder, trace_endpoint=collector.endpoint, http_port=0) as running:
         running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=(("traceparent", PARENT.format(flags="01")),))
         running.stub.Embed.future(pb.EmbedRequest(texts=[""])).exception()
+        assert post(running, "/v1/embed", {"texts": ["cat"]}).status == 200
+        running.wait_for("http_server_handled_total", 1)
         running.wait_for("grpc_server_handled_total", 2)
 
     spans = collector.spans()
@@ -84,23 +89,13 @@ def test_call_is_a_span_of_the_callers_trace(embedder, collector, monkeypatch):
     attributes = {item.key: item.value for item in call.attributes}
     assert attributes["bertline.model"].string_value == "embedder/1"
     assert attributes["rpc.grpc.status_code"].int_value == 0
-    assert len({span.trace_id for span in spans}) == 2
+    assert len({span.trace_id for span in spans}) == 3
+    assert "POST /v1/embed" in [span.name for span in spans]
     assert collector.resources()["service.name"] == "bertline"
 
 
-def test_http_calls_are_spans(embedder, collector, monkeypatch):
-    """The span of a call over HTTP has the name that OpenTelemetry's conventions ask for: method and route."""
-    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
-    with serve(embedder, trace_endpoint=collector.endpoint, http_port=0) as running:
-        assert post(running, "/v1/embed", {"model": {"name": "embedder"}, "texts": ["cat"]}).status == 200
-        running.wait_for("http_server_handled_total", 1)
-
-    assert "POST /v1/embed" in [span.name for span in collector.spans()]
-
-
-def test_sampling(embedder, collector, monkeypatch):
+def test_sampling(embedder, collector):
     """A call is traced as its caller's trace decides, or by the fraction."""
-    monkeypatch.setattr("serving.process.traces.CLOSE_S", 60)
     with serve(embedder, trace_endpoint=collector.endpoint, trace_sample=0.0) as running:
         for metadata in ((), (("traceparent", PARENT.format(flags="00")),), (("traceparent", "nonsense"),)):
             running.stub.ListModels(pb.ListModelsRequest(), metadata=metadata)
@@ -108,6 +103,15 @@ def test_sampling(embedder, collector, monkeypatch):
         running.wait_for("grpc_server_handled_total", 4)
 
     assert [span.name for span in collector.spans()] == ["bertline.v1.Encoder/ListModels"]
+
+
+def test_trace_context():
+    """A call belongs to a trace only with a `traceparent`."""
+    assert trace_context({"traceparent": "a", "tracestate": "b", "other": "c"}) == {
+        "traceparent": "a",
+        "tracestate": "b",
+    }
+    assert trace_context({"tracestate": "b"}) == {}
 
 
 @pytest.fixture(params=["nobody listens", "somebody listens and says nothing"])
@@ -133,11 +137,3 @@ def test_calls_are_answered_without_a_collector(embedder, no_collector, monkeypa
     assert time.monotonic() - started < 8  # OpenTelemetry would wait 10 s for a silent collector
     messages = [record.getMessage() for record in caplog.records if record.name == "serving.process.traces"]
     assert messages == ["1 spans were lost: the collector of traces did not receive them"]
-
-
-def test_missing_opentelemetry_is_an_error(monkeypatch):
-    """Tracing without OpenTelemetry's packages is a one-line error with the command that installs them."""
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-
-    with pytest.raises(ValueError, match=r"`opentelemetry`: run `python -m pip install --group tracing -c constr"):
-        Traces("http://127.0.0.1:4317", 1.0)

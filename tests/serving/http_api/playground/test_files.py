@@ -18,10 +18,10 @@ DANGEROUS = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|
 STORED = re.compile(r"localStorage|sessionStorage|indexedDB|document\.cookie")
 
 
-def test_every_file_is_served(web):
+def test_every_file_is_served(server):
     """Each file has its route, its type and the headers that keep other code out; the page is at `/`."""
     for path in FILES:
-        reply = send(web, "GET", f"/playground/{path.name}")
+        reply = send(server, "GET", f"/playground/{path.name}")
 
         assert (reply.status, reply.data) == (200, path.read_bytes()), path
         assert reply.headers["content-type"] == playground.MEDIA_TYPES[path.suffix]
@@ -29,8 +29,8 @@ def test_every_file_is_served(web):
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "no-referrer"
         assert reply.headers["cache-control"] == "no-cache"
-    assert send(web, "GET", "/").data == (FOLDER / playground.PAGE).read_bytes()
-    assert send(web, "HEAD", "/").headers["content-length"] == str((FOLDER / playground.PAGE).stat().st_size)
+    assert send(server, "GET", "/").data == (FOLDER / playground.PAGE).read_bytes()
+    assert send(server, "HEAD", "/").headers["content-length"] == str((FOLDER / playground.PAGE).stat().st_size)
 
 
 def test_every_file_is_used():
@@ -79,17 +79,17 @@ def test_operations_name_rpcs():
 
 
 @pytest.mark.parametrize("path", ["/playground/absent.js", "/playground/__init__.py", "/playground/..%2f__init__.py"])
-def test_other_files_are_not_there(web, path):
+def test_other_files_are_not_there(server, path):
     """Only files of the page are served."""
-    reply = send(web, "GET", path)
+    reply = send(server, "GET", path)
 
     assert reply.status == 404
     assert reply.error["reason"] == "METHOD_NOT_FOUND"
 
 
-def test_the_address_of_the_page_has_its_other_route(web):
+def test_the_address_of_the_page_has_its_other_route(server):
     """TEI's route at the same path still answers."""
-    assert post(web, "/", {"inputs": "the cat"}).status == 200
+    assert post(server, "/", {"inputs": "the cat"}).status == 200
 
 
 def test_the_page_needs_no_token(all_tasks, tmp_path):
@@ -112,6 +112,6 @@ def test_the_page_waits_for_the_models(all_tasks):
         assert send(running, "GET", "/").status == 503
 
 
-def test_the_ready_line_names_the_page(web):
+def test_the_ready_line_names_the_page(server):
     """The line of a server that is ready has the address of the page."""
-    assert f", HTTP API and playground on http://127.0.0.1:{port_of(web)}/," in str(web.server.ready())
+    assert f", HTTP API and playground on http://127.0.0.1:{port_of(server)}/," in str(server.server.ready())
