@@ -3,12 +3,14 @@
 import functools
 import json
 
+import safetensors.torch
 import torch
 import transformers
 
 from tasks.text.tokenizer_files import TOKENIZER_FILE
 from tests.nomic_reference import NomicReference
 from tests.toy_tokenizers import byte_bpe, deberta, modernbert, mpnet, unigram, wordpiece
+from training.checkpoint.reader import load_model
 from training.model.architectures import ARCHITECTURES
 from training.model.heads import MODELS
 
@@ -119,6 +121,13 @@ def change_config_file(directory, **changes):
     path.write_text(json.dumps(kept), encoding="utf-8")
 
 
+def change_weights(directory, change):
+    """Change the weights of a checkpoint in its file."""
+    weights = safetensors.torch.load_file(directory / "model.safetensors")
+    change(weights)
+    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
 def load_classifier(directory):
     """Return the reference's network of a classifier that was saved here."""
     values = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -143,14 +152,14 @@ def batch(kind, batch_size=2, length=20):
     return ids, mask, types
 
 
-def reference_outputs(model, task, ids, mask, types):
+def reference_outputs(model, task, ids, mask, types, *, with_gradient=False):
     """Return the outputs of transformers under our names."""
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model.config.model_type not in ("distilbert", "mpnet", "modernbert"):
         inputs["token_type_ids"] = types
     if task == "multiple-choice":
         inputs = {name: value[:, None] for name, value in inputs.items()}
-    with torch.no_grad():
+    with torch.set_grad_enabled(with_gradient):
         found = model(**inputs)
     if task == "multiple-choice":
         return {"logits": found.logits[:, 0]}
@@ -173,3 +182,11 @@ def assert_equal(ours, theirs, mask, task):
         if task in ("embedding", "spans", "tagging", "masked-lm"):
             found, expected = found[mask.bool()], expected[mask.bool()]
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+def assert_network_equals(reference, directory, kind, task="embedding"):
+    """Compare the outputs of the network that a directory holds with those of the reference."""
+    inputs = batch(kind)
+    with torch.no_grad():
+        ours = load_model(directory, task).eval()(*inputs)
+    assert_equal(ours, reference_outputs(reference, task, *inputs), inputs[1], task)

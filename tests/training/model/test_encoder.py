@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks import TASKS
-from tests.families import batch, change_config_file, create
+from tests.families import assert_network_equals, batch, change_config_file, change_weights, create
 from training.checkpoint.reader import load_model
 from training.checkpoint.weights import checkpoint_digest, read_weights
 from training.loop.types import Batch
@@ -64,7 +64,7 @@ def test_pretraining_gradients_equal_transformers(tmp_path):
 
 def test_bare_encoder_with_old_names_loads(tmp_path):
     """A pickle of tensors without the `bert.` prefix and with `gamma` and `beta` loads like a new checkpoint."""
-    theirs, (ids, mask, types) = create("bert", "embedding", tmp_path), batch("bert")
+    theirs = create("bert", "embedding", tmp_path)
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
         for name, value in theirs.state_dict().items()
@@ -73,12 +73,7 @@ def test_bare_encoder_with_old_names_loads(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     torch.save(renamed, tmp_path / "pytorch_model.bin")
 
-    ours = load_model(tmp_path, "embedding").eval()
-
-    with torch.inference_mode():
-        expected = theirs(ids, mask, types).last_hidden_state[mask.bool()]
-        found = ours(ids, mask, types)["last_hidden_state"][mask.bool()]
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_network_equals(theirs, tmp_path, "bert")
 
 
 def split_weights(directory, suffix):
@@ -145,29 +140,27 @@ def test_broken_parts(tmp_path, spoil, message):
         read_weights(tmp_path)
 
 
+def spoil(weights):
+    weights["embeddings.LayerNorm.weight"][3] = torch.nan
+
+
 def save_pickle(directory, value):
     (directory / "model.safetensors").unlink()
     torch.save(value, directory / "pytorch_model.bin")
-
-
-def spoil_weight(directory):
-    weights = load_file(directory / "model.safetensors")
-    weights["embeddings.LayerNorm.weight"][3] = torch.nan
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda d: (d / "config.json").unlink(), "has no config.json"),
-        (
-            lambda d: change_config_file(d, hidden_size=33),
-            "hidden_size `33` is not a multiple of",
-        ),
+        (lambda d: change_config_file(d, hidden_size=33), "hidden_size `33` is not a multiple of"),
         (lambda d: change_config_file(d, vocab_size=91), "where its config makes it"),
         (lambda d: (d / "model.safetensors").unlink(), "no weights"),
         (lambda d: save_pickle(d, {"model": {"weight": torch.ones(1)}}), "expected tensors by name"),
-        (spoil_weight, "is broken: `bert.embeddings.LayerNorm.weight` has NaN or infinite values"),
+        (
+            lambda d: change_weights(d, spoil),
+            "is broken: `bert.embeddings.LayerNorm.weight` has NaN or infinite values",
+        ),
     ],
 )
 def test_broken_checkpoint_is_one_clear_error(spoil, message, tmp_path):

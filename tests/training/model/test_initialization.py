@@ -9,7 +9,7 @@ from training.checkpoint.reader import create_model
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.loop.run_directory import read_metrics
 from training.model.config import EncoderConfig
-from training.model.initialization import initialize_local, rotation
+from training.model.initialization import initialize_local
 from training.model.modernbert_encoder import ModernBertConfig
 from training.model.rotary import rotary_table, rotate
 from training.pretrain import PretrainRecipe, pretrain
@@ -53,14 +53,6 @@ def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token(config
         near = sum(weights[:, head, inside, inside + offset + distance] for distance in range(-4, 5))
         assert near.mean() > 0.8
         assert weights[:, head, inside, inside + offset].mean() > 2 * weights[:, head, inside, inside - offset].mean()
-
-
-def test_rotation_takes_sinusoids_to_another_position():
-    """The rotation by -3 turns the sine and cosine of position 7 into those of position 4."""
-    frequencies = torch.tensor([1.0, 0.3, 0.01])
-    before, after = (torch.stack([(p * frequencies).sin(), (p * frequencies).cos()], -1).flatten() for p in (7, 4))
-
-    assert torch.allclose(rotation(frequencies, -3) @ before, after, atol=1e-6)
 
 
 def test_untrained_network_knows_the_frequencies():
