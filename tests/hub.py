@@ -102,16 +102,10 @@ class HubServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: HubServer
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def log_message(self, *_: object) -> None:
         pass
 
-    def _answer(self) -> None:
+    def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path, {name.lower(): value for name, value in self.headers.items()}))
         with suppress(ConnectionError):
@@ -128,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(*match.groups())
         else:
             self._refuse(404, "EntryNotFound", "Entry not found")
+
+    do_HEAD = do_GET
 
     def _repository(self, name: str, *, listing: bool) -> Repository | None:
         """Return a repository, or answer with a redirect or refusal."""

@@ -51,26 +51,16 @@ def continuing(handler, path):
         handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
-def going_round(handler, path):
-    """Redirect each listing to the next address."""
-    start(handler, 302, Location=f"http://127.0.0.1:{handler.server.server_port}{path}x", Content_Length="0")
-    return True
+def redirecting(part, **headers):
+    """Return an attack on paths with a part: a redirect without a place, or to the next address."""
 
+    def attack(handler, path):
+        if part not in path:
+            return False
+        start(handler, 302, **{name: value.format(path) for name, value in headers.items()}, Content_Length="0")
+        return True
 
-def going_round_for_files(handler, path):
-    """Redirect each file to the next address."""
-    if FILE not in path:
-        return False
-    start(handler, 302, Location=f"{path}x", Content_Length="0")
-    return True
-
-
-def to_nowhere(handler, path):
-    """Redirect files without an address."""
-    if FILE not in path:
-        return False
-    start(handler, 302, Content_Length="0")
-    return True
+    return attack
 
 
 ENDLESS = {
@@ -86,9 +76,9 @@ ENDLESS = {
     "drip": (endless(LISTING, data=b" ", pause_s=0.02), "sends less than 65,536 bytes in "),
     "drip of a file": (endless(STORAGE, data=b" ", pause_s=0.02, Content_Length="999999"), "sends less than 65,536"),
     "drip of headers": (dripping_headers, "sends less than 65,536 bytes in "),
-    "round": (going_round, "Exceeded 30 redirects"),
-    "round for files": (going_round_for_files, "sends 100 replies without an end"),
-    "nowhere": (to_nowhere, "cannot download"),
+    "round": (redirecting(LISTING, Location="{}x"), "Exceeded 30 redirects"),
+    "round for files": (redirecting(FILE, Location="{}x"), "sends 100 replies without an end"),
+    "nowhere": (redirecting(FILE), "cannot download"),
 }
 
 

@@ -12,7 +12,6 @@ import pytest
 import transformers
 from huggingface_hub import constants, snapshot_download
 
-from export.__main__ import main as export
 from tests.commands import call
 from tests.hub import NAME, TOKEN, Repository, leftovers, refusal
 from tests.toy import write_classification
@@ -26,7 +25,7 @@ from training.loop.distributed import CPU, World, resolve_on_all
 
 
 def test_a_name_is_downloaded_once(hub, tiny, capfd):
-    """Only needed files are downloaded, and a commit that is there is not asked for again."""
+    """Only needed and new files are downloaded; a branch is looked up each time, a commit that is there never again."""
     path = resolve_checkpoint(NAME)
 
     commit = hub.repositories[NAME].commit
@@ -43,17 +42,8 @@ def test_a_name_is_downloaded_once(hub, tiny, capfd):
     assert hub.requests == []
     assert resolve_checkpoint(NAME) == path
     assert hub.downloads() == []
-
-
-def test_a_branch_moves(hub):
-    """A branch is looked up each time; only new contents are downloaded."""
-    before = resolve_checkpoint(NAME)
     hub.repositories[NAME].files["config.json"] += b"\n"
-    hub.requests.clear()
-
-    after = resolve_checkpoint(f"{NAME}@main")
-
-    assert after != before
+    assert resolve_checkpoint(f"{NAME}@main") != path
     assert hub.downloads() == ["config.json"]
 
 
@@ -206,6 +196,8 @@ def test_no_network(hub, monkeypatch, capfd):
     monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert refusal("org/absent").endswith("http://hub.invalid cannot be reached (proxy: Connection refused)")
+    monkeypatch.setattr(constants, "ENDPOINT", "huggingface.co")
+    assert refusal("org/absent").startswith("cannot download `org/absent` from huggingface.co: ")
 
 
 @pytest.mark.parametrize("body", [b"<html>Please log in", b"{}", b"[]", b"null"])
@@ -216,14 +208,6 @@ def test_other_servers(hub, body):
 
     hub.status, hub.body = 500, b""
     assert refusal().startswith(f"{hub.url} answers 500 for `{NAME}`")
-
-
-@pytest.mark.parametrize("url", ["huggingface.co", "ftp://127.0.0.1"])
-def test_broken_endpoints(hub, monkeypatch, url):
-    """An HF_ENDPOINT that is no address of a server is one line."""
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-
-    assert refusal().startswith(f"cannot download `{NAME}` from {url}: ")
 
 
 def test_a_cache_that_is_a_file(hub, tmp_path):
@@ -312,20 +296,6 @@ def test_weights_in_parts(hub, tiny, tmp_path):
     load_model(resolve_checkpoint("org/parts"), "embedding")
 
 
-def test_sentence_transformers(hub):
-    """The folders of the modules are downloaded."""
-    modules = [{"type": f"x.{kind}", "path": path} for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"))]
-    hub.repositories[NAME].files |= {
-        "modules.json": json.dumps(modules).encode(),
-        "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true}',
-    }
-
-    path = resolve_checkpoint(NAME)
-
-    assert (path / "1_Pooling/config.json").is_file()
-    assert (path / "modules.json").is_file()
-
-
 def test_fine_tuning_by_name(hub, tmp_path, monkeypatch, capfd):
     """`--checkpoint org/name` fine-tunes; recipe, task card and model card have the name and the commit."""
     train = write_classification(tmp_path / "train.jsonl", 16, 0)
@@ -373,36 +343,17 @@ def test_serving_by_name():
     assert commands("HTTP_PORT=") == ["python -m serving models --port 50051 --metrics-port 9090  "]
 
 
-def test_mistakes_are_one_line(hub, monkeypatch, capfd):
-    """A command ends with one line, without a traceback."""
-    arguments = ["classification", "--checkpoint", "org/absent", "--train", "a.tsv", "--run-dir", "run"]
-
-    ended = call(finetune, arguments, monkeypatch, capfd)
-
-    assert ended.returncode == 1
-    assert ended.stderr == f"error: {refusal('org/absent')}\n"
-    assert not Path("run").exists()
-
-
-def test_export_by_name(hub, tmp_path, monkeypatch, capfd):
-    """`python -m export org/name` reads HF_ENDPOINT and HF_HOME, and the manifest names the commit; also offline."""
+def test_export_by_name(hub, tmp_path):
+    """`python -m export org/name` reads HF_ENDPOINT and HF_HOME, and the manifest names the commit."""
     root = Path(__file__).parents[3]
     environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(root)}
     environment.pop("HF_HUB_CACHE", None)
     arguments = [NAME, "models/tiny/1", "--task", "embedding", "--no-tune", "--revision", "main"]
     command = [sys.executable, "-m", "export", *arguments]
 
-    first = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    hub.requests.clear()
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home/hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    second = call(export, [NAME, "models/tiny/2", *arguments[2:]], monkeypatch, capfd)
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
 
-    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    for version in "12":
-        found = json.loads(Path("models/tiny", version, "manifest.json").read_text())["provenance"]["checkpoint"]
-        assert (found["name"], found["revision"]) == (NAME, hub.repositories[NAME].commit)
-        assert found["sha256"] == hashlib.sha256(hub.repositories[NAME].files["model.safetensors"]).hexdigest()
-    assert hub.requests == []
-    again = call(export, [NAME, *arguments[1:]], monkeypatch, capfd)
-    assert again.stderr.startswith("error: already exists: `models/tiny/1`")
+    found = json.loads(Path("models/tiny/1/manifest.json").read_text())["provenance"]["checkpoint"]
+    assert (found["name"], found["revision"]) == (NAME, hub.repositories[NAME].commit)
+    assert found["sha256"] == hashlib.sha256(hub.repositories[NAME].files["model.safetensors"]).hexdigest()
+    assert (tmp_path / "home/hub").is_dir()

@@ -39,6 +39,7 @@ def test_recipes_refuse_nan_and_infinity(recipe, value):
         ({"learning_rate": 5.0}, "--learning-rate must be at most 1: `5.0`"),
         ({"max_seq_length": 0}, "--max-seq-length must be at least 8: `0`"),
         ({"betas": (0.9, 1.0)}, "--betas must be below 1: `1.0`"),
+        ({"select": "best"}, "select"),
     ],
 )
 def test_errors_name_the_flag_and_its_range(changes, message):

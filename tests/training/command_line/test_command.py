@@ -101,17 +101,6 @@ def test_a_misspelt_word_names_the_right_ones(arguments, named, capsys):
     assert [name for name in named if name not in error] == []
 
 
-def test_a_misspelt_task_of_distillation_names_vectors_too(monkeypatch):
-    """Distillation also has the task `embedding`, and not all of fine-tuning."""
-    monkeypatch.setattr(sys, "argv", ["command", "embeding", "--checkpoint", "a", "--train", "b"])
-
-    with pytest.raises(SystemExit) as caught:
-        import_module("training.distill").main()
-
-    tasks = ", ".join(["embedding", *MATCHINGS])
-    assert caught.value.code == f"error: unknown task: `embeding` (one of: {tasks})"
-
-
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
@@ -119,6 +108,11 @@ def test_a_misspelt_task_of_distillation_names_vectors_too(monkeypatch):
         ("evaluate", "file --data b", "not a checkpoint: `file` is a file; give the directory with config.json and"),
         ("pretrain", "tiny --corpus a --run-dir b --learning-rate -1", "--learning-rate must be above 0: `-1.0`"),
         ("pretrain", "--corpus a --run-dir b tiny", "a recipe comes before all flags: `tiny`"),
+        (
+            "distill",
+            "embeding --checkpoint a --train b",
+            f"unknown task: `embeding` (one of: {', '.join(['embedding', *MATCHINGS])})",
+        ),
         ("evaluate", "somewhere --data", "--data stands without a value; it needs at least one"),
         ("evaluate", "file --data b --column text", "--column needs a field and the name of a column"),
     ],
@@ -164,15 +158,21 @@ def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("[enforce fail] can't allocate memory: 9 GB")]
+    ("error", "ending", "message"),
+    [
+        (MemoryError(), SystemExit, "error: not enough memory; smaller batches"),
+        (torch.OutOfMemoryError("CUDA"), SystemExit, "error: not enough memory"),
+        (RuntimeError("[enforce fail] can't allocate memory: 9 GB"), SystemExit, "error: not enough memory"),
+        (RuntimeError("shapes"), RuntimeError, "shapes"),
+    ],
 )
-def test_a_lack_of_memory_is_one_line(error):
-    """A lack of memory is an error of one line, whichever library reports it."""
+def test_a_lack_of_memory_is_one_line(error, ending, message):
+    """A lack of memory is an error of one line, whichever library reports it; other errors keep their traceback."""
 
     def main():
         raise error
 
-    with pytest.raises(SystemExit, match="error: not enough memory; smaller batches"):
+    with pytest.raises(ending, match=message):
         command(main)()
 
 
@@ -196,16 +196,6 @@ def test_signals_that_end_a_process_are_interrupts(number):
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
-
-
-def test_other_errors_of_the_run_time_are_ours():
-    """Other runtime errors keep their traceback."""
-
-    def main():
-        raise RuntimeError("shapes")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        command(main)()
 
 
 def test_a_command_with_closed_output_fails_quietly():
