@@ -27,10 +27,7 @@ class Classes:
 
 
 class Rows(list):
-    features: ClassVar = {
-        "label": Classes("negative", "positive"),
-        "tags": SimpleNamespace(feature=Classes("O", "B-LOC")),
-    }
+    features: ClassVar = {"label": Classes("negative", "positive")}
 
 
 @pytest.fixture
@@ -59,15 +56,6 @@ def test_numbers_of_classes_become_their_names(hub, prefix):
     digest = source_digest(path)
     hub.rows[0]["label"] = 0
     assert source_digest(path) != digest
-
-
-def test_lists_of_classes_become_names(hub):
-    """Lists of class numbers become lists of tag names."""
-    hub.rows.append({"tokens": ["in", "Rome"], "tags": [0, 1]})
-
-    found = read_tagging(Path("hf:conll2003,split=test"), Columns())
-
-    assert found == [TaggingExample(("in", "Rome"), ("O", "B-LOC"))]
 
 
 def test_unknown_labels_are_named(hub):

@@ -196,15 +196,11 @@ def test_a_resumed_run_repeats_no_warning(tmp_path, alone):
     assert resumed.warning(3, {"loss": 99.0}, 99.0) == ""
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    return FinetuneRecipe(
+def test_a_changed_field_of_the_recipe_is_named(tmp_path):
+    """The error names the first field that differs or the run's stage; paths may differ if the data are the same."""
+    recipe = FinetuneRecipe(
         task="classification", checkpoint=tmp_path, train=(tmp_path,), run_dir=tmp_path, columns=Columns(text="a")
     )
-
-
-def test_a_changed_field_of_the_recipe_is_named(recipe, tmp_path):
-    """The error names the first field that differs or the run's stage; paths may differ if the data are the same."""
     asked = RecipeRecord(recipe, {"data": {"train": ["1"]}}, paths=PATH_FIELDS)
     before = json.loads(json.dumps(asked.values))
     asked.check(before | {"train": ["elsewhere"]}, tmp_path)
