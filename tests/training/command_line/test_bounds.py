@@ -3,10 +3,11 @@
 import math
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Annotated, get_type_hints
 
 import pytest
 
+from training.command_line.bounds import Bounds
 from training.contrastive import ContrastiveRecipe
 from training.finetuning.recipe import FinetuneRecipe
 from training.loop.types import LoopSettings
@@ -55,5 +56,7 @@ def test_recipes_keep_the_bounds_of_the_loop(recipe):
     own = get_type_hints(type(recipe), include_extras=True)
     if isinstance(recipe, FinetuneRecipe):
         shared["learning_rate"] = shared["learning_rate"] | None
+    if isinstance(recipe, ContrastiveRecipe):  # a pair needs a negative
+        shared["global_batch_size"] = Annotated[int, Bounds(least=2)]
 
     assert {name: own[name] for name in shared} == shared

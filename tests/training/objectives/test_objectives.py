@@ -23,7 +23,7 @@ from training.checkpoint.writer import save_checkpoint
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.evaluate import main as evaluate
-from training.finetuning.data import task_options
+from training.finetuning.data import task_settings
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
@@ -69,12 +69,12 @@ def test_tables_of_tasks_agree():
 
 @pytest.mark.parametrize(("doc_stride", "expected"), [(128, 32), (12, 12)])
 @pytest.mark.parametrize("changes", [{"task": "spans", "max_query_length": 16}, {"task": "tagging"}])
-def test_windows_start_half_a_window_apart_at_most(changes, doc_stride, expected, tmp_path):
+def test_windows_start_half_a_window_apart_at_most(changes, doc_stride, expected, checkpoint):
     """Windows start at most half a window apart, whatever doc_stride the recipe has."""
-    places = dict.fromkeys(("checkpoint", "run_dir"), tmp_path)
-    recipe = FinetuneRecipe(**places, **changes, train=(tmp_path,), doc_stride=doc_stride)
+    places = dict.fromkeys(("checkpoint", "run_dir"), checkpoint)
+    recipe = FinetuneRecipe(**places, **changes, train=(checkpoint,), max_seq_length=64, doc_stride=doc_stride)
 
-    settings = OBJECTIVES[recipe.task].settings(task_options(recipe, 64), EXAMPLES[recipe.task])
+    settings = task_settings(recipe, Examples(("here", example) for example in EXAMPLES[recipe.task]), Examples(()))
 
     assert settings.doc_stride == expected
 
