@@ -25,7 +25,11 @@ def open_regular(path: str | Path) -> BufferedReader:
     mode = os.stat(path).st_mode  # before opening it, since opening waits or has effects on pipes and devices
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises its own error
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
-    return open(path, "rb")
+    return open(path, "rb", opener=_open_without_waiting)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # the file may have become a pipe
 
 
 def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:

@@ -91,7 +91,11 @@ class RunDirectory:
         is_finished = self.checkpoint_path.exists()
         # A run that failed before its first state has nothing to resume, so its recipe may be corrected in place.
         if path.is_file() and (self.states() or is_finished):
-            self._record.check(read_json(path), self.path, is_finished=is_finished)
+            try:
+                before = read_json(path)
+            except ValueError as error:
+                raise RunMismatchError(f"{error}; correct it, or choose another run directory") from error
+            self._record.check(before, self.path, is_finished=is_finished)
         if is_finished and not has_weights(self.checkpoint_path):
             then = "resumes" if self.states() else "trains again from the start"
             raise RunMismatchError(f"`{self.checkpoint_path}` has no weights; remove it, and the same command {then}")

@@ -22,7 +22,7 @@ def check_extra(purpose: str) -> None:
     Args:
         purpose: what needs them, for the message.
     """
-    from serving.process.extras import missing_package  # after use_sources
+    from serving.settings import missing_package  # after use_sources
 
     if missing := [name for name in LIBRARIES if not find_spec(name)]:
         raise missing_package(purpose, missing[0], "export")

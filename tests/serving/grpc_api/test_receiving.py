@@ -184,7 +184,7 @@ def test_calls_without_a_message_keep_no_others_waiting(has_called):
         if has_called:
             await receiver.message("bystander", Silent(0))
         async with asking_again(receiver, silent):
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)  # until all are known to be slow
             for _ in range(6):
                 yield await seconds_to_receive(receiver, "bystander")
                 await asyncio.sleep(0.05)

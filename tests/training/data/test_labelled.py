@@ -19,7 +19,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.reader import create_model
-from training.data.cloze import read_cloze
+from training.data.cloze import cloze_examples, read_cloze
 from training.data.columns import Columns, existing_columns
 from training.data.examples import encode_examples
 from training.data.squad import read_questions, read_spans
@@ -469,6 +469,13 @@ def test_cloze_hides_tokens_that_stand_alone(text_file, tokenizer_dir):
         assert masks.sum() == len(example.tokens) == max(1, round(0.15 * (len(ids) - 2)))
         ids[masks] = [tokenizer.token_id(token) for token in example.tokens]
         assert any(" ".join(map(str, ids[1:-1])) in text for text in texts)
+
+
+def test_texts_with_masks_are_no_cloze(tokenizer_dir):
+    """A text that already contains [MASK] gives no cloze example."""
+    texts = ["the cat sees a dog", "the [MASK] sees a dog"]
+
+    assert len(list(cloze_examples(texts, Tokenizer.load(tokenizer_dir)))) == 1
 
 
 def test_passages_are_no_longer_than_the_model_reads(text_file, tokenizer_dir):
