@@ -92,7 +92,7 @@ class ContrastiveRecipe(EmbeddingRecipe):
         """
         is_cls = settings.pooling == "cls" and not settings.layers
         if self.head == "on" and not is_cls:
-            raise ValueError(f"--head on needs vectors of [CLS] alone, not {describe_vectors(settings)}")
+            raise ValueError(f"--head on needs vectors of [CLS] alone ({describe_vectors(settings)}); give --head off")
         return self.head == "on" or (self.head == "auto" and is_cls and self.mode == "unsupervised")
 
 

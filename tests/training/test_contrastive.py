@@ -35,6 +35,7 @@ from training.evaluate import main as evaluate
 from training.finetuning.embedding_run import parse_embedding_recipe
 from training.loop.distributed import CPU, World
 from training.loop.run_directory import read_metrics
+from training.model.vectors import embed
 from training.objectives.contrastive import ContrastiveObjective, info_nce
 from training.objectives.finetuning import FinetuningData
 from training.objectives.labelled import read_examples
@@ -175,7 +176,9 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     batch = data.batch(0, 0, slice(0, 8))
     model = load_model(path, "embedding").eval()
     with torch.inference_mode():
-        trained = F.normalize(objective._vectors(model(**batch.inputs), batch), dim=-1)[::2].numpy()
+        hidden = model(**batch.inputs)["last_hidden_state"]
+        trained = F.normalize(embed(hidden, batch.inputs["attention_mask"], settings, nn.ModuleDict()), dim=-1)
+        trained = trained[::2].numpy()
         hidden = transformers.AutoModel.from_pretrained(path).eval()(**batch.inputs).last_hidden_state
     mask = batch.inputs["attention_mask"][..., None]
     theirs = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
@@ -304,7 +307,10 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
         ({"columns": Columns(negative="hard")}, r"line 1: no column `hard` \(columns: `text`, `text_pair`, `label`\)"),
         ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no column `other`"),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
-        ({"head": "on", "pooling": "mean"}, r"--head on needs vectors of \[CLS\] alone, not vectors: mean"),
+        (
+            {"head": "on", "pooling": "mean"},
+            r"--head on needs vectors .* \(vectors: mean\); give --head off",
+        ),
         ({"global_batch_size": 1}, "--global-batch-size must be at least 2"),
         ({"select": "best", "dev": ()}, "--select best needs held-out data"),
         ({"mode": "unsupervised", "min_label": 4}, "--min-label `4` has no effect here"),

@@ -33,7 +33,7 @@ class Storage:
 
     def _slow(self, function):
         def slow(path=".", *rest, **options):
-            if path == self.hung:
+            if str(path) == str(self.hung):
                 self.waiting += 1
                 assert self._answers.wait(60)
             return function(path, *rest, **options)

@@ -192,7 +192,7 @@ def test_prompts_and_similarity_stay(folder, recipe, alone):
     [
         (
             {"head": "on"},
-            r"--head on needs vectors of \[CLS\] alone; .* mean and layers: dense tanh; give --head off",
+            r"--head on needs vectors of \[CLS\] alone \(vectors: mean, dense tanh\); give --head off",
         ),
         ({"pooling": ("cls", "mean")}, "in_features must be `64`, as the vector before: `32`"),
     ],
