@@ -28,6 +28,13 @@ MAX_STRICT_LABELS = 2048
 """Most labels of strict tagging, which needs a table of all pairs of labels."""
 
 
+def pairs(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the rows of [words, 2] offsets. They are read in parts: a list of all would hold up other threads."""
+    for first in range(0, len(offsets), 1024):
+        starts, ends = offsets[first : first + 1024].T.tolist()
+        yield from zip(starts, ends, strict=True)
+
+
 @dataclass(frozen=True, slots=True)
 class TaggingExample:
     """Words of a sentence, and their tags if known."""
@@ -158,7 +165,7 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
             np.int32
         )
         interned: dict[str, str] = {}  # one object per distinct word
-        words = (text[start:end] for start, end in zip(*offsets.T.tolist(), strict=True))
+        words = (text[start:end] for start, end in pairs(offsets))
         return replace(example, words=tuple(interned.setdefault(word, word) for word in words), offsets=offsets)
 
     def encode(self, examples: Sequence[TaggingExample], *, truncate: bool = True) -> list[list[WordWindow]]:

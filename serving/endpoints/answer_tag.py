@@ -13,7 +13,7 @@ from serving.core.limits import MAX_WORDS
 from serving.endpoints.base import TextEndpoint, raise_violations
 from tasks.base import InvalidExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
-from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
+from tasks.tagging import Tagging, TaggingExample, TaggingPrediction, pairs
 
 SERIALIZED_WORDS = 4096
 """Number of words that are serialised at a time, in a few milliseconds."""
@@ -91,11 +91,10 @@ class Tag(TextEndpoint):
             result.entities.add(start=item.start, end=item.end, text=item.text, label=item.type, score=item.score)
         parts = [result]
         if request.return_words:
-            starts, ends = example.word_offsets.T.tolist()
-            words = zip(starts, ends, prediction.tags, prediction.scores, strict=True)
+            words = zip(pairs(example.word_offsets), prediction.tags, prediction.scores, strict=True)
             for chunk in iter(lambda: list(islice(words, SERIALIZED_WORDS)), []):
                 parts.append(pb.TagResult())
-                for start, end, tag, score in chunk:
+                for (start, end), tag, score in chunk:
                     parts[-1].words.add(start=start, end=end, tag=tag, score=score)
         # Serialising a large message in one step would hold the interpreter lock.
         return b"".join(part.SerializeToString() for part in parts)

@@ -26,7 +26,7 @@ from tasks.prompts import PROMPT_NAMES
 from tasks.regression import Regression, RegressionExample
 from tasks.spans import SpanExample, SpanPrediction, Spans
 from tasks.sparse_embedding import SparseEmbedding, SparseVector
-from tasks.tagging import Tagging, TaggingExample, TaggingPrediction
+from tasks.tagging import Tagging, TaggingExample, TaggingPrediction, pairs
 from tasks.token_embedding import TokenEmbedding, TokenVectors
 
 Row = Mapping[str, Any]
@@ -293,7 +293,7 @@ class TaggingTensors(TaskTensors):
         tags = (
             {"word": word, "start": start, "end": end, "tag": tag, "score": float(score)}
             for word, (start, end), tag, score in zip(
-                example.words, example.word_offsets.tolist(), prediction.tags, prediction.scores, strict=True
+                example.words, pairs(example.word_offsets), prediction.tags, prediction.scores, strict=True
             )
         )
         entities = (
