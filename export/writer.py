@@ -26,7 +26,7 @@ class Writer(Heads):
     """Writes one graph; methods return the names of values. x is [batch, length, hidden]."""
 
     mask: str
-    """What is added to attention scores: [batch, 1, 1, length], or [batch, heads, length, length] with a bias."""
+    """Addend of attention scores: [batch, 1, 1, length], or [batch, heads, length, length] with a bias."""
     relative_bias = ""
     """Bias of relative positions on attention scores, [1, heads, length, length]; "" without one."""
 

@@ -128,7 +128,7 @@ def test_repeatedly_lost_connections_are_reported(client: Client, server: FakeSe
 
 @both_clients
 def test_calls_that_a_server_cancels_are_sent_again(server: FakeServer, embed: Embed) -> None:
-    """What gRPC cancels because the server stops is sent again."""
+    """Calls that gRPC cancels because the server stops are sent again."""
     server.fail("CANCELLED", "CANCELLED", times=2)
 
     assert len(embed(server.target, ["text"])) == 1

@@ -119,7 +119,7 @@ EMBEDDERS: dict[type[TaskSettings], Callable[..., nn.Module]] = {
     SparseEmbeddingSettings: SparseEmbedder,
     TokenEmbeddingSettings: TokenEmbedder,
 }
-"""What turns the outputs of a network into those of a task, by the type of its settings."""
+"""Modules that turn outputs of a network into those of a task, by the type of its settings."""
 
 
 def with_task_outputs(model: nn.Module, settings: TaskSettings) -> nn.Module:

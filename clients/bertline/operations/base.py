@@ -30,7 +30,7 @@ class MissingColumn(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What commands, jobs and `bertline bench` know of an operation on rows."""
+    """Operation on rows, as commands, jobs and `bertline bench` use it."""
 
     method: str
     """Name of the client's method."""
