@@ -26,7 +26,7 @@ import tyro
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run `make docs`. -->"
-MIN_COMMON = 4
+MIN_COMMON = 3
 """Rows that commands must have in common for a section about them."""
 Row = tuple[str, ...]
 ALIASES = ("/tei/", "/versions/")
@@ -65,12 +65,18 @@ def shown(value: Any) -> str:
 
 
 def flags(cls: type) -> list[Row]:
-    """Return the flags that tyro makes of a dataclass, with their defaults and docstrings."""
+    """Return the flags that tyro makes of a dataclass, with their defaults and docstrings; one row for all columns."""
     rows = list[Row]()
     for action in tyro.extras.get_parser(cls)._actions:
         if action.dest == "help":
             continue
         flag = action.option_strings[0] if action.option_strings else str(action.metavar)
+        if prefix := re.match(r"--(dev-)?columns\.", flag):
+            data = "`--dev`" if prefix[1] else "the data"
+            row = (f"`{prefix[0]}*`", "", f"[Columns](training.md#columns) of {data}, if they have other names.")
+            if row not in rows:
+                rows.append(row)
+            continue
         found = re.fullmatch(r"(?s)(.*?)\s*\((default: (.*)|required|optional)\)", action.help or "")
         text, default = (found[1], found[3]) if found else (action.help or "", None)
         rows.append((f"`{flag}`", shown(default), text))
@@ -94,10 +100,10 @@ def sections(commands: Mapping[str, tuple[str, list[Row]]], column: str) -> list
     common = {names: rows for names, rows in groups.items() if len(names) > 1 and len(rows) >= MIN_COMMON}
     parts = []
     for name, (text, rows) in commands.items():
-        also = [f"[{_common(names)}](#{_anchor(_common(names))})" for names in common if name in names]
+        also = [f"[{len(names)}](#{_anchor(_common(names))})" for names in common if name in names]
         own = [row for row in rows if tuple(users[row]) not in common]
         texts = [f"## {name}", text, table([column, "default", ""], own) if own else ""]
-        texts.append(f"And the flags of {' and of '.join(also)}." if also else "")
+        texts.append(f"Also those that {' and '.join(also)} commands have in common." if also else "")
         parts.append("\n\n".join(filter(None, texts)))
     return parts + [f"## {_common(names)}\n\n{table([column, 'default', ''], rows)}" for names, rows in common.items()]
 
@@ -130,6 +136,7 @@ def training() -> str:
     """Return the page of the training commands' flags."""
     from training.contrastive import ContrastiveRecipe
     from training.corpus import CorpusRecipe
+    from training.data.columns import Columns
     from training.distillation.tasks import TaskDistillRecipe
     from training.distillation.vectors import VectorDistillRecipe
     from training.evaluate import EvaluateRecipe
@@ -154,7 +161,10 @@ def training() -> str:
         name: (inspect.cleandoc(recipe.__doc__ or "").splitlines()[0], flags(recipe))
         for name, recipe in commands.items()
     }
-    return "\n\n".join([*parts, *sections(described, "flag")])
+    columns = [(f"`--columns.{flag[3:]}", *rest) for flag, *rest in flags(Columns)]
+    text = "Names of the columns of data, as `--columns.text review`; `--dev-columns.` for `--dev` of embeddings."
+    parts += [*sections(described, "flag"), f"## Columns\n\n{text}\n\n{table(['flag', 'default', ''], columns)}"]
+    return "\n\n".join(parts)
 
 
 def export() -> str:
