@@ -167,7 +167,7 @@ class EncoderServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FillMask(self, request, context):
-        """Return the likeliest tokens at each mask token of a text. For models of task `masked-lm`.
+        """Return the most likely tokens at each mask token of a text. For models of task `masked-lm`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ def local_model(config=CONFIG):
 
 
 @pytest.mark.parametrize("config", [CONFIG, ROTARY], ids=["bert", "modernbert"])
-def test_heads_of_the_first_layer_look_at_the_next_and_the_previous_token(config):
+def test_heads_of_the_first_layer_look_at_neighbours(config):
     """Each head attends to its neighbour: at least four fifths of its weight are within four tokens of it."""
     model = local_model(config)
     input_ids = torch.randint(0, 300, (4, 96), generator=torch.Generator().manual_seed(1))
@@ -74,7 +74,7 @@ def test_heads_of_an_odd_size_are_refused():
 
 
 @pytest.mark.slow
-def test_local_initialization_learns_from_context_where_the_other_does_not_yet(tmp_path, alone):
+def test_local_initialization_learns_from_context_first(tmp_path, alone):
     """After 80 steps the local network predicts words from their neighbours, and the plain one does not."""
     words = [first + second for first in "bcdfg" for second in "aeiou"]
     lines = []
