@@ -32,6 +32,15 @@ def interruptible():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs():
+    """Leave out the curves of runs and the measured peak of the CPU, which take longer than steps of tiny networks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.reports.plot.plot_run", lambda run: None)
+        patch.setattr("training.loop.throughput_meter.peak_flops", lambda device, dtype: 1e12)
+        yield
+
+
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"

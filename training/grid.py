@@ -142,9 +142,11 @@ def grid(recipe: GridRecipe, world: World) -> GridReport:
     recipes = [run_recipe for setting in recipe.settings() for run_recipe in recipe.recipes(setting)]
     progress = _Progress(recipe, recipes, world)
     outcomes: list[Outcome] = []
+    best = None
     for run_recipe in recipes:
         outcomes.append(progress.run(run_recipe))
-        best = _best(recipe, outcomes)
+        if scored := [outcome for outcome in outcomes if outcome.scores]:
+            best = best_outcome(scored, metric_of(scored[0].scores["dev"], recipe.metric))
         if best and world.is_main and recipe.keep == "best" and _weights(recipe, best).is_file():
             _drop_weights(recipe, [outcome for outcome in outcomes if outcome is not best])
     if not best:
@@ -202,7 +204,7 @@ class _Progress:
         left = f", about {timedelta(seconds=round(seconds_left))} left" if seconds_left else ""
         self._print(f"\n[{number}/{self._num_runs}] {run_recipe.run_dir.name}{left}")
         start = time.monotonic()
-        outcome = run_or_look_up(run_recipe, self._world, self._digests)
+        outcome = run_cell(run_recipe, self._world, self._digests)
         if outcome.error:
             self._print(f"\nfailed: {outcome.error}")
         else:
@@ -214,14 +216,12 @@ class _Progress:
             print(text, flush=True)
 
 
-def run_or_look_up(run_recipe: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
-    """Start or resume a run, or look up its outcome.
+def run_cell(run_recipe: FinetuneRecipe, world: World, digests: Digests = input_digests) -> Outcome:
+    """Start or resume a run that `look_up` does not find.
 
     Raises:
         ValueError: as `finetune`.
     """
-    if outcome := look_up(run_recipe, digests):
-        return outcome
     failure_path = run_recipe.run_dir / FAILURE_FILE
     try:
         distil_task(run_recipe, world) if isinstance(run_recipe, TaskDistillRecipe) else finetune(run_recipe, world)
@@ -287,12 +287,6 @@ def _check_metric(recipe: GridRecipe) -> None:
         metric_of(best_baseline(recipe.task, train, dev, tokenizer)[1], recipe.metric)
 
 
-def _best(recipe: GridRecipe, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the best finished run."""
-    scored = [outcome for outcome in outcomes if outcome.scores]
-    return best_outcome(scored, metric_of(scored[0].scores["dev"], recipe.metric)) if scored else None
-
-
 def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
     """Write report, plot and checkpoint, and print the report. The checkpoint's scores record how it was chosen.
 
@@ -311,19 +305,14 @@ def _write(recipe: GridRecipe, found: GridReport, best: Outcome) -> None:
     choice = {"selection": found.selection, "num_settings": found.num_settings, "num_runs": found.num_runs}
     with atomic_directory(recipe.run_dir / "checkpoint", replace=True) as directory:
         for file in source.iterdir():
-            _link(file, directory / file.name)
+            try:
+                os.link(file, directory / file.name)
+            except OSError:  # the file system has no links
+                shutil.copyfile(file, directory / file.name)
         (directory / TASK_FILE).unlink()  # a link: the run keeps its own
         card = replace(card, scores={**card.scores, **choice})
         (directory / TASK_FILE).write_text(card.to_json(), encoding="utf-8")
     print(f"best: {best.name}, {found.selection}")
-
-
-def _link(source: Path, target: Path) -> None:
-    """Create a hard link, or a copy if the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 @command

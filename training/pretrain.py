@@ -259,22 +259,22 @@ def pretrain(recipe: PretrainRecipe, world: World) -> Path:
         model = objective.network(_create_model(recipe, corpus))
         if world.is_main:
             _report_corpora(recipe, model, corpus, dev_corpus)
-        phases = _phases(corpus, recipe, objective)
+        data = _data(recipe, corpus, objective)
         # The dev examples are masked as in the paper for all recipes, so that runs can be compared.
         dev = recipe.examples(dev_corpus, max_seq_length=recipe.max_seq_length) if dev_corpus else None
-        world.on_main(lambda: None if run.states() else _report_pairs(phases, recipe, dev))  # takes a pass of pairs
-        evaluation = _evaluation(model, recipe, dev, world) if dev else None
+        world.on_main(lambda: None if run.states() else _report_pairs(data, recipe, dev))  # takes a pass of pairs
+        evaluation = _evaluation(model, recipe, dev, objective, world) if dev else None
         origin = _provenance(recipe, record, corpus)
         progress = train(
             model,
-            phases,
+            _phases(data, recipe),
             objective.losses,
             num_steps=recipe.num_steps,
             settings=recipe,
             run=run,
             weights=objective.weights,
             evaluation=evaluation,
-            monitor=LossMonitor(_plateau(corpus, recipe, _examples_of(phases[0]).masking)),
+            monitor=LossMonitor(_plateau(corpus, recipe, objective, data[0].examples.masking)),
             label="pretrain",
         )
         if world.is_main:
@@ -350,10 +350,10 @@ def _report_corpora(recipe: PretrainRecipe, model: BertModel, corpus: Corpus, de
         print("note: the dev corpus is the training corpus, so its loss says nothing about other text", flush=True)
 
 
-def _report_pairs(phases: Sequence[Phase], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
-    """Print statistics of the pairs of each phase, and warnings about the dev pairs."""
-    for phase, flag in zip(phases, LENGTH_FLAGS, strict=False):
-        report_pairs(_examples_of(phase), flag)
+def _report_pairs(data: Sequence[PretrainingData], recipe: PretrainRecipe, dev: PretrainingExamples | None) -> None:
+    """Print statistics of the pairs of each sequence length, and warnings about the dev pairs."""
+    for some, flag in zip(data, LENGTH_FLAGS, strict=False):
+        report_pairs(some.examples, flag)
     if dev:
         warn_about_dev_pairs(dev, recipe.eval_examples)
 
@@ -382,36 +382,31 @@ def _check_same_tokens(checkpoint: Path, recipe: PretrainRecipe, corpus: Corpus)
         raise ValueError(f"`{checkpoint}` has {num_positions} positions, too few for {longest} tokens")
 
 
-def _phases(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM) -> list[Phase]:
-    """Return a phase of short examples, then one of long examples in smaller micro-batches."""
-    lengths = [recipe.max_seq_length, *([recipe.long_seq_length] if recipe.long_seq_length else [])]
+def _data(recipe: PretrainRecipe, corpus: Corpus, objective: MaskedLM) -> list[PretrainingData]:
+    """Return the batches of each sequence length."""
     rules: dict[str, Any] = {name: getattr(recipe, name) for name in ("masking", "short_seq_prob", "seed")}
-    examples = (recipe.examples(corpus, max_seq_length=length, **rules) for length in lengths)
-    short, *long = (PretrainingData(some, recipe.global_batch_size, objective.targets) for some in examples)
-    if not long:
-        return [Phase(data=short)]
-    fewer = max(1, recipe.micro_batch_size * lengths[0] // lengths[1])
-    return [Phase(data=short, end=1 - recipe.long_fraction), Phase(data=long[0], micro_batch_size=fewer)]
+    lengths = filter(None, (recipe.max_seq_length, recipe.long_seq_length))
+    examples = [recipe.examples(corpus, max_seq_length=length, **rules) for length in lengths]
+    return [PretrainingData(some, recipe.global_batch_size, objective.targets) for some in examples]
 
 
-def _examples_of(phase: Phase) -> PretrainingExamples:
-    assert isinstance(phase.data, PretrainingData)
-    return phase.data.examples
+def _phases(data: Sequence[PretrainingData], recipe: PretrainRecipe) -> list[Phase]:
+    """Return a phase of short examples, then one of long examples in smaller micro-batches."""
+    if not recipe.long_seq_length:
+        return [Phase(data=data[0])]
+    fewer = max(1, recipe.micro_batch_size * recipe.max_seq_length // recipe.long_seq_length)
+    return [Phase(data=data[0], end=1 - recipe.long_fraction), Phase(data=data[1], micro_batch_size=fewer)]
 
 
 # Evaluation
 
 
-def _evaluation(model: nn.Module, recipe: PretrainRecipe, examples: PretrainingExamples, world: World) -> Evaluation:
+def _evaluation(
+    model: nn.Module, recipe: PretrainRecipe, dev: PretrainingExamples, objective: MaskedLM, world: World
+) -> Evaluation:
     def scores() -> dict[str, float]:
-        return evaluate_pretraining(
-            model,
-            examples,
-            recipe.training_objective,
-            num_examples=recipe.eval_examples,
-            device=world.device,
-            dtype=recipe.dtype,
-        )
+        options: dict[str, Any] = {"num_examples": recipe.eval_examples, "device": world.device, "dtype": recipe.dtype}
+        return evaluate_pretraining(model, dev, objective, **options)
 
     return Evaluation(scores=scores, every=recipe.eval_every)
 
@@ -431,17 +426,13 @@ UNIGRAM = "unigram baseline"
 """Name of the baseline in scores."""
 
 
-def _plateau(corpus: Corpus, recipe: PretrainRecipe, masking: Masking) -> Plateau:
+def _plateau(corpus: Corpus, recipe: PretrainRecipe, objective: MaskedLM, masking: Masking) -> Plateau:
     """Return the masked LM loss of token frequencies alone, where training stays until it uses context."""
-    counts = corpus.token_counts()
-    has_local_start = recipe.initialization == "local" or recipe.init
-    hint = (
-        " or raise --learning-rate"
-        if has_local_start
-        else (", raise --learning-rate, or start with --initialization local")
-    )
+    counts, hint = corpus.token_counts(), " or raise --learning-rate"
+    if recipe.initialization != "local" and not recipe.init:
+        hint = ", raise --learning-rate, or start with --initialization local"
     return Plateau(
-        loss=recipe.training_objective.masked_lm_loss,
+        loss=objective.masked_lm_loss,
         value=masked_unigram(counts, counts, masking)["mlm_loss"],
         meaning="token frequencies alone",
         hint=f"no context is used yet; train longer{hint}",

@@ -24,7 +24,7 @@ from recipes.ablations.tables import LABELLED_DATA, Column, Pretraining, Row, Ta
 from tasks.text.json_files import read_json
 from training.checkpoint.task_card import TASK_FILE, read_task_card
 from training.checkpoint.weights import WEIGHTS_FILE, has_weights
-from training.grid import Digests, look_up, run_or_look_up
+from training.grid import Digests, look_up, run_cell
 from training.loop.distributed import World
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RunMismatchError
@@ -156,7 +156,7 @@ def _run(recipe: Recipe, world: World) -> Outcome:
     if isinstance(recipe, AblationPretrainRecipe):
         pretrain_ablation(recipe, world)
         return _outcome(recipe)
-    outcome = run_or_look_up(recipe, world)
+    outcome = run_cell(recipe, world)
     if world.is_main:
         (recipe.run_dir / "checkpoint" / WEIGHTS_FILE).unlink(missing_ok=True)  # only the scores are needed
     return outcome

@@ -30,7 +30,7 @@ def write_gradients(corpus_dir, micro_batch_size, out):
     settings = LoopSettings(global_batch_size=8, micro_batch_size=micro_batch_size, dtype="fp32")
     with world() as peers:
         network = DistributedDataParallel(model) if peers.size > 1 else model
-        data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8)
+        data = PretrainingData(PretrainingExamples(corpus, max_seq_length=32), 8, MaskedLM().targets)
         with Prefetcher([Phase(data=data)], settings, peers) as prefetcher:
             _, batches, _ = prefetcher.take(DataPosition())
             accumulate_gradients(network, batches, MaskedLM().losses, settings, peers)

@@ -19,17 +19,20 @@ import transformers
 from tests.commands import call
 from tests.toy import TINY, make_text
 from tests.training.gradients import write_gradients
+from tests.training.interruption import interrupted_at
 from training.checkpoint.reader import load_model, load_tokenizer
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.weights import checkpoint_digest
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import PretrainingExamples
-from training.data.pretraining_batches import IGNORED, pretraining_batch
+from training.data.pretraining_batches import IGNORED, PretrainingData
 from training.launch import launch
 from training.loop.recipe import RunMismatchError
 from training.loop.run_directory import read_metrics
 from training.model.heads import BertForPreTraining
+from training.objectives.masked_lm import MaskedLM
 from training.pretrain import PretrainRecipe, main, pretrain, recipe_from_arguments
+from training.reports.plot import plot_run
 
 
 def losses(run):
@@ -43,7 +46,7 @@ def recipe(corpus_dir, run, **changes):
 def test_same_seed_gives_the_same_losses_and_another_seed_others(corpus_dir, tmp_path, alone):
     """The same seed repeats every loss bit for bit, and another seed gives other losses."""
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):
-        pretrain(recipe(corpus_dir, tmp_path / name, seed=seed), alone)
+        pretrain(recipe(corpus_dir, tmp_path / name, seed=seed, num_steps=3), alone)
 
     assert losses(tmp_path / "one") == losses(tmp_path / "two")
     assert losses(tmp_path / "one") != losses(tmp_path / "other")
@@ -79,22 +82,42 @@ def test_killed_run_resumes_bit_for_bit(corpus_dir, tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_processes_and_micro_batches_change_nothing(corpus_dir, tmp_path, alone):
-    """Two processes and micro-batches of 1, 3 and 8 give the same losses."""
-    runs = {"whole": 8, "three": 3, "single": 1}
+def test_micro_batches_change_nothing(corpus_dir, tmp_path, alone):
+    """Micro-batches of 1, 3 and 8 give the same losses."""
     changes = {"num_steps": 5, "dropout": 0.0, "short_seq_prob": 0.9}  # short examples are packed
-    for name, size in runs.items():
-        pretrain(recipe(corpus_dir, tmp_path / name, micro_batch_size=size, **changes), alone)
-    flags = ["--num-steps", "5", "--dropout", "0", "--learning-rate", "1e-3", "--short-seq-prob", "0.9"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command_line = command(corpus_dir, tmp_path / "processes", *flags, processes=2)
-    ran = subprocess.run(command_line, check=True, capture_output=True, env=environment, text=True)
+    for size in (8, 3, 1):
+        pretrain(recipe(corpus_dir, tmp_path / str(size), micro_batch_size=size, **changes), alone)
 
-    assert ran.stdout.count("of the sentence pairs can be consecutive") == 1
-    expected = losses(tmp_path / "whole")
-    for name in ("three", "single", "processes"):
-        for line, other in zip(expected, losses(tmp_path / name), strict=True):
-            assert line == pytest.approx(other, abs=2e-5), name
+    whole, *others = (losses(tmp_path / str(size)) for size in (8, 3, 1))
+    for found in others:
+        assert found == [pytest.approx(line, abs=2e-5) for line in whole]
+
+
+def test_two_processes_train_as_one_until_an_interrupt(corpus_dir, tmp_path, alone):
+    """Two processes have the losses of one; Ctrl-C ends them with exit code 130 and no traceback."""
+    changes = {"dropout": 0.0, "short_seq_prob": 0.9, "warmup_ratio": 0.0, "num_steps": 10**6, "checkpoint_every": 0}
+    with interrupted_at(5):
+        pretrain(recipe(corpus_dir, tmp_path / "one", **changes), alone)
+    flags = [word for name, value in changes.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command_line = command(corpus_dir, tmp_path / "two", *flags, "--learning-rate", "1e-3", processes=2)
+    with subprocess.Popen(
+        command_line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    ) as process:
+        while len(losses(tmp_path / "two")) < 4:
+            assert process.poll() is None, "the run ended before it could be interrupted"
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert stdout.count("of the sentence pairs can be consecutive") == 1
+    assert losses(tmp_path / "two")[:4] == [pytest.approx(line, abs=2e-5) for line in losses(tmp_path / "one")]
 
 
 @pytest.mark.slow
@@ -136,10 +159,9 @@ def corpora(tokenizer_dir, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["single", "long"])
-@pytest.mark.parametrize("objective", ["masked-lm", "replaced-tokens"])
-def test_random_next_sentences_only_are_refused(name, objective, corpora, tmp_path, alone, capfd):
+def test_random_next_sentences_only_are_refused(name, corpora, tmp_path, alone, capfd):
     """The error names the flag that helps, and training without next sentences prints nothing about pairs."""
-    wanted = recipe(corpora / name, tmp_path / "run", num_steps=1, objective=objective)
+    wanted = recipe(corpora / name, tmp_path / "run", num_steps=1)
     single = {"single": 60, "long": 0}[name]
 
     with pytest.raises(
@@ -154,20 +176,6 @@ def test_random_next_sentences_only_are_refused(name, objective, corpora, tmp_pa
     said = capfd.readouterr()
     assert "be next" not in said.out + said.err
     assert ("of the text, as long sentences are cut" in said.out) == (name == "long")
-
-
-def test_a_run_begun_on_random_pairs_resumes(corpora, tmp_path, alone, capfd, monkeypatch):
-    """A run that has begun on such a corpus resumes, and does not describe its pairs again."""
-    changes = {"num_steps": 3, "checkpoint_every": 1, "eval_every": 2, "dev_corpus": corpora / "few"}
-    with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain._report_pairs", lambda *_, **__: None)
-        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 2
-        with pytest.raises(TypeError):
-            pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone)
-    capfd.readouterr()
-
-    assert pretrain(recipe(corpora / "single", tmp_path / "run", **changes), alone).is_dir()
-    assert "of the sentence pairs" not in "".join(capfd.readouterr())
 
 
 def test_few_next_sentences_get_a_warning(corpora, tmp_path, alone, capfd):
@@ -197,15 +205,22 @@ def test_random_next_sentences_of_dev_are_not_scored(corpora, corpus_dir, tmp_pa
 
 
 def test_run_started_differently_is_refused(corpus_dir, tmp_path, alone):
-    """The error names a changed setting, and a finished run stays unchanged."""
-    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
-    before = losses(tmp_path / "run")
+    """A run without a state can be corrected; a finished one stays unchanged, and the error names what differs."""
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match="less than one batch"):
+        pretrain(recipe(corpus_dir, run, num_steps=2, global_batch_size=100_000), alone)
+    pretrain(recipe(corpus_dir, run, num_steps=2), alone)
+    before = losses(run)
 
     with pytest.raises(ValueError, match=r"started with learning_rate `0\.001`, not `0\.5`"):
-        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, learning_rate=0.5), alone)
-    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
+        pretrain(recipe(corpus_dir, run, num_steps=2, learning_rate=0.5), alone)
+    pretrain(recipe(corpus_dir, run, num_steps=2), alone)
 
-    assert losses(tmp_path / "run") == before
+    assert len(before) == 2
+    assert losses(run) == before
+    (run / "recipe.json").write_text("{")
+    with pytest.raises(ValueError, match=r"recipe\.json`: .*choose another run directory"):
+        pretrain(recipe(corpus_dir, run, num_steps=2), alone)
 
 
 @pytest.fixture
@@ -321,7 +336,7 @@ def test_settings_follow_from_others(corpus_dir, tmp_path):
 
 def test_modernbert_from_new_weights(corpus_dir, tmp_path, alone):
     """The network has about BERT's parameters, learns, and loads in transformers as a ModernBERT."""
-    changes = {"family": "modernbert", "next_sentences": False, "num_steps": 20, "learning_rate": 1e-2}
+    changes = {"family": "modernbert", "next_sentences": False, "num_steps": 8, "learning_rate": 1e-2}
     checkpoint = pretrain(recipe(corpus_dir, tmp_path / "run", **changes), alone)
 
     model, report = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint, output_loading_info=True)
@@ -333,28 +348,11 @@ def test_modernbert_from_new_weights(corpus_dir, tmp_path, alone):
     assert found[-1] < found[0]
 
 
-def test_a_run_without_a_state_can_be_corrected(corpus_dir, tmp_path, alone):
-    """A corrected command starts again if the run has no state yet."""
-    with pytest.raises(ValueError, match="less than one batch"):
-        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2, global_batch_size=100_000), alone)
-
-    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=2), alone)
-
-    assert len(losses(tmp_path / "run")) == 2
-
-
-def test_broken_recipe_of_a_run_is_named(corpus_dir, tmp_path, alone):
-    """The error names a broken recipe file."""
-    pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
-    (tmp_path / "run" / "recipe.json").write_text("{")
-
-    with pytest.raises(ValueError, match=r"recipe\.json`: .*choose another run directory"):
-        pretrain(recipe(corpus_dir, tmp_path / "run", num_steps=1), alone)
-
-
-def test_training_learns_and_reports(checkpoint):
+def test_training_learns_and_reports(corpus_dir, tmp_path, alone, monkeypatch):
     """The loss falls, and the run directory holds metrics, plot, recipe and task card, but no state."""
-    run = checkpoint.parent
+    monkeypatch.setattr("training.reports.plot.plot_run", plot_run)
+    run = tmp_path / "run"
+    checkpoint = pretrain(recipe(corpus_dir, run, num_steps=10, dev_corpus=corpus_dir), alone)
     lines = read_metrics(run)
 
     assert lines[-2]["mlm"] < lines[0]["mlm"]
@@ -372,20 +370,18 @@ def test_training_learns_and_reports(checkpoint):
     assert isinstance(load_model(checkpoint, "masked-lm"), BertForPreTraining)
 
 
-def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
+def test_replaced_tokens(corpus_dir, tmp_path, alone):
     """Replaced-token detection learns, resumes bit for bit, and gives a BERT checkpoint."""
-    changes = {"objective": "replaced-tokens", "num_steps": 40, "dev_corpus": corpus_dir, "eval_every": 20}
+    changes = {"objective": "replaced-tokens", "num_steps": 24, "dev_corpus": corpus_dir, "checkpoint_every": 8}
     changes |= {"initialization": "local", "log_every": 1}
     pretrain(recipe(corpus_dir, tmp_path / "whole", **changes), alone)
-    with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.evaluate_pretraining", None)  # ends at step 20
-        with pytest.raises(TypeError):
-            pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
+    with interrupted_at(14):
+        pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
     pretrain(recipe(corpus_dir, tmp_path / "halted", **changes), alone)
 
     lines = [line for line in read_metrics(tmp_path / "whole") if "discriminator" in line]
     for name in ("generator", "discriminator", "corrector"):
-        assert mean(line[name] for line in lines[-10:]) < mean(line[name] for line in lines[:10]), name
+        assert mean(line[name] for line in lines[-8:]) < mean(line[name] for line in lines[:8]), name
     parts = {"generator": 1, "discriminator": 50, "corrector": 1, "nsp": 1}
     assert lines[0]["loss"] == pytest.approx(sum(weight * lines[0][name] for name, weight in parts.items()))
     checkpoint = tmp_path / "whole" / "checkpoint"
@@ -402,9 +398,9 @@ def test_replaced_tokens(corpus_dir, tmp_path, alone, monkeypatch):
 def test_batches_have_one_shape(corpus):
     """Batches have one shape, and their padding counts in no loss."""
     examples = PretrainingExamples(corpus, max_seq_length=32, short_seq_prob=0.5)
-    for first in range(0, 40, 8):
-        chosen = [examples.example(0, index) for index in range(first, first + 8)]
-        batch = pretraining_batch(chosen, source=examples)
+    data = PretrainingData(examples, 8, MaskedLM().targets)
+    for index in range(5):
+        batch = data.batch(0, index, slice(0, 8))
         labels = batch.targets["mlm"]
         assert batch.inputs["input_ids"].shape == (8, 32)
         assert len(labels) == len(batch.inputs["masked_positions_N"]) == 8 * examples.max_predictions
@@ -412,6 +408,7 @@ def test_batches_have_one_shape(corpus):
         assert examples.max_predictions == 5
         assert states.max() < batch.inputs["input_ids"].numel()
 
+    chosen = [examples.example(0, index) for index in range(32, 40)]
     assert batch.counts["mlm"] == int((labels != IGNORED).sum()) == sum(len(item.masked_labels) for item in chosen)
 
 
@@ -441,10 +438,7 @@ def test_first_words_name_recipes():
     ("flags", "message"),
     [
         (["--num-steps", "0"], "--num-steps must be at least 1: `0`"),
-        (["--masking-rate", "2"], "masking_rate must be above 0"),
-        (["--objective", "replaced-tokens", "--generator-layers", "5"], "above num_hidden_layers `2`"),
         (["--run-dir", __file__], "test_pretrain.py`: File exists"),
-        (["--corpus", "nowhere"], "not a corpus: `nowhere`"),
     ],
 )
 def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, message, monkeypatch, capfd):
@@ -462,7 +456,7 @@ def test_mistakes_get_one_line_and_a_non_zero_exit(corpus_dir, tmp_path, flags, 
     ("flag", "start", "end"),
     [
         ("--seed", "error: not a corpus", "run training.corpus"),
-        pytest.param("--dtype", "╭─", "─╯", marks=pytest.mark.slow),
+        ("--dtype", "╭─", "─╯"),
     ],
 )
 def test_mistakes_are_reported_once_by_several_processes(flag, start, end, tmp_path):
@@ -483,21 +477,3 @@ def test_impossible_launches_are_refused(processes, module, message):
     """An impossible launch is refused before any process starts."""
     with pytest.raises(ValueError, match=message):
         launch(processes, [], f"training.{module}", [])
-
-
-def test_interrupt_ends_several_processes(corpus_dir, tmp_path):
-    """Ctrl-C ends all processes with exit code 130 and no traceback."""
-    flags = ["--num-steps", "100000", "--checkpoint-every", "0"]
-    command_line = command(corpus_dir, tmp_path / "run", *flags, processes=2)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command_line, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
-        while len(losses(tmp_path / "run")) < 3:
-            assert process.poll() is None, "the run ended before it could be interrupted"
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-
-    assert process.returncode == 130
-    assert "Traceback" not in stderr

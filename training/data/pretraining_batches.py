@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Thread
 
 import numpy as np
@@ -25,17 +24,12 @@ class PretrainingData:
     """Global batches of pretraining examples, without the last examples of an epoch that do not fill a batch.
 
     Args:
-        targets: targets of the objective; None for those of the masked LM.
+        targets: targets of the objective.
     """
 
-    def __init__(
-        self,
-        examples: PretrainingExamples,
-        global_batch_size: int,
-        targets: TargetsOf | None = None,
-    ) -> None:
+    def __init__(self, examples: PretrainingExamples, global_batch_size: int, targets: TargetsOf) -> None:
         self.examples = examples
-        self._targets = targets
+        self.targets = targets
         self.global_batch_size = global_batch_size
         self._epoch_ahead = 0
         if examples.num_examples(0) < global_batch_size:
@@ -57,40 +51,19 @@ class PretrainingData:
         return self.examples_batch(epoch, range(first + part.start, first + part.stop))
 
     def examples_batch(self, epoch: int, numbers: Sequence[int]) -> Batch:
-        """Return some examples of an epoch as one batch."""
-        examples = [self.examples.example(epoch, number) for number in numbers]
-        return pretraining_batch(examples, source=self.examples, targets=self._targets)
+        """Return some examples of an epoch as one batch. Masked positions are flat: row * length + column.
 
-
-def masked_lm_targets(
-    examples: Sequence[PretrainingExample], *, next_sentences: bool
-) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Return the masked tokens [masks] and next sentence labels [examples], and the number of targets of each loss."""
-    labels = np.concatenate([x.masked_labels for x in examples])
-    targets = {"mlm": torch.from_numpy(labels), "nsp": torch.tensor([x.nsp_label for x in examples])}
-    return targets, {"mlm": len(labels)} | ({"nsp": len(examples)} if next_sentences else {})
-
-
-def pretraining_batch(
-    examples: Sequence[PretrainingExample], *, source: PretrainingExamples, targets: TargetsOf | None = None
-) -> Batch:
-    """Pad examples to a batch. Masked positions are flat: row * length + column.
-
-    All batches of a size have the same shape; labels that fill it up are ignored. oneDNN and torch.compile keep a
-    kernel for each shape, so a new shape in each step would make memory grow for hours.
-
-    Args:
-        source: examples of the corpus, for their length and rules.
-        targets: targets of the objective; None for those of the masked LM.
-    """
-    features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
-    arrays = collate(features, length=source.max_seq_length)
-    assert arrays["input_ids"].shape[1] == source.max_seq_length
-    positions = np.concatenate([row * source.states_per_row + x.masked_positions for row, x in enumerate(examples)])
-    targets_of = targets or partial(masked_lm_targets, next_sentences=source.next_sentences)
-    tensors, counts = targets_of(examples)
-    excess = len(examples) * source.max_predictions - len(positions)
-    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
-    tensors = tensors | {"mlm": F.pad(tensors["mlm"], (0, excess), value=IGNORED)}
-    return Batch(inputs, tensors, counts, int(arrays["attention_mask"].sum()))
+        All batches of a size have the same shape; labels that fill it up are ignored. oneDNN and torch.compile keep a
+        kernel for each shape, so a new shape in each step would make memory grow for hours.
+        """
+        source, examples = self.examples, [self.examples.example(epoch, number) for number in numbers]
+        features = [Features(input_ids=x.input_ids, token_type_ids=x.token_type_ids) for x in examples]
+        arrays = collate(features, length=source.max_seq_length)
+        assert arrays["input_ids"].shape[1] == source.max_seq_length
+        positions = np.concatenate([row * source.states_per_row + x.masked_positions for row, x in enumerate(examples)])
+        targets, counts = self.targets(examples)
+        excess = len(examples) * source.max_predictions - len(positions)
+        inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        inputs["masked_positions_N"] = torch.from_numpy(np.pad(positions, (0, excess)))
+        targets = targets | {"mlm": F.pad(targets["mlm"], (0, excess), value=IGNORED)}
+        return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))

@@ -11,8 +11,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -100,7 +100,7 @@ def train(
     def save(kind: StateKind) -> None:
         run.save_state(model, optimizer, progress, monitor, keep=settings.keep_last, kind=kind)
 
-    with closing(meter), Prefetcher(phases, settings, world) as prefetcher, Interrupt() as interrupt:
+    with closing(meter), Prefetcher(phases, settings, world) as prefetcher, delayed_signals() as signals:
         while not schedule.is_over(progress):
             # Phase and learning rate
             if (phase := schedule.phase(progress)) != progress.phase:
@@ -121,7 +121,7 @@ def train(
                 *(network, batches, losses_of, settings, world),
                 weights=weights,
                 elapsed_s=meter.elapsed_s if world.is_main else 0.0,
-                is_interrupted=interrupt.is_requested,
+                is_interrupted=bool(signals),
             )
 
             # Optimizer. It skips the update if loss or gradient is NaN or infinite, which the monitor decides on the
@@ -172,7 +172,7 @@ def train(
                 break
 
         # An interrupt may also have come since the last step began
-        if world.sum(torch.tensor(float(interrupt.is_requested))):
+        if world.sum(torch.tensor(float(len(signals)))):
             monitor.check_finite()
             save("step")
             run.close()
@@ -204,28 +204,29 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-class Interrupt:
-    """Delays Ctrl-C and SIGTERM (a preempted machine) until the current step is done.
+@contextmanager
+def delayed_signals() -> Iterator[list[int]]:
+    """Delay Ctrl-C and SIGTERM (a preempted machine) until the current step is done.
 
-    It records the first signal; a second one has its usual effect. Outside of the main thread it does nothing.
+    Yields a list that receives the first signal; a second one has its usual effect. Outside of the main thread no
+    signal is delayed.
     """
+    received: list[int] = []
+    before: dict[signal.Signals, Any] = {}
 
-    def __init__(self) -> None:
-        self.is_requested = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                    self._before[number] = signal.signal(number, self._record)
-        return self
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        self.is_requested = True
-        self.__exit__()
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    def restore() -> None:
+        for number, handler in before.items():
             signal.signal(number, handler)
-        self._before = {}
+
+    def record(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        restore()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                before[number] = signal.signal(number, record)
+    try:
+        yield received
+    finally:
+        restore()

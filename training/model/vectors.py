@@ -13,14 +13,12 @@ from tasks.base import TaskSettings
 from tasks.embedding import EmbeddingSettings, Pooling, activation_of
 from tasks.sparse_embedding import SPARSE_VECTOR, SparseEmbeddingSettings
 from tasks.token_embedding import TOKEN_VECTORS, TokenEmbeddingSettings
+from training.model.config import POOLER_ACTIVATIONS
 
 DENSE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **POOLER_ACTIVATIONS,
     "identity": lambda x: x,
-    "tanh": torch.tanh,
-    "relu": F.relu,
-    "gelu": F.gelu,
     "sigmoid": torch.sigmoid,
-    "silu": F.silu,
 }
 """Activation functions of Dense layers, by their names in `EmbeddingSettings.layers`."""
 

@@ -112,12 +112,12 @@ class TaskObjective(LabelledObjective):
     """Reason why examples are left out."""
     baselines: ClassVar[Mapping[str, Baseline]]
     """Baselines of the task by name."""
+    read: Callable[[Path, Columns], Examples]
+    """Function that reads the labelled examples of a file."""
+    read_unlabelled: Callable[[Path, Columns], Examples]
+    """Function that reads the examples of a file without their labels, which it need not have."""
     table_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Default columns of tables of the task, to recognize its files; alternatives."""
-
-    @abstractmethod
-    def read(self, path: Path, columns: Columns) -> Examples:
-        """Read the labelled examples of a file."""
 
     @abstractmethod
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
@@ -146,10 +146,6 @@ class TaskObjective(LabelledObjective):
     def warnings(self, task: AnyTask, examples: Sequence[Any]) -> list[str]:
         """Return warnings about examples, a line each: labels that look wrong, or that cannot be predicted."""
         return []
-
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        """Read the examples of a file without their labels, which it need not have."""
-        raise ValueError("this task has no data without labels")
 
     @abstractmethod
     def label(self, task: AnyTask, example: Any, features: Sequence[Any]) -> list[LabelledFeatures]:

@@ -41,8 +41,6 @@ from training.objectives.baselines import majority_label
 
 MANY_LABELS = 50
 """Number of different labels above which numbers look like a regression."""
-
-
 MIN_EXAMPLES = 10
 """Number of examples of a label below which its threshold and its score are chance."""
 SEPARATORS = "|;,"
@@ -55,10 +53,10 @@ class ClassificationObjective(TaskObjective):
     baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
     table_columns = (("text", "label"),)
 
-    def read(self, path: Path, columns: Columns) -> Examples:
-        return read_classification(path, columns)
+    read = staticmethod(read_classification)
 
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+    @staticmethod
+    def read_unlabelled(path: Path, columns: Columns) -> Examples:
         return read_text_pairs(path, columns).map(lambda texts: ClassificationExample(*texts))
 
     def settings(self, options: TaskOptions, examples: Sequence[ClassificationExample]) -> TaskSettings:

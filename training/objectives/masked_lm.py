@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.data.pretraining import PretrainingExample, PretrainingExamples
-from training.data.pretraining_batches import IGNORED, PretrainingData, masked_lm_targets
+from training.data.pretraining_batches import IGNORED, PretrainingData
 from training.loop.precision import autocast
 from training.loop.types import Batch, Dtype
 from training.objectives.base import Objective, Targets
@@ -34,7 +34,10 @@ class MaskedLM(Objective):
         self.next_sentences = next_sentences
 
     def targets(self, examples: Sequence[PretrainingExample]) -> Targets:
-        return masked_lm_targets(examples, next_sentences=self.next_sentences)
+        """Return the masked tokens [masks] and next sentence labels [examples], and the number of each that counts."""
+        labels = np.concatenate([x.masked_labels for x in examples])
+        targets = {"mlm": torch.from_numpy(labels), "nsp": torch.tensor([x.nsp_label for x in examples])}
+        return targets, {"mlm": len(labels)} | ({"nsp": len(examples)} if self.next_sentences else {})
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         outputs = network(**batch.inputs)
@@ -91,7 +94,7 @@ def evaluate_pretraining(
     model.eval()
     sums: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    data = PretrainingData(examples, 1)
+    data = PretrainingData(examples, 1, MaskedLM(next_sentences=examples.next_sentences).targets)
     last = min(num_examples, examples.num_examples(0))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)

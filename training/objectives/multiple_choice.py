@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +14,6 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.features import Features
 from tasks.multiple_choice import MultipleChoiceExample, MultipleChoiceSettings
-from training.data.columns import Columns
-from training.data.examples import Examples
 from training.data.table_examples import read_multiple_choice
 from training.loop.types import Batch
 from training.objectives.base import IGNORED, Baseline, LabelledFeatures, Targets, TaskObjective, TaskOptions
@@ -27,12 +25,8 @@ class MultipleChoiceObjective(TaskObjective):
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"commonest choice": majority_choice}
     table_columns = (("choices", "label"), ("ending0", "label"))
-
-    def read(self, path: Path, columns: Columns) -> Examples:
-        return read_multiple_choice(path, columns)
-
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        return read_multiple_choice(path, columns, labelled=False)
+    read = staticmethod(read_multiple_choice)
+    read_unlabelled = staticmethod(partial(read_multiple_choice, labelled=False))
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         return MultipleChoiceSettings(max_seq_length=options.max_seq_length)

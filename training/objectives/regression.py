@@ -33,10 +33,10 @@ class RegressionObjective(TaskObjective):
     baselines: ClassVar[Mapping[str, Baseline]] = {"mean label": mean_label}
     table_columns = (("text", "label"),)
 
-    def read(self, path: Path, columns: Columns) -> Examples:
-        return read_regression(path, columns)
+    read = staticmethod(read_regression)
 
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
+    @staticmethod
+    def read_unlabelled(path: Path, columns: Columns) -> Examples:
         return read_text_pairs(path, columns).map(lambda texts: RegressionExample(*texts))
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:

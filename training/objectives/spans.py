@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +15,6 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.text.joined_words import word_around
-from training.data.columns import Columns
-from training.data.examples import Examples
 from training.data.squad import read_questions, read_spans
 from training.loop.types import Batch
 from training.objectives.base import IGNORED, Baseline, LabelledFeatures, TaskObjective, TaskOptions
@@ -29,13 +26,8 @@ class SpanObjective(TaskObjective):
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"first words": first_words, "always no answer": no_answer}
     table_columns = (("question", "context", "answers"),)
-
-    def read(self, path: Path, columns: Columns) -> Examples:
-        return read_spans(path, columns)
-
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        return read_questions(path, columns)
-
+    read = staticmethod(read_spans)
+    read_unlabelled = staticmethod(read_questions)
     default_max_seq_length = 384
     unusable_reason = "no answer is at its answer_start"
 

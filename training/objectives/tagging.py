@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +17,6 @@ from tasks.base import TaskSettings
 from tasks.tagging import TaggingExample, TaggingSettings, WordWindow
 from tasks.tags import find_malformed_tag, is_strict, is_strict_at_ends
 from tasks.text.joined_words import is_mark, learn_joined_words
-from training.data.columns import Columns
-from training.data.examples import Examples
 from training.data.tagging import read_tagging, read_untagged
 from training.loop.types import Batch
 from training.objectives.base import (
@@ -42,12 +39,8 @@ class TaggingObjective(TaskObjective):
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"commonest tag": majority_tag}
     table_columns = (("tokens", "tags"),)
-
-    def read(self, path: Path, columns: Columns) -> Examples:
-        return read_tagging(path, columns)
-
-    def read_unlabelled(self, path: Path, columns: Columns) -> Examples:
-        return read_untagged(path, columns)
+    read = staticmethod(read_tagging)
+    read_unlabelled = staticmethod(read_untagged)
 
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:
         labels, sentences = all_label_names(self, examples), [example.tags for example in examples]

@@ -40,37 +40,53 @@ class Block:
     path: Path
     first_line: int
     """Number of the first line or row in the file, from 1."""
-    content: bytes | list[str]
-    """Whole lines of plain text or JSONL, or rows of Parquet."""
+    content: bytes | list[str] | None
+    """Whole lines of plain text or JSONL, or rows of Parquet; None if `documents` reads them from the file."""
     num_file_bytes: int
     """Bytes of the file, compressed or not, read since the block before."""
     start: int
     """Offset in the decompressed file in bytes, or in rows of Parquet."""
     length: int
     """Length in the unit of `start`."""
+    checksum: int = 0
+    """CRC-32 of the text, if the block has no content."""
 
     @property
     def num_bytes(self) -> int:
         """Decompressed size in bytes; of Parquet, in characters."""
-        return sum(map(len, self.content)) if isinstance(self.content, list) else len(self.content)
+        return sum(map(len, self.content)) if isinstance(self.content, list) else len(self.content or b"")
 
     def documents(self) -> Iterator[list[str]]:
         """Yield documents as lists of sentences, without empty ones.
 
         Raises:
             ValueError: naming the file and the malformed line.
+            ChildProcessError: naming a file that has other text on this machine.
         """
-        for text in self._texts():
+        for text in self._texts(self._read() if self.content is None else self.content):
             if sentences := [sentence for line in text.split("\n") for sentence in split_sentences(line)]:
                 yield sentences
 
-    def _texts(self) -> Iterator[str]:
-        if isinstance(self.content, list):
-            yield from self.content
+    def _read(self) -> bytes | list[str]:
+        content: bytes | list[str]
+        with readable(self.path):
+            if _kind(self.path) == "parquet":
+                content = _parquet_rows(self.path, self.start, self.start + self.length)
+            else:
+                with open(self.path, "rb") as raw, decompressed(raw) as file:
+                    file.seek(self.start)
+                    content = file.read(self.length)
+        if checksum(content) != self.checksum:
+            raise ChildProcessError(f"`{self.path}` differs from the file on the machine where the command was started")
+        return content
+
+    def _texts(self, content: bytes | list[str]) -> Iterator[str]:
+        if isinstance(content, list):
+            yield from content
             return
         lines = (
             (number, _decode(line, self.path, number))
-            for number, line in enumerate(self.content.split(b"\n"), start=self.first_line)
+            for number, line in enumerate(content.split(b"\n"), start=self.first_line)
         )
         if _kind(self.path) == "jsonl":
             yield from (_text_field(line, f"`{self.path}`, line {number}") for number, line in lines if line.strip())
@@ -78,6 +94,13 @@ class Block:
         for is_text, paragraph in itertools.groupby((line for _, line in lines), key=lambda line: bool(line.strip())):
             if is_text:
                 yield "\n".join(paragraph)
+
+
+def checksum(content: bytes | list[str], so_far: int = 0) -> int:
+    """Return the CRC-32 of the content of a block."""
+    for part in map(str.encode, content) if isinstance(content, list) else [content]:
+        so_far = zlib.crc32(part, so_far)
+    return so_far
 
 
 def _text_field(line: str, location: str) -> str:
@@ -273,3 +296,18 @@ def _parquet_blocks(path: Path) -> Iterator[Block]:
             first_row, position = last_row, reached
     except pyarrow.ArrowException as error:
         raise ValueError(f"cannot read `{path}`: {error}") from error
+
+
+def _parquet_rows(path: Path, start: int, end: int) -> list[str]:
+    """Return the texts of the rows [start, end)."""
+    import pyarrow.parquet
+
+    first, texts = 0, []
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for number in range(file.metadata.num_row_groups):
+            last = first + file.metadata.row_group(number).num_rows
+            if first < end and start < last:
+                column = file.read_row_group(number, columns=["text"]).column(0)
+                texts += column[max(0, start - first) : end - first].to_pylist()
+            first = last
+    return [text for text in texts if text]

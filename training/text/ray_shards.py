@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from training.command_line.progress_bar import ProgressBar
-from training.text.documents import Block
-from training.text.file_ranges import FileRange, file_ranges
+from training.text.documents import Block, checksum
 from training.text.ray_pool import map_on_ray
 from training.text.shard_maker import ShardStatistics, make_shard
 
@@ -44,8 +44,23 @@ def make_shards_on_ray(
         item.unlink(missing_ok=True)
 
 
+def file_ranges(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks without their contents; consecutive ones of a file become one."""
+    ranges: list[Block] = []
+    for block in blocks:
+        assert block.content is not None
+        last = ranges[-1] if ranges else None
+        if last and (last.path, last.start + last.length) == (block.path.absolute(), block.start):
+            joined = checksum(block.content, last.checksum)
+            ranges[-1] = replace(last, length=last.length + block.length, checksum=joined)
+        else:
+            found = checksum(block.content)
+            ranges.append(replace(block, path=block.path.absolute(), content=None, checksum=found))
+    return ranges
+
+
 def make_shard_on_node(
-    probe: Path, path: Path, chunk: list[FileRange], num_bytes: int, tokenizer_dir: str, words: str | None = None
+    probe: Path, path: Path, chunk: list[Block], num_bytes: int, tokenizer_dir: str, words: str | None = None
 ) -> ShardStatistics:
     """Run `make_shard` on a node of the cluster.
 

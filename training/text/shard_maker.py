@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from tasks.bundle.files import sha256
 from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import TOKENIZER_FILE
 from training.text.documents import Block
 from training.text.duplicates import hash_segments
-from training.text.file_ranges import FileRange
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 from training.text.shards import Shard, write_shard
 
@@ -39,7 +39,7 @@ class ShardStatistics:
 
 
 def make_shard(
-    path: Path, chunk: Sequence[Block | FileRange], num_file_bytes: int, tokenizer_dir: str, words: str | None = None
+    path: Path, chunk: Sequence[Block], num_file_bytes: int, tokenizer_dir: str, words: str | None = None
 ) -> ShardStatistics:
     """Write one shard and summarize it.
 
@@ -53,7 +53,7 @@ def make_shard(
         ValueError: naming the file and the malformed line.
         ChildProcessError: if the segmenter is not installed.
     """
-    encoder = _encoder(tokenizer_dir, words)
+    encoder = _encoder(tokenizer_dir, words, sha256(Path(tokenizer_dir) / TOKENIZER_FILE))
     if chunk:
         write_shard(path, (document for text in chunk for document in text.documents()), encoder)
     shard = Shard(path)
@@ -71,8 +71,8 @@ def make_shard(
     )
 
 
-@cache  # once a process, as it has a cache of words
-def _encoder(tokenizer_dir: str, words: str | None) -> SentenceEncoder:
+@lru_cache(maxsize=1)  # once a process, as it has a cache of words
+def _encoder(tokenizer_dir: str, words: str | None, digest: str) -> SentenceEncoder:
     tokenizer = Tokenizer.load(tokenizer_dir)
     return WordEncoder(tokenizer, words) if words else SentenceEncoder(tokenizer)
 

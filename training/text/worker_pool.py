@@ -19,7 +19,7 @@ ResultT = TypeVar("ResultT")
 def map_in_order(
     function: Callable[..., ResultT], arguments: Iterable[tuple[Any, ...]], *, num_workers: int
 ) -> Iterator[ResultT]:
-    """Yield the results of a function, in order, from processes with one thread each.
+    """Yield the results of a function, in order, from processes with one thread each; a single worker is this process.
 
     At most two sets of arguments for each worker are read ahead, to bound memory. After an error no call starts.
 
@@ -32,6 +32,9 @@ def map_in_order(
         Exception: any error of the function.
     """
     num_workers = num_workers or available_cpus()
+    if num_workers == 1:
+        yield from (function(*items) for items in arguments)
+        return
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))
     pending: deque[Future[ResultT]] = deque()
     try:

@@ -21,7 +21,7 @@ from recipes.ablations.tables import LABELLED_DATA, make_table
 from tests.toy import WORDS, make_text
 from training.checkpoint.reader import read_config
 from training.checkpoint.task_card import read_task_card
-from training.grid import run_or_look_up
+from training.grid import run_cell
 
 
 def write_pairs(path, seed):
@@ -70,8 +70,8 @@ def finished(data, tmp_path_factory, alone):
     run_dir = tmp_path_factory.mktemp("ablations") / "run"
     recipe = AblationsRecipe(data=data, run_dir=run_dir, tables=("5",), scale="smoke", tasks=("NER",), seeds=(0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        cells = iter([run_or_look_up] * 3)
-        patch.setattr("recipes.ablations.runs.run_or_look_up", lambda *arguments: next(cells)(*arguments))
+        cells = iter([run_cell] * 3)
+        patch.setattr("recipes.ablations.runs.run_cell", lambda *arguments: next(cells)(*arguments))
         with pytest.raises(StopIteration):
             ablations(recipe, alone)
     killed = (run_dir / "table-5.md").read_text(), finishing_times(run_dir)
@@ -153,7 +153,7 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     """A repeated command trains no finished run again."""
     recipe, results, _ = finished
     monkeypatch.setattr("recipes.ablations.runs.pretrain_ablation", None)
-    monkeypatch.setattr("recipes.ablations.runs.run_or_look_up", None)
+    monkeypatch.setattr("recipes.ablations.runs.run_cell", None)
 
     again = ablations(recipe, alone)
 

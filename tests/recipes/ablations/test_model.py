@@ -26,7 +26,7 @@ from training.checkpoint.weights import read_weights
 from training.checkpoint.writer import save_checkpoint
 from training.data.columns import Columns
 from training.data.pretraining import Masking
-from training.data.pretraining_batches import pretraining_batch
+from training.data.pretraining_batches import PretrainingData
 from training.finetuning.run import finetune
 from training.loop.optimizer import create_optimizer
 from training.loop.run_directory import read_metrics
@@ -36,6 +36,7 @@ from training.model.flops import flops_per_token
 from training.model.modernbert_encoder import ModernBertConfig
 from training.objectives.baselines import masked_unigram
 from training.objectives.labelled import read_examples
+from training.objectives.masked_lm import MaskedLM
 from training.text.corpus import Corpus
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -406,7 +407,7 @@ def test_batches_have_one_shape(direction, states, corpus):
     """Batches of language models have one shape, and their positions count the states of all stacks."""
     examples = NextTokenExamples(corpus, direction, max_seq_length=32, short_seq_prob=0.5)
 
-    batch = pretraining_batch([examples.example(0, index) for index in range(8)], source=examples)
+    batch = PretrainingData(examples, 8, MaskedLM(next_sentences=False).targets).batch(0, 0, slice(0, 8))
 
     labels, positions = batch.targets["mlm"], batch.inputs["masked_positions_N"]
     assert len(labels) == len(positions) == 8 * 31 * states

@@ -13,7 +13,8 @@ from tests.families import BACKENDS, vocabulary
 from tests.toy import WORDS
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples, mask_tokens, truncate_at_random_ends
-from training.data.pretraining_batches import pretraining_batch
+from training.data.pretraining_batches import PretrainingData
+from training.objectives.masked_lm import MaskedLM
 from training.text.corpus import Corpus
 from training.text.pairs import PairRules, estimate_pair_statistics, truncated_lengths
 from training.vocab import VocabRecipe, train_vocab
@@ -68,7 +69,7 @@ def test_examples_have_the_form_of_their_tokenizer(whole_words, corpus_of_family
         assert len(ids) <= 32
         assert [index for index in ids if index in single] in (single, pair)
         assert not set(example.masked_labels) & set(single)
-    batch = pretraining_batch(found, source=examples)
+    batch = PretrainingData(examples, 1, MaskedLM().targets).examples_batch(0, range(len(found)))
     length = [len(example.input_ids) for example in found]
     flat = batch.inputs["masked_positions_N"].numpy()[: sum(len(example.masked_positions) for example in found)]
     rows = np.repeat(np.arange(len(found)), [len(example.masked_positions) for example in found])

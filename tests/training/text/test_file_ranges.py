@@ -10,7 +10,7 @@ import pytest
 
 from tests.toy import make_text
 from training.text.documents import read_blocks
-from training.text.file_ranges import file_ranges
+from training.text.ray_shards import file_ranges
 
 TEXTS = make_text(60, seed=3).split("\n\n")
 

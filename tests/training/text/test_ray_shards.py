@@ -13,8 +13,7 @@ import pytest
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from training.corpus import CorpusRecipe, _with_address, prepare_corpus
 from training.text.documents import read_blocks
-from training.text.file_ranges import file_ranges
-from training.text.ray_shards import make_shard_on_node
+from training.text.ray_shards import file_ranges, make_shard_on_node
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="pip install --group ray")

@@ -14,7 +14,7 @@ def blocked_signals(_):
 
 def test_workers_never_see_an_interrupt():
     """Workers block SIGINT from their start, and the parent process does not."""
-    (blocked,) = map_in_order(blocked_signals, [(0,)], num_workers=1)
+    (blocked,) = map_in_order(blocked_signals, [(0,)], num_workers=2)
 
     assert signal.SIGINT in blocked
     assert signal.SIGINT not in blocked_signals(0)
@@ -27,4 +27,4 @@ def end(_):
 def test_a_killed_worker_is_one_line():
     """A killed worker is an error that suggests too little memory."""
     with pytest.raises(ChildProcessError, match="a worker was killed; is there enough memory"):
-        list(map_in_order(end, [(0,)] * 9, num_workers=1))
+        list(map_in_order(end, [(0,)] * 9, num_workers=2))

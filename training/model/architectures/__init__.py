@@ -47,4 +47,4 @@ def create_config(values: Mapping[str, Any]) -> EncoderConfig:
     Raises:
         KeyError, TypeError, ValueError: if it has no such fields.
     """
-    return ARCHITECTURES[values.get("model_type", "bert")].create_config(values)
+    return ARCHITECTURES[values.get("model_type", "bert")].config_type(**values)

@@ -122,18 +122,10 @@ class Architecture:
         given = {item.name: values.get(self.config_keys.get(item.name, item.name)) for item in fields(self.config_type)}
         is_read = {name: name not in _OPTIONS or name in self.defaults for name in given}
         known = {name: value for name, value in given.items() if value is not None and is_read[name]}
-        config = self.create_config({**self.defaults, **known, **self.fixed, "model_type": self.model_type})
+        config = self.config_type(**{**self.defaults, **known, **self.fixed, "model_type": self.model_type})
         if config.shares_layers and config.width_of_embeddings == config.hidden_size:
             raise ValueError(f"embedding_size `{config.embedding_size}` equals hidden_size, which is not supported")
         return config
-
-    def create_config(self, values: Mapping[str, Any]) -> EncoderConfig:
-        """Return the config with these fields.
-
-        Raises:
-            TypeError, ValueError: naming the field that is unknown or whose value is impossible.
-        """
-        return self.config_type(**values)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """Return the values of `config.json` that describe a network."""
