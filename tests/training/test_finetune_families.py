@@ -18,7 +18,7 @@ from training.finetuning.run import finetune
 TEXTS = ["the big cat", "old red dog the", "a cat near the river"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "bert"])
+@pytest.mark.parametrize("kind", CONFIGS)
 def test_fine_tuned_network_of_a_family(kind, finetuning, tmp_path, alone):
     """A masked LM of the family becomes a classifier; transformers gives the same scores from its files."""
     create(kind, "masked-lm", tmp_path / "start")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.commands import call
-from tests.toy import write_classification, write_spans
+from tests.toy import write_classification
 from training.checkpoint.reader import load_model, read_shape
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.weights import WEIGHTS_FILE
@@ -18,7 +18,7 @@ from training.distillation import tasks
 from training.finetuning.run import finetune
 from training.grid import GridRecipe, grid, look_up, main, with_learning_rates
 from training.loop.recipe import RunMismatchError
-from training.loop.run_directory import RunDirectory, read_metrics
+from training.loop.run_directory import RunDirectory
 from training.reports.grid_report import Outcome, Setting, best_outcome, format_report, plot_report, report
 
 FAST = {"micro_batch_size": 16, "batch_sizes": (16,), "epochs": (2.0,), "dtype": "fp32", "dropout": 0.0}
@@ -178,14 +178,10 @@ def test_other_data_at_the_same_place_are_noticed(finished, checkpoint, data, tm
 
 
 @pytest.mark.usefixtures("any_number")
-@pytest.mark.parametrize("task", ["classification", "spans"])
-def test_diverged_run_is_written_down_and_the_grid_goes_on(task, checkpoint, data, tmp_path, alone, capsys):
+def test_diverged_run_is_written_down_and_the_grid_goes_on(checkpoint, data, tmp_path, alone, capsys):
     """A diverged run counts as failed, without a score, and is not repeated."""
-    if task == "spans":
-        train, dev = (write_spans(tmp_path / f"{seed}.json", 100, seed) for seed in (0, 1))
-        data = {"train": (train,), "dev": (dev,), "max_seq_length": 32, "max_query_length": 8, "doc_stride": 12}
-    fields = {"learning_rates": (1e30, 1e-2), "seeds": (0,), "from_scratch": False, **FAST, **data, "epochs": (6.0,)}
-    asked = GridRecipe(task=task, checkpoint=checkpoint, run_dir=tmp_path / "run", **fields)
+    changes = {"learning_rates": (1e30, 1e-2), "seeds": (0,), "from_scratch": False}
+    asked = recipe(checkpoint, data, tmp_path / "run", **changes)
 
     found = grid(asked, alone)
     capsys.readouterr()
@@ -220,19 +216,11 @@ def test_a_best_run_below_the_baseline_fails(checkpoint, data, tmp_path, alone, 
     assert "(best)" not in capsys.readouterr().out
 
 
-def test_seed_varies_head_and_order(finished):
-    """The seed changes the head's weights and the order of batches."""
-    runs = [finished[0] / f"lr1e-05-batch16-epochs2-seed{seed}" for seed in (0, 1)]
-    losses = [[line["loss"] for line in read_metrics(run) if "loss" in line] for run in runs]
-
-    assert losses[0] != losses[1]
-
-
 def test_keep_all_keeps_all_weights(checkpoint, data, tmp_path, alone):
     """`keep="all"` keeps the weights of every run."""
-    grid(recipe(checkpoint, data, tmp_path, seeds=(0,), keep="all"), alone)
+    grid(recipe(checkpoint, data, tmp_path, seeds=(0,), keep="all", from_scratch=False), alone)
 
-    assert len(list(tmp_path.glob(f"*/checkpoint/{WEIGHTS_FILE}"))) == 3
+    assert len(list(tmp_path.glob(f"*/checkpoint/{WEIGHTS_FILE}"))) == 2
     assert torch.equal(*(load_model(path, "classification").classifier.weight for path in best_checkpoints(tmp_path)))
 
 
@@ -298,7 +286,6 @@ def test_picture_has_the_numbers_of_the_table(monkeypatch):
     [
         ({"dev": ()}, "a grid chooses by the score on held-out data; add --dev"),
         ({"seeds": (1, 1)}, "seeds must be one or more different values: `1 1`"),
-        ({"epochs": (2.0, 0.0)}, "--num-epochs must be above 0"),
     ],
 )
 def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_path):
@@ -309,7 +296,7 @@ def test_impossible_grids_are_refused(changes, message, checkpoint, data, tmp_pa
 
 def test_a_grid_of_a_smaller_encoder(checkpoint, data, tmp_path, alone):
     """Some layers of the checkpoint are compared with as many of random weights."""
-    asked = recipe(checkpoint, data, tmp_path / "run", take_layers=(0,), seeds=(0,))
+    asked = recipe(checkpoint, data, tmp_path / "run", take_layers=(0,), seeds=(0,), epochs=(0.1,))
     for from_scratch in (False, True):
         (run,) = asked.recipes(asked.settings()[0], from_scratch=from_scratch)
 

@@ -3,25 +3,19 @@
 import json
 
 import pytest
-import torch
-import transformers
 
 from tasks import create_task
 from tasks.classification import MULTI_LABEL, ClassificationExample, ClassificationSettings
 from tasks.text.tokenizer import Tokenizer
 from tests.commands import call
 from tests.toy import write_classification, write_multi_label
-from training.checkpoint.reader import create_model, read_shape
-from training.checkpoint.task_card import TaskCard, read_task_card
-from training.checkpoint.writer import save_checkpoint
+from training.checkpoint.task_card import read_task_card
 from training.data.columns import Columns, dev_columns, existing_columns
-from training.data.examples import Examples
 from training.data.table_examples import read_classification
 from training.evaluate import main as evaluate
 from training.finetuning.recipe import FinetuneRecipe
 from training.finetuning.run import finetune
 from training.loop.run_directory import read_metrics
-from training.objectives.finetuning import FinetuningData, label_examples
 from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES
 
@@ -69,11 +63,8 @@ def test_every_form_gives_the_same_labels(tmp_path, name, content, columns):
             "line 2: a single label, but .*1",
         ),
         ("a.jsonl", '{"text": "x", "label": ["a", "a"]}\n', {}, "line 1: one of the labels .* occurs twice: `a, a`"),
-        ("a.jsonl", '{"text": "x", "label": null}\n', {}, "line 1: `label` is empty"),
-        ("a.jsonl", '{"text": "x", "label": [1]}\n{"text": "y", "label": [1.0]}\n', {}, "line 2: label `1.0` is `1`"),
         ("a.tsv", "text\tlabel\nx\ta||b\n", {"label_separator": "|"}, "line 2: one of the labels is empty"),
         ("a.csv", "text,a,b\nx,1,2\n", {"label_columns": ("a", "b")}, "`b` is one of the label columns.*0 or 1: `2`"),
-        ("a.csv", "text,a\nx,1\n", {"label_columns": ("a", "b")}, "no column `b`"),
     ],
 )
 def test_odd_labels_are_refused(tmp_path, name, content, columns, message):
@@ -108,34 +99,6 @@ def test_flags_that_do_nothing_are_refused(tokenizer_dir, tmp_path, task, column
 
     with pytest.raises(ValueError, match=message):
         read_examples(task, [path], columns=Columns(**columns), tokenizer=Tokenizer.load(tokenizer_dir))
-
-
-@pytest.mark.parametrize("num_labels", [2, 3])
-def test_loss_equals_transformers(checkpoint, tmp_path, num_labels):
-    """The loss is transformers' and torch's; micro-batches of one example give the same sum; transformers loads it."""
-    settings = ClassificationSettings(labels=LABELS[:num_labels], problem_type=MULTI_LABEL)
-    task = create_task("classification", Tokenizer.load(checkpoint), settings)
-    torch.manual_seed(0)
-    model = create_model("classification", read_shape(checkpoint), num_labels=num_labels).eval()
-    torch.nn.init.normal_(list(model.parameters())[-2], std=0.5)
-    card = TaskCard(task="classification", settings=settings)
-    save_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoint, card=card)
-    examples = [ClassificationExample("the cat", labels=LABELS[:2]), ClassificationExample("a big dog", labels=())]
-    items, _ = label_examples(task, Examples(("here", example) for example in examples))
-    objective = OBJECTIVES["classification"]
-    data = FinetuningData(items, objective, global_batch_size=2, seed=0, pad_id=0)
-    whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
-
-    ours = objective.losses(model, whole)["loss"] / whole.counts["loss"]
-    apart = sum(objective.losses(model, part)["loss"] for part in parts) / whole.counts["loss"]
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
-    output = theirs(**whole.inputs, labels=whole.targets["labels"])
-
-    assert theirs.config.problem_type == "multi_label_classification"
-    torch.testing.assert_close(ours, output.loss, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(apart, output.loss, atol=1e-6, rtol=1e-5)
-    expected = torch.nn.BCEWithLogitsLoss()(output.logits, whole.targets["labels"])
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +142,7 @@ def test_the_curve_has_the_scores_of_the_result(trained):
 
 @pytest.mark.parametrize(("given", "expected"), [((0.4,), (0.4, 0.4, 0.4)), ((0.1, 0.5, 0.9), (0.1, 0.5, 0.9))])
 def test_thresholds_can_be_fixed(finetuning, tmp_path, alone, given, expected):
-    """Given thresholds, one or one for each label, are those of curve and result; nothing is chosen on dev."""
+    """Given thresholds, one or one for each label, are those of curve and result; other data are refused."""
     train, dev = (write_multi_label(tmp_path / f"{seed}.jsonl", 40, seed) for seed in (0, 1))
 
     path = finetune(finetuning(train, dev, thresholds=given, num_epochs=2), alone)
@@ -187,26 +150,15 @@ def test_thresholds_can_be_fixed(finetuning, tmp_path, alone, given, expected):
     card = read_task_card(path)
     assert card.settings.thresholds == expected
     assert "dev, thresholds 0.5" not in card.scores
+    single = write_classification(tmp_path / "single.jsonl", 40, 0)
+    for data, thresholds, message in (
+        (single, given, "--thresholds are for multi-label data"),
+        (train, (0.5, 0.5), "need a threshold for each label: `2` thresholds, `3` labels"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            finetune(finetuning(data, thresholds=thresholds, run_dir=tmp_path / "refused"), alone)
     curve = [line["eval_micro_f1"] for line in read_metrics(path.parent) if "eval_micro_f1" in line]
     assert curve[-1] == pytest.approx(card.scores["dev"]["micro_f1"], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"thresholds": (0.5, 0.5)}, "need a threshold for each label: `2` thresholds, `3` labels"),
-        ({"thresholds": (1.5,)}, "--thresholds must be at most 1: `1.5`"),
-        ({"task": "regression", "thresholds": (0.5,)}, "--thresholds .* has no effect here: it is for class"),
-    ],
-)
-def test_thresholds_that_do_not_fit_are_refused(finetuning, tmp_path, alone, changes, message):
-    """Thresholds are from 0 to 1, one for each label, and for multi-label classification alone."""
-    several, single = write_multi_label(tmp_path / "0.jsonl", 40, 0), write_classification(tmp_path / "1.jsonl", 40, 0)
-
-    with pytest.raises(ValueError, match=message):
-        finetune(finetuning(several, **changes), alone)
-    with pytest.raises(ValueError, match="--thresholds are for multi-label data"):
-        finetune(finetuning(single, thresholds=(0.5,)), alone)
 
 
 def test_evaluation_gives_the_scores_of_the_card(trained, tmp_path, monkeypatch, capfd):

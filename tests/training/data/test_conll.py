@@ -139,13 +139,10 @@ def test_conll_u_plus_names_its_columns(tmp_path):
     [
         ("1 O|2 O|3 B-X", "line 1: the first column holds numbers, not words; name the column of words with --columns"),
         ("bn/1 0 cat O|bn/1 1 dog O||bn/2 0 a O|bn/2 1 b O", "line 1: the first column is the same in a whole sent"),
-        ("a O|New York B-LOC", "line 2: 3 columns, but line 1 has 2: `New York B-LOC`"),
         ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: a comment, or a word with a tag"),
         ("a O|# a comment in a sentence||b O", "line 2: 6 columns, but line 1 has 2"),
-        ("a O|#|b O", "line 2: expected a word and a tag: `#`"),
         ("word\tner|a\tO", "line 1: a header, which CoNLL does not have"),
         ("the O|cat\t", "line 2: expected a word and a tag: `cat`"),
-        ("the O|ham\tgood film", "line 2: expected a word and a tag: `ham\tgood film`"),
         ("a text\tyes|" * 2500, "line 2001: 2,000 lines without an empty one; CoNLL has a word"),
     ],
 )

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.toy import TINY
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples
 from training.data.pretraining_warnings import whole_words_note
-from training.pretrain import PretrainRecipe, pretrain
 from training.text.corpus import Corpus
 from training.vocab import VocabRecipe, train_vocab
 
@@ -90,13 +88,3 @@ def test_whole_words_that_change_little_are_noted(corpus, text_file, chinese, tm
     assert note.startswith("83% of the first 1,800 tokens are Chinese characters")
     assert note.endswith("prepare the corpus with --words jieba")
     assert "changes hardly anything: 0.0% of the first" in whole_words_note(whole)
-
-
-def test_a_run_prints_the_note(chinese, tmp_path, alone, capsys):
-    """Only a run with whole-word masking prints the note."""
-    for whole_words in (True, False):
-        run = tmp_path / str(whole_words)
-        recipe = PretrainRecipe(corpus=chinese[1].directory, run_dir=run, num_steps=1, whole_words=whole_words, **TINY)
-        pretrain(recipe, alone)
-
-        assert ("note: 83% of the first" in capsys.readouterr().out) == whole_words

@@ -14,19 +14,13 @@ def launch(act, *flags):
     return subprocess.run([sys.executable, "-c", LAUNCH, act, *flags], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "message", "code"),
     [
-        pytest.param(
-            "refuse",
-            "error: invalid literal for int() with base 10: 'what main cannot read'",
-            2,
-            marks=pytest.mark.slow,
-        ),
+        ("refuse", "error: invalid literal for int() with base 10: 'what main cannot read'", 2),
         ("mistake", "error: what one cannot read", 2),
-        pytest.param(
-            "kill", "error: a process was ended by SIGKILL; is there enough memory?", 137, marks=pytest.mark.slow
-        ),
+        ("kill", "error: a process was ended by SIGKILL; is there enough memory?", 137),
     ],
 )
 def test_the_error_of_one_process_is_printed_once(act, message, code):

@@ -116,8 +116,10 @@ def test_a_checkpoint_that_does_not_fit_is_named(checkpoint, tmp_path):
 
 
 def test_a_damaged_line_of_the_metrics_is_named(tmp_path, alone):
-    """Plotting and resuming name the file and the line of damaged metrics."""
+    """Plotting and resuming name the file and the line of damaged metrics; a line cut by a kill is left out."""
     write_states(tmp_path, alone, 1)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert read_metrics(tmp_path) == [{"step": 1}, {"step": 2}]
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n')
 
     for use in (read_metrics, plot_run, lambda path: resume(path, alone)):

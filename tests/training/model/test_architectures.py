@@ -86,14 +86,6 @@ def test_the_padding_token_that_positions_skip(kind, padding_id, tmp_path, monke
     assert_network_equals(create(kind, "embedding", tmp_path), tmp_path, kind)
 
 
-def test_new_weights_without_variance(tmp_path, monkeypatch):
-    """New weights are zero if the config gives them no variance."""
-    monkeypatch.setitem(CONFIGS, "bert", {**CONFIGS["bert"], "initializer_range": 0})
-    create("bert", "embedding", tmp_path)
-
-    assert not load_model(tmp_path, "classification", new_head=True).classifier.weight.any()
-
-
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
 def test_lengths(kind, tmp_path):
     """Sequences of one token and of the maximum length give the outputs of transformers."""

@@ -154,9 +154,3 @@ def test_discriminator_equals_transformers(network, batch):
     torch.testing.assert_close(logits[tokens], expected.logits[tokens], atol=1e-5, rtol=1e-5)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits[tokens], is_replaced[tokens].float())
     torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=1e-5)
-
-
-def test_generator_of_more_layers_than_the_network_is_refused():
-    """A generator with more layers than the network is refused."""
-    with pytest.raises(ValueError, match="generator_layers `3` is above num_hidden_layers `2`"):
-        BertForReplacedTokenDetection.from_pretraining(create_model("masked-lm", CONFIG), generator_layers=3)

@@ -10,7 +10,7 @@ import transformers
 
 from tasks import create_task, settings_from_dict
 from tasks.batching import predict
-from tasks.classification import ClassificationExample
+from tasks.classification import MULTI_LABEL, ClassificationExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
@@ -45,7 +45,14 @@ EXAMPLES = {
         TaggingExample(("a", "cat"), ("O", "O")),
     ],
 }
+LOSSES = EXAMPLES | {
+    "multi-label": [
+        ClassificationExample("the cat", labels=("no", "yes")),
+        ClassificationExample("a big dog", labels=()),
+    ]
+}
 SETTINGS = {
+    "multi-label": {"labels": ["maybe", "no", "yes"], "problem_type": MULTI_LABEL},
     "classification": {"labels": ["no", "yes"]},
     "spans": {"unanswerable": True},
     "tagging": {"labels": ["B-LOC", "I-LOC", "O"]},
@@ -88,20 +95,21 @@ def their_arguments(task, inputs, targets):
     if task == "tagging":
         padding = inputs["input_ids"].shape[1] - labels.shape[1]
         return inputs | {"labels": torch.nn.functional.pad(labels, (0, padding), value=IGNORED)}
-    return inputs | {"labels": labels[:, 0]}
+    return inputs | {"labels": labels if labels.is_floating_point() and labels.shape[1] > 1 else labels[:, 0]}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_losses_equal_transformers(name, checkpoint, tmp_path):
+@pytest.mark.parametrize("case", LOSSES)
+def test_losses_equal_transformers(case, checkpoint, tmp_path):
     """The mean loss equals that of transformers' AutoModel, and micro-batches of one example give the same sum."""
-    task = create_task(name, Tokenizer.load(checkpoint), settings_from_dict(name, SETTINGS.get(name, {})))
+    name = "classification" if case == "multi-label" else case
+    task = create_task(name, Tokenizer.load(checkpoint), settings_from_dict(name, SETTINGS.get(case, {})))
     torch.manual_seed(0)
     model = create_model(name, read_shape(checkpoint), num_labels=len(getattr(task.settings, "labels", ()))).eval()
     torch.nn.init.normal_(list(model.parameters())[-2], std=0.5)
     save_checkpoint(
         tmp_path / "ours", model, tokenizer_from=checkpoint, card=TaskCard(task=name, settings=task.settings)
     )
-    items, _ = label_examples(task, Examples(("here", example) for example in EXAMPLES[name]))
+    items, _ = label_examples(task, Examples(("here", example) for example in LOSSES[case]))
     data = FinetuningData(items, OBJECTIVES[name], global_batch_size=2, seed=0, pad_id=0)
     whole, *parts = (data.batch(0, 0, part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
 

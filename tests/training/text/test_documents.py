@@ -52,7 +52,6 @@ def test_every_format_gives_the_same_documents(tmp_path):
         ),
         ("mac.txt", b"One is here.\rAnd there.\r", r"carriage returns end the lines of `.*mac.txt`; convert it: tr"),
         ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
-        ("bad.parquet", b"not parquet", r"cannot read .*bad.parquet"),
     ],
 )
 def test_malformed_files_are_named(name, content, message, tmp_path):

@@ -155,14 +155,6 @@ def test_words_are_the_same_on_nodes(tokenizer_dir, tmp_path, monkeypatch):
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
-@pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
-def test_without_ray_the_group_is_named(text_file, tokenizer_dir, tmp_path):
-    """A missing Ray is an error that names the dependency group."""
-    recipe = CorpusRecipe(data=(text_file,), tokenizer=tokenizer_dir, out=tmp_path / "out", ray="auto")
-    with pytest.raises(ChildProcessError, match=r"--ray needs Ray .* --group ray"):
-        prepare_corpus(recipe)
-
-
 @pytest.mark.parametrize(
     ("words", "seen"),
     [
