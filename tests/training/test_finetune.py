@@ -70,8 +70,10 @@ def test_folder_of_early_sentence_transformers_is_a_checkpoint(checkpoint, tmp_p
 
 def test_spans_learn(finetuning, tmp_path, alone):
     """F1 on dev is high over several windows, with unanswerable questions."""
-    train, dev = (write_spans(tmp_path / f"{seed}.json", 300, seed, unanswerable=True) for seed in (0, 1))
-    recipe = finetuning(train, dev, task="spans", max_seq_length=32, max_query_length=8, doc_stride=12, num_epochs=6)
+    train, dev = (
+        write_spans(tmp_path / f"{seed}.json", number, seed, unanswerable=True) for seed, number in ((0, 240), (1, 60))
+    )
+    recipe = finetuning(train, dev, task="spans", max_seq_length=32, max_query_length=8, doc_stride=12, num_epochs=5)
 
     path = finetune(recipe, alone)
 

@@ -48,8 +48,6 @@ def accumulate_gradients(
         network: network, possibly compiled or in DDP.
         batches: micro-batches of this process.
         losses_of: function from network and micro-batch to losses by name, each summed over its targets.
-        settings: settings of the loop, for the precision.
-        world: all processes.
         weights: weight of each loss in their sum; 1 for losses without an entry.
         elapsed_s: seconds of training by the clock of the main process; 0 on other processes.
         is_interrupted: True if this process was interrupted.

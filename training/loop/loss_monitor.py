@@ -73,7 +73,6 @@ class LossMonitor:
         Args:
             progress: progress before the step.
             losses: mean losses of the global batch.
-            norm: norm of the gradient.
 
         Returns:
             1.0 if loss or gradient is NaN or infinite, so that the optimizer skips the update; else 0.0.

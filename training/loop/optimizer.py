@@ -27,9 +27,6 @@ def create_optimizer(
     bias, which makes fine-tuning on small data sets stable (Mosbach et al. 2021).
 
     Args:
-        model: network to train.
-        weight_decay: weight decay of all parameters but biases and LayerNorm.
-        betas: decay rates of the moments.
         layer_decay: learning rate of a layer divided by that of the layer above (Howard and Ruder 2018, section 3.2).
         unfreeze_every: steps after which the next lower layer starts to train (the same, section 3.3); 0 for all at
             once.

@@ -132,10 +132,6 @@ class RunDirectory:
         """Write a state in the background, unless it exists, then remove states that are no longer needed.
 
         Args:
-            model: network to save.
-            optimizer: optimizer of the network.
-            progress: progress of the run.
-            monitor: monitor of the losses.
             keep: number of step states to keep.
             kind: `step` for a state to resume from, `best` for the state with the best score.
         """

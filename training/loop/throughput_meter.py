@@ -20,12 +20,8 @@ class ThroughputMeter:
     """Measures throughput between two reports, without evaluations. Padding does not count.
 
     Args:
-        model: network, for its FLOPs.
         progress: progress of the run at the start of this process.
-        label: label of the progress bar.
-        schedule: schedule of the run, for unit and position of the progress bar.
         dtype: dtype of matrix products.
-        world: all processes.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ def train(
 
     Args:
         model: network, trained in place.
-        phases: data of each part of the run, in order.
         losses_of: function from network and batch to losses by name, each summed over its targets.
         num_steps: optimizer steps, at most.
         settings: learning rate, batch sizes, seed, intervals of logs and states.
@@ -63,7 +62,6 @@ def train(
         weights: weight of each loss in their sum; 1 for losses without an entry.
         evaluation: scores during training, computed on the main process.
         monitor: monitor of the losses; None for one without a plateau.
-        label: label of the progress bar.
 
     Returns:
         Progress of the run at the weights that it leaves. With `--select best`, the weights are selected on the main

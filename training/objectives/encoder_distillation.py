@@ -29,12 +29,9 @@ class EncoderDistillation(MaskedLM):
     """Masked LM, and the outputs of a teacher with the same tokenizer.
 
     Args:
-        teacher: checkpoint of the teacher.
         token_weight: weight of the teacher's probabilities of masked tokens, relative to the tokens themselves.
-        relation_weight: weight of the relations between tokens.
         relation_heads: number of parts into which queries, keys and values are split for relations.
         teacher_layer: layer of the teacher whose relations are learned, from 0; negative ones count from the end.
-        next_sentences: True if next sentences are predicted.
     """
 
     def __init__(

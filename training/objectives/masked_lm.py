@@ -21,11 +21,7 @@ Sums = dict[str, tuple[float, int]]
 
 
 class MaskedLM(Objective):
-    """Cross entropy of masked tokens and of next sentences.
-
-    Args:
-        next_sentences: True if next sentences are predicted.
-    """
+    """Cross entropy of masked tokens and of next sentences, if they are predicted."""
 
     masked_lm_loss = "mlm"
     """Name of the loss on masked tokens, which the unigram baseline bounds until context is used."""

@@ -23,10 +23,8 @@ class ReplacedTokenDetection(MaskedLM):
     A corrector predicts the original tokens from the filled text, which keeps the network a masked LM.
 
     Args:
-        generator_layers: layers of the generator.
         discriminator_weight: weight of the discriminator's loss, relative to the generator's.
         corrector_weight: weight of the corrector's loss, relative to the generator's.
-        next_sentences: True if next sentences are predicted.
     """
 
     masked_lm_loss = "generator"
