@@ -127,8 +127,9 @@ def test_columns_are_those_of_one_process(run: Run, tmp_path: Path, pool: None, 
     assert rejects[1] == rejects[0]
 
 
-@pytest.mark.parametrize("rows", [256, 0])
-@pytest.mark.parametrize("options", [[], ["--ray", "local"]], ids=["process", "cluster"])
+@pytest.mark.parametrize(
+    ("rows", "options"), [(256, []), (0, []), (256, ["--ray", "local"])], ids=["process", "no rows", "cluster"]
+)
 def test_rows_that_are_gone(
     run: Run, server: FakeServer, tmp_path: Path, pool: None, rows: int, options: list[str]
 ) -> None:

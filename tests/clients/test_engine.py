@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertline import Client
 from bertline.jobs.engine import engine
 from bertline.jobs.storage import FileError
 from tests.clients.command import Run, fails
@@ -40,28 +39,18 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path) -> None:
-    """--engine starts a server and stops it with the job."""
+def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--engine starts a server and stops it with the job; BERTLINE_ variables of other servers do not apply to it."""
     (tmp_path / "in.txt").write_text("the cat\nthe dog\n" * 200)
+    (tmp_path / "tokens").write_text("a-token\n")
+    settings = {"HOST": "0.0.0.0", "TOKENS_FILE": f"{tmp_path}/tokens", "TLS_CERT": f"{tmp_path}/none", "WORKERS": "no"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"BERTLINE_{name}", value)
     output = tmp_path / "out.npy"
 
     assert run("embed", "-i", f"{tmp_path}/in.txt", "-o", str(output), "--engine", str(models)).code == 0
     assert np.load(output).shape == (400, 8)
     assert servers_of(models) == 0
-
-
-def test_settings_of_other_servers_are_ignored(
-    run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job's server ignores BERTLINE_ variables for other servers."""
-    (tmp_path / "tokens").write_text("a-token\n")
-    settings = {"HOST": "0.0.0.0", "TOKENS_FILE": f"{tmp_path}/tokens", "TLS_CERT": f"{tmp_path}/none", "WORKERS": "no"}
-    for name, value in settings.items():
-        monkeypatch.setenv(f"BERTLINE_{name}", value)
-
-    with engine(str(models)) as target, Client(target) as client:
-        assert target.startswith("127.0.0.1:")
-        assert client.embed(["the cat"]).shape == (1, 8)
 
 
 def test_a_server_does_not_outlive_its_job(models: Path, tmp_path: Path) -> None:

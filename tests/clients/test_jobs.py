@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import gzip
 import json
 import os
@@ -8,8 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,41 +56,40 @@ def test_small_batches_are_in_flight_as_often_as_large_ones(run: Run, server: Fa
     assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
 
 
-@pytest.mark.parametrize("source", ["file", "arguments"])
-@pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize(("source", "most"), [("file", 1), ("arguments", 3)])
 def test_documents_of_a_row_keep_to_the_limit(
-    run: Run, server: FakeServer, tmp_path: Path, source: str, in_flight: int
+    run: Run, server: FakeServer, tmp_path: Path, source: str, most: int
 ) -> None:
     """A row whose documents fill many requests has no more of them in flight than --in-flight allows."""
     server.delay(0.1)
     row = write_jsonl(tmp_path / "in.jsonl", [{"query": "owl", "documents": texts(64)}])
     rows = ["-i", row] if source == "file" else ["owl", *texts(64)]
-    result = run("rerank", *rows, "--batch-size", "8", "--in-flight", str(in_flight))
+    result = run("rerank", *rows, "--batch-size", "8", "--in-flight", "3")
 
     assert [len(row["ranking"]) for row in result.rows] == [64]
     assert [len(request.inputs[0].documents) for request in received(server, "Rerank")] == [8] * 8
-    assert server.max_in_flight == (1 if source == "file" else in_flight)
+    assert server.max_in_flight == most
 
 
-def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None:
+def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path, small_chunks: None) -> None:
     """Parquet columns keep their types, between row number and vectors of a fixed size."""
-    given = texts(3000)
+    given = texts(600)
     table = pa.table(
         {
-            "id": pa.array(range(3000), pa.uint16()),
+            "id": pa.array(range(600), pa.uint16()),
             "body": given,
-            "when": pa.array(range(3000), pa.timestamp("ns", "UTC")),
-            "tags": [["a", str(number)] for number in range(3000)],
+            "when": pa.array(range(600), pa.timestamp("ns", "UTC")),
+            "tags": [["a", str(number)] for number in range(600)],
         }
     )
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=700)
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=140)
     output = tmp_path / "out.parquet"
 
     assert succeeds(run("embed", "-i", f"{tmp_path}/in.parquet", "--column", "text=body", "-o", str(output)))
     found = pq.read_table(output)
     assert found.select(table.column_names).equals(table)
     assert found.column_names == ["row_number", *table.column_names, "vector"]
-    assert found["row_number"].to_pylist() == list(range(1, 3001))
+    assert found["row_number"].to_pylist() == list(range(1, 601))
     assert found.schema.field("vector").type == pa.list_(pa.float32(), DIM)
     assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
     assert json.loads(found.schema.metadata[b"bertline"])["command"] == "embed"
@@ -101,7 +99,7 @@ def test_parquet_keeps_columns_and_their_types(run: Run, tmp_path: Path) -> None
 def test_every_format_gives_the_same(run: Run, tmp_path: Path, suffix: str) -> None:
     """The suffix sets the format, and CSV keeps quotes and line feeds."""
     odd = {"tsv": [], "txt": ["tab\tbed"]}.get(suffix, ["tab\tbed", "two\nlines"])
-    given = [*texts(300), 'a "quoted", text', *odd]
+    given = [*texts(30), 'a "quoted", text', *odd]
     path = tmp_path / f"in.{suffix}"
     if suffix == "parquet":
         pq.write_table(pa.table({"text": given}), path)
@@ -146,8 +144,16 @@ def test_columns_to_keep_can_be_chosen(run: Run, tmp_path: Path) -> None:
     assert columns("--keep", "id", "--drop", "row_number") == {"id", "vector"}
 
 
-@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet", "in.txt"])
-@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("in.csv", "out.parquet"),
+        ("in.jsonl", "out.parquet"),
+        ("in.parquet", "out.parquet"),
+        ("in.parquet", "out.jsonl"),
+        ("in.txt", "out.jsonl"),
+    ],
+)
 def test_rejected_rows_are_found_from_the_output(
     run: Run, tmp_path: Path, small_chunks: None, name: str, output: str
 ) -> None:
@@ -190,18 +196,18 @@ def write_rows(path: Path, given: list[str]) -> None:
         path.write_text("\n".join([*(["text"] if path.suffix == ".csv" else []), *given]) + "\n")
 
 
-def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path) -> None:
+def test_npy_has_a_row_for_each_row(run: Run, tmp_path: Path, small_chunks: None) -> None:
     """Row i of the array is the vector of row i, or NaN if it was rejected."""
-    given = [*texts(3000), "refuse", "last"]
+    given = [*texts(600), "refuse", "last"]
     (tmp_path / "in.txt").write_text("\n".join(given))
     output = tmp_path / "out.npy"
     result = run("embed", "-i", f"{tmp_path}/in.txt", "-o", str(output), "--dtype", "float16")
 
     found = np.load(output)
-    assert (result.code, found.dtype, found.shape) == (3, np.float16, (3002, DIM))
-    assert np.isnan(found[3000]).all()
+    assert (result.code, found.dtype, found.shape) == (3, np.float16, (602, DIM))
+    assert np.isnan(found[600]).all()
     wanted = np.stack([vector(text) for text in given]).astype(np.float16)
-    assert np.array_equal(np.delete(found, 3000, 0), np.delete(wanted, 3000, 0))
+    assert np.array_equal(np.delete(found, 600, 0), np.delete(wanted, 600, 0))
 
 
 @pytest.mark.parametrize(("dtype", "stored", "width"), [("int8", np.int8, DIM), ("binary", np.uint8, DIM // 8)])
@@ -275,7 +281,10 @@ def test_rows_without_numbers_are_rejected(run: Run, server: FakeServer, tmp_pat
 
 
 def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None:
-    """An output that ends with / is a folder of Parquet files, which together hold all rows in order."""
+    """An output that ends with / is a folder of Parquet files, which together hold all rows in order.
+
+    Only `_job.json` lists all inputs; parts hold their number.
+    """
     given = texts(1500)
     for number in range(3):
         (tmp_path / f"in{number}.txt").write_text("\n".join(given[number * 500 : number * 500 + 500]))
@@ -286,7 +295,10 @@ def test_a_folder_of_parts(run: Run, tmp_path: Path, small_chunks: None) -> None
     assert (output / "_SUCCESS").exists()
     parts = sorted(output.glob("*.parquet"))
     assert len(parts) == 6
-    assert all(json.loads(pq.read_schema(part).metadata[b"bertline"])["command"] == "embed" for part in parts)
+    metadata = [json.loads(pq.read_schema(part).metadata[b"bertline"]) for part in parts]
+    assert [(item["command"], item["num_inputs"], "inputs" in item) for item in metadata] == [("embed", 3, False)] * 6
+    assert len({item["inputs_digest"] for item in metadata}) == 1
+    assert len(json.loads((output / "_job.json").read_text())["inputs"]) == 3
     found = pa.concat_tables(pq.read_table(part) for part in parts)
     assert np.array_equal(np.stack(found["vector"].to_numpy()), np.stack([vector(text) for text in given]))
     assert fails(run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{output}/"), "already exists")
@@ -373,12 +385,12 @@ def test_another_job_does_not_resume(
     """Other options, files, rows or model settings are refused, and --restart starts again."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
-    (tmp_path / "in.txt").write_text("\n".join(texts(2000)))
-    server.fail("INTERNAL", "broken", method="Embed", after=20, times=None)
+    (tmp_path / "in.txt").write_text("\n".join(texts(1000)))
+    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
     run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
     server.reset()
     if change == []:
-        (tmp_path / "in.txt").write_text("\n".join(texts(2000, seed=1)))
+        (tmp_path / "in.txt").write_text("\n".join(texts(1000, seed=1)))
     if change is None:
         server.models = [FakeModel(manifest={"settings": {"pooling": "mean"}})]
     arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", *(change or []))
@@ -461,13 +473,15 @@ def test_a_server_that_is_busy_at_the_end_is_retried(run: Run, server: FakeServe
 
 
 @pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
-def test_a_model_that_is_being_loaded(run: Run, server: FakeServer, tmp_path: Path, model: list[str]) -> None:
+def test_a_model_that_is_being_loaded(
+    run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, model: list[str]
+) -> None:
     """A job waits for a loading model, is pinned to it, and can be resumed."""
-    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(3000)))
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(600)))
     arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1", *model)
     server.models = [FakeModel(state="loading")]
     server.reply("GetModel", lambda request: loaded(server))
-    server.fail("INTERNAL", "broken", method="Embed", after=40, times=None)
+    server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
     begun = run(*arguments)
     server.reset()
 
@@ -483,40 +497,26 @@ def loaded(server: FakeServer) -> pb.ModelInfo:
     return server.models[0].info
 
 
-def test_parts_do_not_name_all_files(run: Run, tmp_path: Path) -> None:
-    """Only `_job.json` lists all inputs, and parts hold their number."""
-    for number in range(3):
-        (tmp_path / f"in{number}.txt").write_text("text\n")
-    for output in ("out/", "out.parquet"):
-        run("embed", "-i", f"{tmp_path}/in*.txt", "-o", f"{tmp_path}/{output}")
-    paths = [*(tmp_path / "out").glob("part-*"), tmp_path / "out.parquet"]
-    metadata = [json.loads(pq.read_schema(path).metadata[b"bertline"]) for path in paths]
-
-    assert [(item["num_inputs"], "inputs" in item) for item in metadata] == [(3, False)] * 4
-    assert len({item["inputs_digest"] for item in metadata}) == 1
-    assert len(json.loads((tmp_path / "out" / "_job.json").read_text())["inputs"]) == 3
-
-
-def test_two_runs_cannot_use_one_folder(run: Run, server: FakeServer, target: str, tmp_path: Path) -> None:
-    """A second run is refused while the first one runs."""
+def test_two_runs_cannot_use_one_folder(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """A run holds a lock while it works, and a second run is refused."""
     (tmp_path / "in.txt").write_text("text")
-    goes_on = threading.Event()
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl")
+    is_locked = []
 
     def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
-        goes_on.wait()
+        with open(tmp_path / "out.jsonl.job" / "_lock") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked.append(True)
         return pb.EmbedReply(vectors=vector("text").tobytes(), dim=DIM)
 
     server.reply("Embed", embed)
-    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl")
-    with subprocess.Popen([sys.executable, "-m", "bertline.cli", *arguments, "-t", target]) as first:
-        while not received(server) and first.poll() is None:
-            time.sleep(0.02)
-        second = run(*arguments)
-        goes_on.set()
-        first.wait()
+    assert run(*arguments).code == 0
+    (tmp_path / "out.jsonl.job").mkdir()
+    with open(tmp_path / "out.jsonl.job" / "_lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
-    assert "another run is at work" in second.err
-    assert read_jsonl(tmp_path / "out.jsonl") == [{"row_number": 1, "text": "text", "vector": numbers("text")}]
+        assert "another run is at work" in run(*arguments, "--force").err
+    assert is_locked == [True]
 
 
 @pytest.mark.slow

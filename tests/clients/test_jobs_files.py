@@ -54,8 +54,9 @@ def test_compressed_files(run: Run, folder: Path, suffix: str, compress: Any) ->
     assert not list(folder.glob("out*"))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32"])
-@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.txt.gz", "-"])
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("in.csv", "utf-16-le"), ("in.jsonl", "utf-32"), ("in.txt.gz", "utf-32"), ("-", "utf-16-le")]
+)
 def test_wide_text_is_refused(run: Run, server: FakeServer, folder: Path, name: str, encoding: str) -> None:
     """The error states how to convert the file, and nothing is sent or written."""
     content = ('{"text": "one"}\n' if "jsonl" in name else "text\none\n").encode(encoding)
@@ -193,50 +194,42 @@ def test_options_that_say_nothing(
     assert server.calls == []
 
 
-@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out.npy"])
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(["a", "b", "a"]).dictionary_encode(),
-        pa.array([Decimal("1.10")] * 3),
-        pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
-        pa.array([[{"a": 1}], None, []]),
-        pa.array(["a", "b", None], pa.large_string()),
-        pa.array(["a", "b", None], pa.string_view()),
-        pa.array([["a"], [], None], pa.list_(pa.string_view())),
-        pa.array([b"\xff"] * 3, pa.binary_view()),
-        pa.nulls(3),
-        pa.array([1, None, 2**62 + 1], pa.timestamp("ns")),
-        pa.array([[1], None, [2]], pa.list_(pa.timestamp("ns"))),
-        pa.array([1, None, 2**62 + 1], pa.duration("ns")),
-        pa.array([2**61] * 3, pa.timestamp("us")),
-        pa.array([-(10**6)] * 3, pa.date32()),
-        pa.array([1.5] * 3, pa.float16()),
-    ],
-    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else str(value),
-)
-def test_columns_of_every_type_are_kept(run: Run, folder: Path, column: pa.Array, output: str) -> None:
-    """Pass-through columns may have any type, in any output format."""
-    pq.write_table(pa.table({"text": TEXTS, "more": column}), "in.parquet")
-
-    assert run("embed", "-i", "in.parquet", "-o", output).code == 0
-    if output == "out.parquet":
-        assert pq.read_table(output)["more"].to_string() == column_of(column).to_string()
-    elif output == "out.jsonl":
-        rows = read_jsonl(output)
-        assert [row["more"] is None for row in rows] == column.is_null().to_pylist()
-    else:
-        assert np.load(output).shape == (3, 8)
+COLUMNS = [
+    pa.array(["a", "b", "a"]).dictionary_encode(),
+    pa.array([Decimal("1.10")] * 3),
+    pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+    pa.array([[{"a": 1}], None, []]),
+    pa.array(["a", "b", None], pa.large_string()),
+    pa.array(["a", "b", None], pa.string_view()),
+    pa.array([["a"], [], None], pa.list_(pa.string_view())),
+    pa.array([b"\xff"] * 3, pa.binary_view()),
+    pa.nulls(3),
+    pa.array([1, None, 2**62 + 1], pa.timestamp("ns")),
+    pa.array([[1], None, [2]], pa.list_(pa.timestamp("ns"))),
+    pa.array([1, None, 2**62 + 1], pa.duration("ns")),
+    pa.array([2**61] * 3, pa.timestamp("us")),
+    pa.array([-(10**6)] * 3, pa.date32()),
+    pa.array([1.5] * 3, pa.float16()),
+]
 
 
-def column_of(array: pa.Array) -> pa.ChunkedArray:
-    """Return the column as the output holds it, with views as strings."""
-    kinds = {
-        pa.string_view(): pa.string(),
-        pa.binary_view(): pa.binary(),
-        pa.list_(pa.string_view()): pa.list_(pa.string()),
-    }
-    return pa.chunked_array([array.cast(kinds.get(array.type, array.type))])
+def test_columns_of_every_type_are_kept(run: Run, folder: Path) -> None:
+    """Pass-through columns may have any type, in any output format; views become strings."""
+    table = pa.table([TEXTS, *COLUMNS], ["text", *(str(column.type) for column in COLUMNS)])
+    pq.write_table(table, "in.parquet")
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    views |= {pa.list_(old): pa.list_(new) for old, new in views.items()}
+    schema = pa.schema([(field.name, views.get(field.type, field.type)) for field in table.schema])
+
+    for output in ("out.jsonl", "out.parquet", "out.npy"):
+        assert run("embed", "-i", "in.parquet", "-o", output).code == 0
+    kept = pq.read_table("out.parquet").drop_columns(["row_number", "vector"])
+    assert [(column.type, column.to_string()) for column in kept.columns] == [
+        (column.type, column.to_string()) for column in table.cast(schema).columns
+    ]
+    for name in table.column_names:
+        assert [row[name] is None for row in read_jsonl("out.jsonl")] == table[name].is_null().to_pylist()
+    assert np.load("out.npy").shape == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -360,8 +353,6 @@ def shell(line: str, target: str) -> subprocess.CompletedProcess[str]:
         ("bertline embed -i in.txt --rejects r.jsonl > /dev/full", 1, "No space left on device: `standard output`"),
         ("echo text | bertline embed -i - <&-", 1, "cannot read standard input: it is closed"),
         ("bertline embed -i in.txt >&-", 1, "cannot write standard output: it is closed"),
-        ("bertline health > /dev/full", 1, "No space left on device: `standard output`"),
-        ("bertline embed -i none.txt 2>&-", 1, ""),
         ("bertline embed -i in.txt -o out.jsonl <&- >&- 2>&-", 0, ""),
     ],
 )
@@ -385,8 +376,9 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("way", ["plain", "gz", "stdin"])
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    ("name", "way"), [*((name, "plain") for name in ENDLESS), ("in.csv", "gz"), ("in.txt", "stdin")]
+)
 def test_long_lines(run: Run, folder: Path, name: str, way: str) -> None:
     """A line that is longer than the limit ends the job with its number; with a higher limit, the job goes on."""
     before, after, line = ENDLESS[name]
@@ -405,27 +397,12 @@ def test_long_lines(run: Run, folder: Path, name: str, way: str) -> None:
     assert len((folder / "out.jsonl").read_text().splitlines()) == line - (before[:4] == b"text") * 1
 
 
-def test_parts_before_a_long_line_stay(run: Run, folder: Path) -> None:
-    """Parts that were done before the line are not done again after it is corrected."""
-    lines = "".join(f"{number}\n" for number in range(6000))
-    (folder / "in.txt").write_text(lines + "a" * 2000)
-    arguments = ("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
-    assert "line 6001: longer than 1,000 bytes" in run(*arguments, "--max-line-bytes", "1000").err
-    (folder / "in.txt").write_text(lines + "a\n")
-
-    result = run(*arguments)
-
-    assert "(2,048 in earlier runs)" in result.err
-    assert result.code == 0
-
-
 def test_wide_rows_are_few_at_a_time(folder: Path) -> None:
-    """Blocks and chunks end by the bytes of all columns, too, not only by rows and bytes of text."""
+    """A chunk ends by the bytes of all columns, too, not only by rows and bytes of text."""
     with (folder / "in.jsonl").open("w") as file:
         for number in range(40):
             file.write(json.dumps({"text": str(number), "other": "a" * (1 << 20)}) + "\n")
 
     chunks = list(chunks_of(source_of(file_of("in.jsonl"), None, False), 0, ["text"], [], lambda row: 1))
 
-    assert max(len(block.rows) for chunk in chunks for block in chunk.blocks) == 2
     assert [len(chunk.rows) for chunk in chunks] == [16, 16, 8]

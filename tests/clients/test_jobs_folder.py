@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,77 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     (tmp_path / "in.txt").write_text("".join(f"text {number}\n" for number in range(1000)))
     return tmp_path
-
-
-def test_a_folder_of_other_files_stays(run: Run, folder: Path) -> None:
-    """A job refuses a folder with foreign files, for any options, and changes nothing in it."""
-    run("embed", "-i", "in.txt", "-o", "out/")
-    (folder / "out" / "precious").write_text("text")
-    for name in ("mine", "out.jsonl.job"):
-        (folder / name).mkdir()
-        (folder / name / "precious").write_text("text")
-    before = _files(folder)
-
-    for output in ("mine/", "out/", "out.jsonl"):
-        for options in ([], ["--force"], ["--force", "--restart"]):
-            refused = run("embed", "-i", "in.txt", "-o", output, *options)
-            assert fails(refused, "(`precious`, for example); choose another output")
-    assert _files(folder) == before
-    (folder / "out" / "precious").unlink()
-    assert run("embed", "-i", "in.txt", "-o", "out/", "--force").code == 0
-
-
-@pytest.mark.parametrize(
-    "output",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("out.jsonl", "out.npy")), "out.parquet", "out/"],
-)
-def test_killed_at_every_step(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
-    """A job that is killed before any step and resumed writes the same files and no others."""
-    (folder / "in.txt").write_text("".join(f"text {number}\n" for number in range(300)) + "refuse\n")
-    (folder / "wanted").mkdir()
-    run("embed", "-i", "in.txt", "-o", f"wanted/{output}")
-    wanted = _files(folder / "wanted")
-    left = 0
-    steps = {"move": File.move, "remove": File.remove}
-
-    def killing(name: str) -> Callable[..., None]:
-        def step(self: File, *arguments: File) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:  # nothing after it is done, as clean-up would be, either
-                raise Killed
-            steps[name](self, *arguments)
-
-        return step
-
-    for name in steps:
-        monkeypatch.setattr(File, name, killing(name))
-    for number in range(100):
-        (folder / "work").mkdir()
-        left = number
-        try:
-            run("embed", "-i", "in.txt", "-o", f"work/{output}")
-        except Killed:
-            left = 1000
-            result = run("embed", "-i", "in.txt", "-o", f"work/{output}")
-            assert result.code == 3 or "already exists" in result.err
-        found = _files(folder / "work")
-        shutil.rmtree(folder / "work")
-
-        assert found == wanted
-        if 0 < left < 900:
-            break
-
-    assert number > 5
-
-
-def _files(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files below a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes().replace(str(folder.name).encode(), b"")
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
@@ -149,19 +76,9 @@ def test_a_resumed_job_replaces_its_own_files(
     assert len((folder / "r.jsonl").read_text().splitlines()) == 1
 
 
-def test_files_beside_the_rejected_rows_stay(run: Run, folder: Path) -> None:
-    """A job leaves files with similar names in place, inputs included."""
-    (folder / "r.tmp").write_text("text\n")
-    (folder / "out.jsonl.rejects.jsonl.tmp").mkdir()
-
-    assert run("embed", "-i", "r.tmp", "-o", "out.jsonl", "--rejects", "r").code == 0
-    assert run("embed", "-i", "r.tmp", "-o", "out.jsonl", "--force").code == 0
-    assert (folder / "r.tmp").read_text() == "text\n"
-    assert (folder / "out.jsonl.rejects.jsonl.tmp").is_dir()
-
-
-@pytest.mark.parametrize("arguments", [["-i", "in.txt", "-i", "typo.txt"], ["-i", "in.parquet"]])
-@pytest.mark.parametrize("output", ["out/", "out.jsonl"])
+@pytest.mark.parametrize(
+    ("arguments", "output"), [(["-i", "in.txt", "-i", "typo.txt"], "out/"), (["-i", "in.parquet"], "out.jsonl")]
+)
 def test_parts_outlast_a_mistake_in_the_input(
     run: Run, server: FakeServer, folder: Path, arguments: list[str], output: str
 ) -> None:

@@ -50,7 +50,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, suffix=st.sampled_from(["jsonl", "parquet", "npy"]))
 def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix: str) -> None:
     """Each line has a result or is rejected, in the order of the input."""
@@ -85,7 +85,7 @@ def read_vectors(path: Path) -> list[Any]:
     return [row["vector"] for row in read_jsonl(path)]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=8))
 def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
     """Values of CSV pass through unchanged, with quotes, line feeds and NUL."""
@@ -98,8 +98,9 @@ def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str])
     assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == texts
 
 
-def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
+def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row whose objects, lists or numbers differ in type from the first rows is rejected, not cut."""
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     rows = [
         {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
         {"text": "b", "more": None, "list": ["y"], "n": 2, "count": 2},
@@ -115,13 +116,13 @@ def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path) -> None:
         {"list": ["\ud800"]},
         {"new": 1},
     ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4100))
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 200))
     with open(tmp_path / "in.jsonl", "a") as file:
         file.writelines(json.dumps({"text": "odd", **row}) + "\n" for row in odd)
     run("embed", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
 
     assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
-        {"row_number": number, **row} for number, row in enumerate(rows * 4100, start=1)
+        {"row_number": number, **row} for number, row in enumerate(rows * 200, start=1)
     ]
     rejects = read_jsonl(tmp_path / "out.parquet.rejects.jsonl")
     assert [reject["row"] for reject in rejects] == [{"text": "odd", **row} for row in odd]

@@ -44,7 +44,7 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
     files = [STANDARD_INPUT] if path == "-" else find_files([path])
     sources = [source_of(file, chosen, skip_empty=True) for file in files]
     columns = operation.columns({})
-    rows = ((source, row) for source in sources for block in source.blocks(columns, []) for row in block.rows)
+    rows = ((source, row) for source in sources for read in source.read(columns, []) for row in read.rows)
     inputs: list[Any] = []
     num_bytes = 0
     for source, row in rows:

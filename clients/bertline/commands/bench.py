@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from bertline._connection import Connection, Priority
 from bertline.bench.inputs import make_calls, read_inputs
-from bertline.bench.load import Arrivals, Load
-from bertline.bench.report import header
-from bertline.bench.run import SET_UP_S, run_loads
+from bertline.bench.load import SET_UP_S, run_loads
+from bertline.bench.report import Arrivals, Load, header
 from bertline.client import Client
 from bertline.commands.credentials import credentials
 from bertline.commands.options import TARGET, Target, Timeout, model_option
@@ -110,26 +110,25 @@ def bench(
             calls = make_calls(served.task, inputs, batch_size, name, version, truncate)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        name = f"{served.name}/{served.version}"
-        texts = "1 text" if batch_size == 1 else f"{batch_size} texts"
-        show(f"{name} ({served.task}, {served.precision}) at {target}: {calls.method}, {texts} a call")
         about = {
-            "model": name,
+            "model": f"{served.name}/{served.version}",
             "task": served.task,
             "precision": served.precision,
             "target": target,
             "method": calls.method,
             "batch_size": batch_size,
         }
+        texts = "1 text" if batch_size == 1 else f"{batch_size} texts"
+        show("{model} ({task}, {precision}) at {target}: {method}, {texts} a call".format(**about, texts=texts))
         show(header(loads[0]))
         runs, interrupted = run_loads(connection, calls, loads, warm_up, lambda run: show(run.row()))
-        for remark in (remark for run in runs for remark in run.remarks()):
+        for remark in chain.from_iterable(run.remarks() for run in runs):
             show(remark)
         if interrupted:
             show("interrupted by Ctrl-C")
         if as_json:
-            results = {"num_inputs": len(inputs), "interrupted": interrupted, "runs": list(map(vars, runs))}
-            stream.write(json_line(about | results))
+            figures = [run.figures() for run in runs]
+            stream.write(json_line(about | {"num_inputs": len(inputs), "interrupted": interrupted, "runs": figures}))
     has_failed = any(run.num_failed or run.num_unsent or not run.num_ok for run in runs)
     raise typer.Exit(EXIT_INTERRUPTED if interrupted else int(has_failed))
 

@@ -24,7 +24,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, BinaryIO
@@ -123,10 +123,6 @@ class JobDirectory:
     _digests: dict[tuple[int, int], str] = field(default_factory=dict)
     """Digests of the chunks that had parts then, by (file, chunk)."""
     _lock: BinaryIO | None = None
-    _is_taken: bool = False
-    """True if no other run may work here."""
-    _is_started: bool = False
-    """True if the directory belongs to this job."""
 
     def __post_init__(self) -> None:
         self.identity = json.loads(json.dumps(self.identity))  # as it is read back
@@ -158,59 +154,53 @@ class JobDirectory:
         Raises:
             FileError: when something that exists would be lost, or another run is at work.
         """
-        try:
-            self._open(force=force, restart=restart)
-            yield
-        except BaseException as error:
-            with suppress(FileError):  # the error that ended the run is reported, not that clean-up fails as well
-                self._clean_up_after_error(can_resume=not isinstance(error, StaleParts))
-            raise
-        finally:
-            if self._lock:
-                self._lock.close()
-
-    def _open(self, *, force: bool, restart: bool) -> None:
         if self.state() is State.FOREIGN:
             foreign = min(name for name in self.folder.names() if not is_job_file(name))
             raise FileError(
                 f"`{self.folder.url}` holds files that no job wrote (`{foreign}`, for example); choose another output"
             )
-        if not self.folder.exists():
-            self._refuse_existing_output(force=force)  # before the directory is made
-        self._acquire()
-        state = self.state()
-        if state is State.NEW:
-            self._refuse_existing_output(force=force)
-        elif state is State.OTHER_JOB and not restart:
-            job = self._read_job()
+        with self._locked(), self._removed_if_empty():
+            self._start(force=force, restart=restart)
+            try:
+                yield
+            except BaseException as error:
+                with suppress(FileError):  # the error that ended the run is reported, not that clean-up fails as well
+                    if not numbered(self.folder.names(), PART):
+                        self._clear()
+                    elif not isinstance(error, StaleParts):
+                        _print(f"finished parts are in `{self.folder.url}`: run the same command again to resume")
+                raise
+
+    def _start(self, *, force: bool, restart: bool) -> None:
+        state, job = self.state(), self._read_job()
+        if state is State.NEW and not force and self._has_output():
+            raise already_exists(self.output)
+        if state is State.OTHER_JOB and not restart:
             if not job:
                 raise StaleParts(f"`{self.folder.within(JOB).url}` is damaged; start again with --restart")
             raise FileError(
                 f"`{self.folder.url}` belongs to another job ({', '.join(self._changed_fields(job))} differ); "
                 "run that job again to resume it, or start this one with --restart"
             )
-        is_own = self.rejects.url == rejects_of(self.output).url or (
-            self._read_job().get("rejects") == absolute(self.rejects.url)
-        )
+        is_own = self._has_default_rejects or job.get("rejects") == absolute(self.rejects.url)
         if not (force or is_own) and self.rejects.exists():
             raise already_exists(self.rejects)
         is_resumed = state is State.UNFINISHED and not restart
         if not is_resumed or not numbered(self.folder.names(), PART):  # rejected rows without a part may be outdated
             self._clear()
             self._write_job()
-        self._is_started = True
-        for name in self.folder.names():
-            if _UNFINISHED.fullmatch(name):
-                self.folder.within(name).remove()
+        for name in filter(_UNFINISHED.fullmatch, self.folder.names()):
+            self.folder.within(name).remove()
         self.refresh()
 
-    def _refuse_existing_output(self, *, force: bool) -> None:
+    def _has_output(self) -> bool:
         if self.output.is_folder:
-            exists = any(name != LOCK and not _UNFINISHED.fullmatch(name) for name in self.folder.names())
-        else:
-            exists = self.output.exists()
-        if exists and not force:
-            raise already_exists(self.output)
+            return any(name != LOCK and not _UNFINISHED.fullmatch(name) for name in self.folder.names())
+        return self.output.exists()
+
+    @property
+    def _has_default_rejects(self) -> bool:
+        return self.rejects.url == rejects_of(self.output).url
 
     def _changed_fields(self, job: Mapping[str, Any]) -> list[str]:
         return [name for name, value in self.identity.items() if job.get(name) != value]
@@ -285,9 +275,9 @@ class JobDirectory:
     def _join_rejects(self, files: Sequence[File]) -> tuple[int, int]:
         """Join the rejected rows of all chunks; return the numbers of rejected and of truncated rows."""
         self._write_job(rejects=absolute(self.rejects.url))  # from now on the file there belongs to this job
-        is_beside = self.rejects.url == rejects_of(self.output).url  # else perhaps in another file system
+        temporary = self._temporary(REJECTS) if self._has_default_rejects else None  # else another file system, perhaps
         num_rejected = num_truncated = 0
-        with open_write(self.rejects, self._temporary(REJECTS) if is_beside else None) as stream:
+        with open_write(self.rejects, temporary) as stream:
             for file in files:
                 with open_read(file) as (read, _):
                     num_truncated += json.loads(read.readline())["truncated"]
@@ -295,21 +285,6 @@ class JobDirectory:
         if not num_rejected:
             self.rejects.remove()
         return num_rejected, num_truncated
-
-    def _clean_up_after_error(self, *, can_resume: bool) -> None:
-        """Print how to resume; without any part, remove the directory."""
-        if not self._is_taken:
-            return
-        if self._is_started and not numbered(self.folder.names(), PART):
-            self._clear()
-        elif self._is_started and can_resume:
-            print(
-                f"bertline: finished parts are in `{self.folder.url}`: run the same command again to resume",
-                file=sys.stderr,
-            )
-        names = set(self.folder.names())
-        if not names - {LOCK} or (JOB not in names and not self.output.is_folder):  # killed in the clean-up at its end
-            self._remove()
 
     def _clear(self) -> None:
         """Remove all files of jobs but the lock, in an order that leaves a valid state after each step: _SUCCESS before
@@ -351,7 +326,8 @@ class JobDirectory:
     def _temporary(self, name: str) -> File:
         return self.folder.within(f".{name}.{os.getpid()}")
 
-    def _acquire(self) -> None:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         """Make the directory, and lock it against a second run."""
         with file_errors(f"cannot write `{self.output.url}`", self.output):
             if self.folder.is_local:
@@ -360,18 +336,33 @@ class JobDirectory:
                 self._lock = open(os.path.join(self.folder.path, LOCK), "wb")  # noqa: SIM115
             else:
                 self.folder.system.makedirs(self.folder.path, exist_ok=True)
-        if self._lock:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_free = bool(os.fstat(self._lock.fileno()).st_nlink)  # else a run that has just ended removed it
-            except BlockingIOError:
-                is_free = False
-            except OSError:
-                is_free = True
-                print(
-                    f"bertline: the file system of `{self.folder.url}` has no locks: do not start a second run there",
-                    file=sys.stderr,
-                )
-            if not is_free:
+        with self._lock or nullcontext():
+            if self._lock and not self._is_free(self._lock):
                 raise FileError(f"another run is at work in `{self.folder.url}`; wait until it ends")
-        self._is_taken = True
+            yield
+
+    def _is_free(self, lock: BinaryIO) -> bool:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            _print(f"the file system of `{self.folder.url}` has no locks: do not start a second run there")
+            return True
+        return bool(os.fstat(lock.fileno()).st_nlink)  # else a run that has just ended removed it
+
+    @contextmanager
+    def _removed_if_empty(self) -> Iterator[None]:
+        """After an error, remove a directory without files, or with leftovers of a run that was killed at its end."""
+        try:
+            yield
+        except BaseException:
+            with suppress(FileError):
+                names = set(self.folder.names())
+                if not names - {LOCK} or (JOB not in names and not self.output.is_folder):
+                    self._remove()
+            raise
+
+
+def _print(message: str) -> None:
+    print(f"bertline: {message}", file=sys.stderr)

@@ -49,7 +49,7 @@ def checked_stream(stream: BinaryIO, name: str) -> BinaryIO:
 
 def read_lines(
     stream: BinaryIO, name: str, parse: Callable[[str], dict[str, Any]], *, skip_empty: bool, max_line_bytes: int
-) -> Iterator[tuple[Row, bytes]]:
+) -> Generator[tuple[Row, bytes], None, None]:
     """Read one row a line.
 
     Args:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertline.jobs.formats import NOT_UTF8
-from bertline.jobs.rows import BLOCK_ROWS, Block, Chunk, Rejection, Row
+from bertline.jobs.rows import BATCH_ROWS, Chunk, Rejection, Row, Rows
 from bertline.jobs.storage import File, FileError, open_read
 from bertline.jobs.tables import (
     arrow_type,
@@ -50,8 +50,8 @@ def read_parquet(
     check: Callable[[Sequence[str]], None],
     wanted: Sequence[str],
     select: Callable[[Sequence[str]], list[str]],
-) -> Iterator[Block]:
-    """Read blocks of rows. The rows hold the wanted columns that exist; the block's table holds all columns.
+) -> Iterator[Rows]:
+    """Read rows. They hold the wanted columns that exist; the table holds all columns.
 
     Args:
         name: name of the file in messages.
@@ -68,10 +68,10 @@ def read_parquet(
     check(columns)
     num_done, num_rows, footer_bytes = 0, max(1, file.metadata.num_rows), file.metadata.serialized_size
     stream.seek(-8 - footer_bytes, io.SEEK_END)
-    footer = hashlib.blake2b(stream.read(footer_bytes), digest_size=16)  # changes with any column
+    footer = hashlib.blake2b(stream.read(footer_bytes)).digest()  # changes with any column
     inputs = [column for column in wanted if column in columns]
     used = list(dict.fromkeys([*inputs, *select(columns)]))
-    batches = file.iter_batches(BLOCK_ROWS)
+    batches = file.iter_batches(BATCH_ROWS)
     while True:
         with parquet_errors(name):
             batch = next(batches, None)
@@ -79,9 +79,8 @@ def read_parquet(
             return
         rows = _parquet_rows(pa.Table.from_batches([batch]).select(used), inputs, name, num_done + 1)
         num_done += len(rows)
-        digest = footer.copy()
-        digest.update(repr([row.fields for row in rows]).encode("utf-8", "surrogatepass"))
-        yield Block(rows, digest.digest(), num_done / num_rows, batch.nbytes, batch)
+        content = footer + repr([row.fields for row in rows]).encode("utf-8", "surrogatepass")
+        yield Rows(rows, content, batch.nbytes, lambda done=num_done: done / num_rows, batch)
 
 
 def _parquet_rows(table: pa.Table, inputs: Sequence[str], name: str, first: int) -> list[Row]:
@@ -168,7 +167,7 @@ class ParquetWriter(Writer):
     def _passed(self, chunk: Chunk) -> pa.Table:
         """Return the pass-through columns of rows with results. Rows unlike the first rows are rejected."""
         indices = chunk.answered()
-        if chunk.has_table:
+        if chunk.tables:
             passed = self._pass_through.table(chunk, indices)
             if not self.has_columns:
                 self._set_columns(passed.schema)

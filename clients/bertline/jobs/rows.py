@@ -1,19 +1,18 @@
-"""Rows, blocks (rows that are read together) and chunks (rows that are sent, written and skipped together)."""
+"""Rows, and chunks: rows that are sent, written and skipped together."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-BLOCK_ROWS = 256
-"""Rows of a block."""
+BATCH_ROWS = 256
+"""Rows that are read from Parquet together, and rows of a chunk that goes to standard output."""
 CHUNK_ROWS = 2048
 """Rows after which a chunk ends."""
 CHUNK_BYTES = 2 << 20
-"""Bytes of text after which a chunk ends, and bytes of lines after which a block ends."""
+"""Bytes of text after which a chunk ends."""
 CHUNK_TOTAL_BYTES = 16 << 20
 """Bytes of all columns after which a chunk ends."""
 MAX_LINE_BYTES = 64 << 20
@@ -47,17 +46,16 @@ class Row:
     """Reason why the row cannot be used; empty if it can."""
 
 
-@dataclass(slots=True)
-class Block:
+class Rows(NamedTuple):
     """Rows that were read together."""
 
     rows: list[Row]
-    digest: bytes
-    """Digest of the bytes that were read."""
-    fraction: float
-    """Fraction of the file up to the end of this block."""
-    num_bytes: int = 0
+    content: bytes
+    """Bytes that change with the rows."""
+    num_bytes: int
     """Bytes of all columns."""
+    fraction: Callable[[], float]
+    """Returns the fraction of the file that was read."""
     table: Any = None
     """All columns as a pyarrow.RecordBatch, for Parquet; `rows` then hold the columns of the operation only."""
 
@@ -79,42 +77,53 @@ class Chunk:
     """Path or URL of the file."""
     file: int
     """Index of the file, from 0."""
-    number: int
+    number: int = 0
     """Index of the chunk in its file, from 0."""
-    blocks: Sequence[Block]
-    num_before: int
+    num_before: int = 0
     """Rows of the file before this chunk."""
-    fraction_before: float
-    """Fraction of the file before this chunk."""
+    fractions: tuple[float, float] = (0.0, 0.0)
+    """Fraction of the file before this chunk, and up to its end."""
+    rows: list[Row] = field(default_factory=list)
+    tables: list[Any] = field(default_factory=list)
+    """All columns, for Parquet, see `Rows.table`."""
+    num_bytes: int = 0
+    """Bytes of all columns."""
+    num_text_bytes: int = 0
+    """Bytes of the texts to send."""
     results: list[Any] = field(default_factory=list)
     """For each row a result, a Rejection, or None while neither is known; empty before the rows are sent."""
     num_truncated: int = 0
     """Number of rows that the server truncated."""
+    _hash: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=6))
 
-    @cached_property
-    def rows(self) -> list[Row]:
-        """Rows of all blocks."""
-        return [row for block in self.blocks for row in block.rows]
+    def add(self, read: Rows, wanted: Sequence[str]) -> None:
+        """Append rows; `wanted` are the columns to send."""
+        self.rows += read.rows
+        if read.table is not None:
+            self.tables.append(read.table)
+        self.num_bytes += read.num_bytes
+        self.num_text_bytes += sum(text_bytes(row.fields.get(name)) for row in read.rows for name in wanted)
+        self._hash.update(read.content)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all columns."""
-        return sum(block.num_bytes for block in self.blocks)
+    def is_full(self, max_rows: int | None) -> bool:
+        """Return True if no more rows belong into this chunk. `max_rows` is None for CHUNK_ROWS."""
+        is_long = len(self.rows) >= (max_rows or CHUNK_ROWS)
+        return is_long or self.num_text_bytes >= CHUNK_BYTES or self.num_bytes >= CHUNK_TOTAL_BYTES
+
+    def following(self) -> Chunk:
+        """Return the next chunk of the file, without rows."""
+        num_before, fraction = self.num_before + len(self.rows), self.fractions[1]
+        return Chunk(self.name, self.path, self.file, self.number + 1, num_before, (fraction, fraction))
 
     @property
     def digest(self) -> str:
-        """Digest of the bytes that were read, 12 hexadecimal digits."""
-        return hashlib.blake2b(b"".join(block.digest for block in self.blocks), digest_size=6).hexdigest()
-
-    @property
-    def has_table(self) -> bool:
-        """True if the blocks hold tables."""
-        return self.blocks[0].table is not None
+        """Digest of the content, 12 hexadecimal digits."""
+        return str(self._hash.hexdigest())
 
     def fraction(self, num_rows: int) -> float:
         """Return the fraction of the file up to row `num_rows` of this chunk, as if all rows were equally long."""
-        whole = self.blocks[-1].fraction - self.fraction_before
-        return self.fraction_before + whole * num_rows / max(1, len(self.rows))
+        before, end = self.fractions
+        return before + (end - before) * num_rows / max(1, len(self.rows))
 
     def row_number(self, index: int) -> int:
         """Return the number of a row in its file, from 1; skipped lines do not count."""
@@ -137,25 +146,6 @@ class Chunk:
             for index, (row, result) in enumerate(zip(self.rows, self.results, strict=True))
             if isinstance(result, Rejection)
         ]
-
-
-def blocks_of(rows: Iterable[tuple[Row, bytes]], fraction: Callable[[], float]) -> Iterator[Block]:
-    """Group rows into blocks.
-
-    Args:
-        rows: rows, each with the bytes that were read for it.
-        fraction: returns the fraction of the file that was read.
-    """
-    taken, digest, num_bytes = list[Row](), hashlib.blake2b(digest_size=16), 0
-    for row, raw in rows:
-        taken.append(row)
-        digest.update(raw)
-        num_bytes += len(raw)
-        if len(taken) >= BLOCK_ROWS or num_bytes >= CHUNK_BYTES:
-            yield Block(taken, digest.digest(), fraction(), num_bytes)
-            taken, digest, num_bytes = [], hashlib.blake2b(digest_size=16), 0
-    if taken:
-        yield Block(taken, digest.digest(), fraction(), num_bytes)
 
 
 def text_bytes(value: Any) -> int:

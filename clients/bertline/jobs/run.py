@@ -14,7 +14,7 @@ from bertline.errors import ConnectionFailed, ModelNotFound, Overloaded, TimedOu
 from bertline.jobs.directory import JobDirectory, Totals
 from bertline.jobs.progress import Progress
 from bertline.jobs.ray_pool import map_partitions
-from bertline.jobs.rows import BLOCK_ROWS
+from bertline.jobs.rows import BATCH_ROWS
 from bertline.jobs.send import BatchSender
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import already_exists, open_write
@@ -44,9 +44,6 @@ def run(
         num_workers: number of workers on the cluster, each with one file at a time.
         force: replace an output, or a file of rejected rows, that exists.
         restart: discard the parts of an interrupted run.
-
-    Returns:
-        Counts of the whole job, earlier runs included.
 
     Raises:
         FileError: when a file cannot be used, or the model was replaced while the job ran.
@@ -120,7 +117,7 @@ def _print_results(spec: JobSpec, client: Client, progress: Progress, *, force: 
                 raise already_exists(file)
             rejects = stack.enter_context(open_write(file))
         stream = stack.enter_context(standard_output())
-        for chunk in sender.results(range(len(spec.sources)), max_rows=BLOCK_ROWS):
+        for chunk in sender.results(range(len(spec.sources)), max_rows=BATCH_ROWS):
             writer.write(chunk, stream)
             num_rows += len(chunk.rows)
             num_truncated += chunk.num_truncated

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain
 from threading import Event
 from typing import Any, TypeVar
@@ -29,20 +28,6 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 ReplyT = TypeVar("ReplyT")
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of a chunk that are sent in one request."""
-
-    chunk: Chunk
-    indices: list[int]
-    """Indices of the rows in the chunk."""
-    inputs: list[Any]
-    is_last: bool
-    """True for the last batch of its chunk."""
-    usage: Usage = field(default_factory=Usage)
-    """Tokens and truncation of the rows that have results."""
-
-
 class BatchSender:
     """Sends the rows of a job. Retries while the server is overloaded or unreachable, up to the job's patience."""
 
@@ -57,56 +42,36 @@ class BatchSender:
         is_done: Callable[[Chunk], bool] = lambda chunk: False,
         max_rows: int | None = None,
     ) -> Iterator[Chunk]:
-        """Send the rows of some sources. A chunk is read when all rows of the chunks before it are sent.
+        """Send the rows of the sources with these numbers, and yield the chunks with their results, in order.
 
-        Args:
-            numbers: indices of the sources.
-            is_done: returns True for chunks to skip.
-            max_rows: maximum rows of a chunk, see `chunks_of`.
-
-        Yields:
-            The chunks that were not skipped, in order, with their results.
+        A chunk is read when all rows of the chunks before it are sent. Those that `is_done` are skipped.
 
         Raises:
             BertlineError: when the server fails, or is unreachable for too long.
         """
-        in_flight: deque[tuple[Batch, Future[list[Any]]]] = deque()
-        max_in_flight = 2 * self._spec.num_in_flight
-        max_bytes = MAX_LINE_BYTES + max_in_flight * MAX_REQUEST_BYTES  # a few long lines
+        in_flight: deque[tuple[Chunk, list[int], Usage, Future[list[Any]]]] = deque()
         threads = ThreadPoolExecutor(self._spec.num_in_flight, thread_name_prefix="send")
         try:
-            for batch in chain(self._batches(numbers, is_done, max_rows), [None]):
-                if batch:
-                    in_flight.append((batch, threads.submit(self._send, batch.inputs, batch.usage)))
-                while in_flight:
-                    chunks = {item.chunk for item, _ in in_flight}
-                    num_bytes = sum(chunk.num_bytes for chunk in chunks)
-                    is_full = len(in_flight) > max_in_flight or (len(chunks) > 1 and num_bytes > max_bytes)
-                    if batch and not is_full:
-                        break
-                    yield from self._settle(*in_flight.popleft())
+            for chunk in chain.from_iterable(self._spec.chunks(number, max_rows) for number in numbers):
+                if is_done(chunk):
+                    self._progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
+                    continue
+                for batch in self._batches(chunk):
+                    usage = Usage()
+                    sent = threads.submit(self._send, [value for _, value in batch], usage)
+                    in_flight.append((chunk, [index for index, _ in batch], usage, sent))
+                    while self._is_full([chunk for chunk, *_ in in_flight]):
+                        yield from self._settle(*in_flight.popleft())
+            while in_flight:
+                yield from self._settle(*in_flight.popleft())
         except BaseException:
             self._cancelled.set()
             raise
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _batches(
-        self, numbers: Iterable[int], is_done: Callable[[Chunk], bool], max_rows: int | None
-    ) -> Iterator[Batch]:
-        for chunk in chain.from_iterable(self._spec.chunks(number, max_rows) for number in numbers):
-            if is_done(chunk):
-                self._progress.skip(len(chunk.rows), self._fraction(chunk, len(chunk.rows)))
-                continue
-            pairs = self._inputs(chunk)
-            limits = {"max_items": self._spec.batch_size, "max_bytes": MAX_REQUEST_BYTES}
-            cut = list(batches(pairs, lambda pair: text_bytes(pair[1]), **limits)) or [[]]
-            for number, batch in enumerate(cut, start=1):
-                indices, values = [index for index, _ in batch], [value for _, value in batch]
-                yield Batch(chunk, indices, values, is_last=number == len(cut))
-
-    def _inputs(self, chunk: Chunk) -> list[tuple[int, Any]]:
-        """Return index and input of the rows of a chunk, and reject those without a valid input."""
+    def _batches(self, chunk: Chunk) -> list[list[tuple[int, Any]]]:
+        """Return batches of index and input of the rows of a chunk, at least one; reject rows without a valid input."""
         chunk.results = [Rejection(row.reason) if row.reason else None for row in chunk.rows]
         read, pairs = self._spec.operation.read, []
         for index, row in enumerate(chunk.rows):
@@ -118,17 +83,25 @@ class BatchSender:
                 chunk.results[index] = Rejection(f"{error}; name another column with --column")
             except ValueError as error:
                 chunk.results[index] = Rejection(str(error))
-        return pairs
+        limits = {"max_items": self._spec.batch_size, "max_bytes": MAX_REQUEST_BYTES}
+        return list(batches(pairs, lambda pair: text_bytes(pair[1]), **limits)) or [[]]
 
-    def _settle(self, batch: Batch, future: Future[list[Any]]) -> Iterator[Chunk]:
+    def _is_full(self, chunks: Sequence[Chunk]) -> bool:
+        """Return True if the batches of these chunks, one each, are too many, or their chunks too large."""
+        max_in_flight, different = 2 * self._spec.num_in_flight, set(chunks)
+        max_bytes = MAX_LINE_BYTES + max_in_flight * MAX_REQUEST_BYTES  # a few long lines
+        is_large = len(different) > 1 and sum(chunk.num_bytes for chunk in different) > max_bytes
+        return len(chunks) > max_in_flight or is_large
+
+    def _settle(self, chunk: Chunk, indices: list[int], usage: Usage, sent: Future[list[Any]]) -> Iterator[Chunk]:
         """Put the results of a batch into its chunk; yield the chunk after its last batch."""
-        found, chunk = future.result(), batch.chunk
-        for index, result in zip(batch.indices, found, strict=True):
+        for index, result in zip(indices, sent.result(), strict=True):
             chunk.results[index] = result
-        chunk.num_truncated += len(batch.usage.truncated)
-        num_settled = len(chunk.rows) if batch.is_last else batch.indices[-1] + 1
-        self._progress.add(len(found), sum(batch.usage.num_tokens), self._fraction(chunk, num_settled))
-        if batch.is_last:
+        chunk.num_truncated += len(usage.truncated)
+        is_last = all(result is not None for result in chunk.results)
+        num_settled = len(chunk.rows) if is_last else indices[-1] + 1
+        self._progress.add(len(indices), sum(usage.num_tokens), self._fraction(chunk, num_settled))
+        if is_last:
             yield chunk
 
     def _fraction(self, chunk: Chunk, num_rows: int) -> float:
@@ -176,7 +149,7 @@ class BatchSender:
         """Send one request, and smaller ones where the server refuses a part of it.
 
         Args:
-            usage: gets the usage of the rows that have results added to it.
+            usage: usage to which that of rows with results is added.
             is_retry: True if the server has refused these inputs as too large once.
 
         Returns:

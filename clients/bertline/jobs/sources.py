@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -12,9 +11,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from bertline.jobs import rows
 from bertline.jobs.formats import Tsv, checked_stream, parse_json, parse_text, read_csv, read_lines
-from bertline.jobs.rows import ALL_COLUMNS, Block, Chunk, Row, Selection, blocks_of, text_bytes
+from bertline.jobs.rows import ALL_COLUMNS, MAX_LINE_BYTES, Chunk, Row, Rows, Selection
 from bertline.jobs.storage import File, FileError, file_errors, open_read
 
 
@@ -51,7 +49,7 @@ class Source:
     format: Format
     skip_empty: bool = False
     """Skip lines of white space."""
-    max_line_bytes: int = rows.MAX_LINE_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
     """Longest line; for CSV, longest row."""
 
     @property
@@ -74,9 +72,7 @@ class Source:
         """True if another process can read the source again."""
         return self.file is not STANDARD_INPUT
 
-    def blocks(
-        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
-    ) -> Iterator[Block]:
+    def read(self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS) -> Iterator[Rows]:
         """Read the source.
 
         Args:
@@ -98,11 +94,11 @@ class Source:
             limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
             if self.format in (Format.csv, Format.tsv):
                 read = read_csv(text, self.name, check, self._dialect, **limits)
-                with closing(read) as lines:  # before the stream is closed
-                    yield from blocks_of(lines, fraction)
             else:
-                parse = parse_text if self.format is Format.text else parse_json
-                yield from blocks_of(read_lines(text, self.name, parse, **limits), fraction)
+                read = read_lines(text, self.name, parse_text if self.format is Format.text else parse_json, **limits)
+            with closing(read) as lines:  # before the stream is closed
+                for row, line in lines:
+                    yield Rows([row], line, len(line), fraction)
 
     def _open(self) -> Any:
         if self.is_file:
@@ -150,13 +146,10 @@ class CommandLineRows:
     format_key: str = "as it is"
     is_file: bool = False
 
-    def blocks(
-        self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS
-    ) -> Iterator[Block]:
+    def read(self, wanted: Sequence[str], needed: Sequence[str], selection: Selection = ALL_COLUMNS) -> Iterator[Rows]:
         """See Source."""
         numbered = [Row(f"input {number}", fields) for number, fields in enumerate(self.rows, start=1)]
-        content = repr(self.rows).encode("utf-8", "backslashreplace")
-        yield Block(numbered, hashlib.blake2b(content, digest_size=16).digest(), 1.0)
+        yield Rows(numbered, repr(self.rows).encode("utf-8", "backslashreplace"), 0, lambda: 1.0)
 
 
 def source_of(
@@ -164,7 +157,7 @@ def source_of(
     chosen: Format | None,
     skip_empty: bool,
     default: Format | None = None,
-    max_line_bytes: int = rows.MAX_LINE_BYTES,
+    max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Source:
     """Choose the format of a file.
 
@@ -193,28 +186,20 @@ def chunks_of(
     selection: Selection = ALL_COLUMNS,
     max_rows: int | None = None,
 ) -> Iterator[Chunk]:
-    """Group the blocks of a source into chunks.
+    """Group the rows of a source into chunks.
 
     Args:
         file: index of the source.
-        wanted: see `Source.blocks`, as for `needed` and `selection`.
-        max_rows: rows after which a chunk ends, rounded up to whole blocks; None for CHUNK_ROWS.
+        wanted: see `Source.read`, as for `needed` and `selection`.
+        max_rows: rows after which a chunk ends; None for CHUNK_ROWS.
     """
-    blocks: list[Block] = []
-    num_rows = num_text_bytes = num_bytes = number = num_before = 0
-    fraction = 0.0
-    for block in source.blocks(wanted, needed, selection):
-        blocks.append(block)
-        num_rows += len(block.rows)
-        num_text_bytes += sum(text_bytes(row.fields.get(name)) for row in block.rows for name in wanted)
-        num_bytes += block.num_bytes
-        if (
-            num_rows >= (max_rows or rows.CHUNK_ROWS)
-            or num_text_bytes >= rows.CHUNK_BYTES
-            or num_bytes >= rows.CHUNK_TOTAL_BYTES
-        ):
-            yield Chunk(source.name, source.path, file, number, blocks, num_before, fraction)
-            number, num_before, fraction = number + 1, num_before + num_rows, block.fraction
-            blocks, num_rows, num_text_bytes, num_bytes = [], 0, 0, 0
-    if blocks:
-        yield Chunk(source.name, source.path, file, number, blocks, num_before, fraction)
+    chunk = Chunk(source.name, source.path, file)
+    for read in source.read(wanted, needed, selection):
+        chunk.add(read, wanted)
+        if chunk.is_full(max_rows):
+            chunk.fractions = (chunk.fractions[0], read.fraction())
+            yield chunk
+            chunk = chunk.following()
+    if chunk.rows:
+        chunk.fractions = (chunk.fractions[0], 1.0)
+        yield chunk

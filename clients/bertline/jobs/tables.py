@@ -1,9 +1,7 @@
-"""Arrow tables: convert results and pass-through columns, and table values to JSON."""
+"""Arrow tables: convert results and pass-through columns."""
 
 from __future__ import annotations
 
-import base64
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -128,16 +126,7 @@ def side_by_side(left: pa.Table, right: pa.Table) -> pa.Table:
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)
 
 
-# ---- values of tables in Python and JSON
-
-
-def plain_json(value: Any) -> Any:
-    """Return a string or number for a value that JSON has no type for, as `default` of `json.dumps`."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)
+# ---- values of tables in Python
 
 
 def without_views(table: pa.Table) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import json
 import os
 import sys
@@ -43,7 +45,7 @@ class PassThrough:
 
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return these columns of some rows of a chunk, as JSON objects."""
-        if chunk.has_table:
+        if chunk.tables:
             from bertline.jobs import tables
 
             table = self.table(chunk, indices)  # a table without columns has no rows
@@ -68,7 +70,7 @@ class PassThrough:
 
         from bertline.jobs import tables
 
-        table = pyarrow.Table.from_batches([block.table for block in chunk.blocks])
+        table = pyarrow.Table.from_batches(chunk.tables)
         names = self.names(table.column_names)
         table = tables.without_views(table.select(list(names)).rename_columns(list(names.values())))
         types = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
@@ -189,9 +191,9 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     which JSON does not have, become null.
     """
     try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_from_parquet)
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_plain)
     except ValueError:
-        plain = json.loads(json.dumps(row, default=_from_parquet), parse_constant=lambda name: None)
+        plain = json.loads(json.dumps(row, default=_plain), parse_constant=lambda name: None)
         text = json.dumps(plain, ensure_ascii=False)
     if not text.isascii():
         for char, escape in _LINE_ENDS.items():
@@ -199,10 +201,13 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _from_parquet(value: Any) -> Any:
-    from bertline.jobs.tables import plain_json
-
-    return plain_json(value)
+def _plain(value: Any) -> Any:
+    """Return a string or number for a value of Parquet that JSON has no type for."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)
 
 
 @contextmanager

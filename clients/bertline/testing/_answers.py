@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bertline.testing._faults import Refusal
-from bertline.testing._models import TASKS, VOCABULARY_SIZE, FakeModel
+from bertline.testing._models import VOCABULARY_SIZE, FakeModel
 from bertline.v1 import encoder_pb2 as pb
 
-TIMINGS = pb.Timings(tokenize_s=2**-10, queue_s=2**-9, inference_s=2**-8)  # exact as floats
+_TIMINGS = pb.Timings(tokenize_s=2**-10, queue_s=2**-9, inference_s=2**-8)  # exact as floats
 _ANY_LENGTH = ("Answer", "Rerank", "Tag", "Tokenize")
 """RPCs that accept texts of any length."""
 _NECESSARY = {"Classify": ".text", "Regress": ".text", "Answer": ".question", "Rerank": ".query"}
@@ -33,13 +33,26 @@ def _uniform(text: str, count: int) -> np.ndarray:
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * count), dtype="<u4") / 2**32
 
 
+def _score(text: str) -> float:
+    return float(_uniform(text, 1)[0])
+
+
 def _probabilities(texts: Sequence[str]) -> np.ndarray:
     """Return probabilities, [texts] float64, that sum to 1."""
-    weights = np.array([_uniform(text, 1)[0] + 1e-3 for text in texts])
+    weights = np.array([_score(text) + 1e-3 for text in texts])
     return weights / weights.sum()
 
 
-def prompt_of(model: FakeModel, request: Any) -> str:
+def tokens(text: str) -> list[re.Match[str]]:
+    """Split a text into words and punctuation marks."""
+    return list(_TOKEN.finditer(text))
+
+
+def _token_id(token: str) -> int:
+    return int(_score(token) * VOCABULARY_SIZE)
+
+
+def _prompt(model: FakeModel, request: Any) -> str:
     """Return the prompt that a request names, or the default prompt of the model's manifest.
 
     Raises:
@@ -59,77 +72,51 @@ def prompt_of(model: FakeModel, request: Any) -> str:
     return str(prompts[name]) if name else ""
 
 
-def token_id(token: str) -> int:
-    """Return the id of a token."""
-    return int(_uniform(token, 1)[0] * VOCABULARY_SIZE)
+# ---- result of one input, by RPC
 
 
-def tokens(text: str) -> list[re.Match[str]]:
-    """Split a text into words and punctuation marks."""
-    return list(_TOKEN.finditer(text))
-
-
-def embed(model: FakeModel, request: pb.EmbedRequest) -> pb.EmbedReply:
-    """Return the `vector` of each text after its prompt."""
-    prompt = prompt_of(model, request)
-    vectors = np.array([vector(prompt + text, model.dim) for text in request.texts], dtype="<f4").reshape(-1, model.dim)
+def _embed(model: FakeModel, request: pb.EmbedRequest, text: str) -> bytes:
+    found = vector(_prompt(model, request) + text, model.dim)
     if request.dimensions:
-        vectors = vectors[:, : request.dimensions]
-        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    dim = vectors.shape[1] if len(vectors) else 0
-    reply = pb.EmbedReply(dim=dim, format=request.format)
+        found = found[: request.dimensions]
+        found = found / np.linalg.norm(found)
     if request.format == pb.VECTOR_FORMAT_BINARY:
-        reply.vectors = np.packbits(vectors > 0, axis=1).tobytes()
-    elif request.format == pb.VECTOR_FORMAT_INT8:
-        reply.vectors = np.rint(vectors * 127).astype("i1").tobytes()
-    else:
-        reply.vectors = vectors.astype("<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4").tobytes()
-    return reply
+        return np.packbits(found > 0).tobytes()
+    if request.format == pb.VECTOR_FORMAT_INT8:
+        return np.rint(found * 127).astype("i1").tobytes()
+    return found.astype("<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4").tobytes()
 
 
-def embed_sparse(model: FakeModel, request: pb.EmbedSparseRequest) -> pb.EmbedSparseReply:
-    """Return a weight for each different token of a text and its prompt, derived from the token."""
-    prompt, reply = prompt_of(model, request), pb.EmbedSparseReply(dim=VOCABULARY_SIZE)
-    for text in request.texts:
-        found = {token_id(match[0]): match[0] for match in tokens(prompt + text)}
-        weights = {number: np.float32(_uniform(f"weight of {token}", 1)[0] + 0.5) for number, token in found.items()}
-        kept = sorted(weights, key=lambda number: (-weights[number], number))[: request.top_k or None]
-        names = [found[number] for number in kept] if request.return_tokens else []
-        reply.results.add(indices=kept, values=[weights[number] for number in kept], tokens=names)
-    return reply
+def _embed_sparse(model: FakeModel, request: pb.EmbedSparseRequest, text: str) -> pb.SparseVector:
+    found = {_token_id(match[0]): match[0] for match in tokens(_prompt(model, request) + text)}
+    weights = {number: np.float32(_score(f"weight of {token}") + 0.5) for number, token in found.items()}
+    kept = sorted(weights, key=lambda number: (-weights[number], number))[: request.top_k or None]
+    names = [found[number] for number in kept] if request.return_tokens else []
+    return pb.SparseVector(indices=kept, values=[weights[number] for number in kept], tokens=names)
 
 
-def embed_tokens(model: FakeModel, request: pb.EmbedTokensRequest) -> pb.EmbedTokensReply:
-    """Return the `vector` of [CLS], [SEP] and each token of text and prompt, without a document's punctuation."""
-    prompt, is_query = prompt_of(model, request), request.input_type == pb.INPUT_TYPE_QUERY
-    reply = pb.EmbedTokensReply(dim=model.dim if request.texts else 0, format=request.format)
+def _embed_tokens(model: FakeModel, request: pb.EmbedTokensRequest, text: str) -> pb.TokenVectors:
+    prompt, is_query = _prompt(model, request), request.input_type == pb.INPUT_TYPE_QUERY
+    found = [token for token in tokens(prompt + text) if is_query or token[0][0].isalnum() or token[0] == "[MASK]"]
+    names = ["[CLS]", *(token[0] for token in found), "[SEP]"]
     kind = "<f2" if request.format == pb.VECTOR_FORMAT_FLOAT16 else "<f4"
-    for text in request.texts:
-        found = [token for token in tokens(prompt + text) if is_query or token[0][0].isalnum() or token[0] == "[MASK]"]
-        names = ["[CLS]", *(token[0] for token in found), "[SEP]"]
-        result = reply.results.add(vectors=np.array([vector(name, model.dim) for name in names]).astype(kind).tobytes())
-        if request.return_offsets:
-            places = [(0, 0), *(token.span() for token in found), (0, 0)]
-            result.starts.extend(max(0, start - len(prompt)) for start, _ in places)
-            result.ends.extend(max(0, end - len(prompt)) for _, end in places)
-    return reply
+    result = pb.TokenVectors(vectors=np.array([vector(name, model.dim) for name in names]).astype(kind).tobytes())
+    if request.return_offsets:
+        places = [(0, 0), *(token.span() for token in found), (0, 0)]
+        result.starts.extend(max(0, start - len(prompt)) for start, _ in places)
+        result.ends.extend(max(0, end - len(prompt)) for _, end in places)
+    return result
 
 
-def classify(model: FakeModel, request: pb.ClassifyRequest) -> pb.ClassifyReply:
-    """Return all labels, with probabilities derived from the text; of a multi-label model, each from 0 to 1."""
-    names, several = model.labels_for(TASKS["Classify"]), model.multi_label
-    results = [
-        _classification(names, f"{item.text} {item.text_pair}", request.top_k, several=several)
-        for item in request.inputs
-    ]
-    kind = pb.PROBLEM_TYPE_MULTI_LABEL if several else pb.PROBLEM_TYPE_SINGLE_LABEL
-    return pb.ClassifyReply(results=results, problem_type=kind)
+def _classify(model: FakeModel, request: pb.ClassifyRequest, item: Any) -> pb.Classification:
+    text = f"{item.text} {item.text_pair}"
+    return _classification(model.labels_of("classification"), text, request.top_k, several=model.multi_label)
 
 
 def _classification(names: Sequence[str], text: str, top_k: int, *, several: bool) -> pb.Classification:
     """Return labels for a text: `top_k` (0 for all), and the selected ones; `several` is true with any number."""
     texts = [f"{name} {text}" for name in names]
-    scores = [_uniform(text, 1)[0] for text in texts] if several else _probabilities(texts).tolist()
+    scores = list(map(_score, texts)) if several else _probabilities(texts).tolist()
     ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
     labels = [
         pb.LabelScore(label=name, score=score, selected=score >= 0.5 if several else not rank)
@@ -139,136 +126,97 @@ def _classification(names: Sequence[str], text: str, top_k: int, *, several: boo
     return pb.Classification(labels=[label for rank, label in enumerate(labels) if rank < count or label.selected])
 
 
-def zero_shot(model: FakeModel, request: pb.ZeroShotRequest) -> pb.ZeroShotReply:
-    """Return the labels of the request, with probabilities derived from label and text."""
-    return pb.ZeroShotReply(
-        results=[
-            _classification(request.labels, f"{request.template} {text}", request.top_k, several=request.multi_label)
-            for text in request.texts
-        ]
-    )
+def _zero_shot(model: FakeModel, request: pb.ZeroShotRequest, text: str) -> pb.Classification:
+    return _classification(request.labels, f"{request.template} {text}", request.top_k, several=request.multi_label)
 
 
-def regress(model: FakeModel, request: pb.RegressRequest) -> pb.RegressReply:
-    """Return a number from 0 to 1, derived from the text."""
-    return pb.RegressReply(values=[_uniform(f"{item.text} {item.text_pair}", 1)[0] for item in request.inputs])
+def _regress(model: FakeModel, request: pb.RegressRequest, item: Any) -> float:
+    return _score(f"{item.text} {item.text_pair}")
 
 
-def choose(model: FakeModel, request: pb.ChooseRequest) -> pb.ChooseReply:
-    """Return probabilities derived from context, question and choice."""
-    results = []
-    for item in request.inputs:
-        scores = _probabilities([f"{item.context} {item.question} {choice}" for choice in item.choices])
-        results.append(pb.ChooseResult(choice=int(scores.argmax()), scores=scores))
-    return pb.ChooseReply(results=results)
+def _choose(model: FakeModel, request: pb.ChooseRequest, item: pb.ChooseInput) -> pb.ChooseResult:
+    scores = _probabilities([f"{item.context} {item.question} {choice}" for choice in item.choices])
+    return pb.ChooseResult(choice=int(scores.argmax()), scores=scores)
 
 
-def answer(model: FakeModel, request: pb.AnswerRequest) -> pb.AnswerReply:
+def _answer(model: FakeModel, request: pb.AnswerRequest, item: pb.AnswerInput) -> pb.AnswerResult:
     """Return the places of the question's last word in the contexts, or no answer."""
-    results = []
-    for item in request.inputs:
-        words = [match[0] for match in tokens(item.question) if match[0].isalnum()]
-        found = [
-            pb.Span(start=match.start(), end=match.end(), text=match[0], score=0.75 * 0.5**rank, context=number)
-            for rank, (number, match) in enumerate(
-                (number, match)
-                for number, context in enumerate(item.contexts)
-                for match in tokens(context)
-                if words and match[0] == words[-1]
-            )
-        ]
-        no_answer_score = 0.125 if found else 0.875
-        spans = found[: request.top_k or 1]
-        results.append(pb.AnswerResult(spans=spans, has_answer=bool(found), no_answer_score=no_answer_score))
-    return pb.AnswerReply(results=results)
+    words = [match[0] for match in tokens(item.question) if match[0].isalnum()]
+    places = [(number, match) for number, context in enumerate(item.contexts) for match in tokens(context)]
+    found = [(number, match) for number, match in places if match[0] in words[-1:]]
+    spans = [
+        pb.Span(start=match.start(), end=match.end(), text=match[0], score=0.75 * 0.5**rank, context=number)
+        for rank, (number, match) in enumerate(found[: request.top_k or 1])
+    ]
+    return pb.AnswerResult(spans=spans, has_answer=bool(found), no_answer_score=0.125 if found else 0.875)
 
 
-def rerank(model: FakeModel, request: pb.RerankRequest) -> pb.RerankReply:
-    """Return the documents ranked by a number from 0 to 1, derived from query and document."""
-    results = []
-    for item in request.inputs:
-        scores = [float(np.float32(_uniform(f"{item.query} {document}", 1)[0])) for document in item.documents]
-        order = sorted(range(len(scores)), key=lambda number: -scores[number])[: request.top_n or None]
-        ranked = [pb.RankedDocument(document=number, score=scores[number]) for number in order]
-        results.append(pb.RerankResult(documents=ranked))
-    return pb.RerankReply(results=results)
+def _rerank(model: FakeModel, request: pb.RerankRequest, item: pb.RerankInput) -> pb.RerankResult:
+    scores = [float(np.float32(_score(f"{item.query} {document}"))) for document in item.documents]
+    order = sorted(range(len(scores)), key=lambda number: -scores[number])[: request.top_n or None]
+    return pb.RerankResult(documents=[pb.RankedDocument(document=number, score=scores[number]) for number in order])
 
 
-def tag(model: FakeModel, request: pb.TagRequest) -> pb.TagReply:
-    """Return words with a capital as entities, with a type derived from the word."""
-    kinds = sorted({label[2:] for label in model.labels_for(TASKS["Tag"]) if label[:2] == "B-"}) or ["MISC"]
-    results = []
-    for item in request.inputs:
-        result = pb.TagResult()
-        for match in tokens(item.text or " ".join(item.words)):
-            place = {"start": match.start(), "end": match.end()}
-            kind = kinds[int(_uniform(match[0], 1)[0] * len(kinds))] if match[0][0].isupper() else ""
-            if kind:
-                result.entities.add(**place, text=match[0], label=kind, score=0.75)
-            if request.return_words:
-                result.words.add(**place, tag=f"B-{kind}" if kind else "O", score=0.75)
-        results.append(result)
-    return pb.TagReply(results=results)
+def _tag(model: FakeModel, request: pb.TagRequest, item: pb.TagInput) -> pb.TagResult:
+    kinds = sorted({label[2:] for label in model.labels_of("tagging") if label[:2] == "B-"}) or ["MISC"]
+    result = pb.TagResult()
+    for match in tokens(item.text or " ".join(item.words)):
+        place = {"start": match.start(), "end": match.end()}
+        kind = kinds[int(_score(match[0]) * len(kinds))] if match[0][0].isupper() else ""
+        if kind:
+            result.entities.add(**place, text=match[0], label=kind, score=0.75)
+        if request.return_words:
+            result.words.add(**place, tag=f"B-{kind}" if kind else "O", score=0.75)
+    return result
 
 
-def fill_mask(model: FakeModel, request: pb.FillMaskRequest) -> pb.FillMaskReply:
+def _fill_mask(model: FakeModel, request: pb.FillMaskRequest, text: str) -> pb.FillMaskResult:
     """Return `wordN`, `wordN+1`, ... for each [MASK], with N derived from the text and the position of the [MASK]."""
-    results = []
-    for text in request.texts:
-        masks = []
-        fitting = tokens(text)[: model.max_seq_length - 2]
-        for place in range(sum(token[0] == "[MASK]" for token in fitting)):
-            first = int(_uniform(f"{text} {place}", 1)[0] * VOCABULARY_SIZE)
-            names = [f"word{(first + rank) % VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
-            targets = [pb.TokenScore(token=name, score=_uniform(f"{text} {name}", 1)[0]) for name in request.targets]
-            found = [pb.TokenScore(token=name, score=0.5 ** (rank + 1)) for rank, name in enumerate(names)]
-            masks.append(pb.MaskFill(tokens=found, targets=targets))
-        results.append(pb.FillMaskResult(masks=masks))
-    return pb.FillMaskReply(results=results)
+    result = pb.FillMaskResult()
+    targets = [pb.TokenScore(token=name, score=_score(f"{text} {name}")) for name in request.targets]
+    for place in range(sum(token[0] == "[MASK]" for token in tokens(text)[: model.max_seq_length - 2])):
+        first = int(_score(f"{text} {place}") * VOCABULARY_SIZE)
+        names = [f"word{(first + rank) % VOCABULARY_SIZE}" for rank in range(request.top_k or 5)]
+        found = [pb.TokenScore(token=name, score=0.5 ** (rank + 1)) for rank, name in enumerate(names)]
+        result.masks.add(tokens=found, targets=targets)
+    return result
 
 
-def tokenize(model: FakeModel, request: pb.TokenizeRequest) -> pb.TokenizeReply:
-    """Return one token per word and punctuation mark."""
-    results = []
-    for item in request.inputs:
-        result = pb.TokenizedInput()
-        _add_token(result, "[CLS]", 0)
-        for type_id, text in enumerate([item.text, item.text_pair] if item.HasField("text_pair") else [item.text]):
-            for match in tokens(text):
-                _add_token(result, match[0], type_id, match.span())
-            _add_token(result, "[SEP]", type_id)
-        results.append(result)
-    return pb.TokenizeReply(results=results, num_tokens=[len(result.ids) for result in results])
+def _tokenize(model: FakeModel, request: pb.TokenizeRequest, item: Any) -> pb.TokenizedInput:
+    result = pb.TokenizedInput()
+    special, found = (0, 0), [("[CLS]", 0, (0, 0))]
+    for number, text in enumerate([item.text, item.text_pair] if item.HasField("text_pair") else [item.text]):
+        found += [(match[0], number, match.span()) for match in tokens(text)]
+        found.append(("[SEP]", number, special))
+    for token, number, (start, end) in found:
+        result.ids.append(_token_id(token))
+        result.tokens.append(token)
+        result.starts.append(start)
+        result.ends.append(end)
+        result.type_ids.append(number)
+        result.special.append((start, end) == special)
+    return result
 
 
-def _add_token(result: Any, token: str, type_id: int, place: tuple[int, int] = (0, 0)) -> None:
-    result.ids.append(token_id(token))
-    result.tokens.append(token)
-    result.starts.append(place[0])
-    result.ends.append(place[1])
-    result.type_ids.append(type_id)
-    result.special.append(place == (0, 0))
-
-
-ANSWERS: dict[str, Callable[[FakeModel, Any], Any]] = {
-    "Embed": embed,
-    "EmbedSparse": embed_sparse,
-    "EmbedTokens": embed_tokens,
-    "Classify": classify,
-    "Regress": regress,
-    "Choose": choose,
-    "Answer": answer,
-    "Rerank": rerank,
-    "Tag": tag,
-    "FillMask": fill_mask,
-    "ZeroShot": zero_shot,
-    "Tokenize": tokenize,
+RESULTS: dict[str, Callable[[FakeModel, Any, Any], Any]] = {
+    "Embed": _embed,
+    "EmbedSparse": _embed_sparse,
+    "EmbedTokens": _embed_tokens,
+    "Classify": _classify,
+    "Regress": _regress,
+    "Choose": _choose,
+    "Answer": _answer,
+    "Rerank": _rerank,
+    "Tag": _tag,
+    "FillMask": _fill_mask,
+    "ZeroShot": _zero_shot,
+    "Tokenize": _tokenize,
 }
-"""Answer of each RPC, except ListModels and GetModel."""
+"""Result of an input of each RPC, except ListModels and GetModel."""
 
 
-def check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str]) -> tuple[list[int], list[int]]:
-    """Refuse empty texts, texts that are too long, and those that a test names.
+def answer(method: str, request: Any, model: FakeModel, refused: Mapping[str, str]) -> Any:
+    """Return the reply to a request.
 
     Args:
         method: name of the RPC.
@@ -276,18 +224,42 @@ def check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str
         model: model that reads it.
         refused: texts to refuse, with the reason.
 
-    Returns:
-        For each input, the number of tokens that are read, and the number that are truncated.
-
     Raises:
-        Refusal: with all violations.
+        Refusal: with all violations: empty texts, texts that are too long, and those to refuse.
     """
+    num_tokens, num_truncated = _check(method, request, model, refused)
+    results = [RESULTS[method](model, request, item) for item in getattr(request, _inputs_field(request))]
+    reply = getattr(pb, f"{method}Reply")(model=model.ref, timings=_TIMINGS)
+    if method == "Embed":
+        reply.vectors = b"".join(results)
+    else:
+        getattr(reply, "values" if method == "Regress" else "results").extend(results)
+    if method == "Tokenize":
+        reply.num_tokens.extend(len(result.ids) for result in results)
+        return reply
+    reply.num_tokens[:], reply.num_truncated[:] = num_tokens, num_truncated
+    if method == "Classify":
+        reply.problem_type = f"PROBLEM_TYPE_{'MULTI' if model.multi_label else 'SINGLE'}_LABEL"
+    elif method == "EmbedSparse":
+        reply.dim = VOCABULARY_SIZE
+    elif method in ("Embed", "EmbedTokens"):
+        reply.format, dim = request.format, method == "Embed" and request.dimensions
+        reply.dim = min(dim or model.dim, model.dim) if results else 0
+    return reply
+
+
+def _inputs_field(request: Any) -> str:
+    return "texts" if hasattr(request, "texts") else "inputs"
+
+
+def _check(method: str, request: Any, model: FakeModel, refused: Mapping[str, str]) -> tuple[list[int], list[int]]:
+    """Refuse invalid texts. Return for each input the number of tokens that are read, and of those truncated."""
     any_length = method in _ANY_LENGTH or (method == "Embed" and request.windows)
     limit = sys.maxsize if any_length else model.max_seq_length
     truncates = model.manifest.get("truncate", False)
     if method != "Tokenize" and request.HasField("truncate"):
         truncates = request.truncate
-    name = "texts" if hasattr(request, "texts") else "inputs"
+    name = _inputs_field(request)
     violations, read, cut = list[tuple[str, str]](), list[int](), list[int]()
     for index, item in enumerate(getattr(request, name)):
         texts = _texts(method, item)

@@ -7,23 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bertline._models import can_rerank, can_zero_shot, highest_versions
+from bertline._models import highest_versions
+from bertline.operations import OPERATIONS
 from bertline.operations.models import read_model_info
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
 
-TASKS = {
-    "Embed": "embedding",
-    "EmbedSparse": "sparse-embedding",
-    "EmbedTokens": "token-embedding",
-    "Classify": "classification",
-    "Regress": "regression",
-    "Choose": "multiple-choice",
-    "Answer": "spans",
-    "Tag": "tagging",
-    "FillMask": "masked-lm",
-}
-"""Task that each RPC needs. Any model answers the other RPCs, except Rerank and ZeroShot."""
+_OPERATIONS = {method.title().replace("_", ""): operation for method, operation in OPERATIONS.items()}
+"""Operations by RPC. Any model answers the other RPCs."""
+_TASKS = [operation.task for operation in OPERATIONS.values() if not operation.can_do]
 State = Literal["loading", "ready", "stale", "failed"]
 VOCABULARY_SIZE = 30_000
 """Number of tokens of every model."""
@@ -53,8 +45,8 @@ class FakeModel:
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.task not in ("", *TASKS.values()):
-            raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(TASKS.values())})")
+        if self.task not in ("", *_TASKS):
+            raise ValueError(f"unknown task: `{self.task}` (one of: {', '.join(_TASKS)})")
 
     def __str__(self) -> str:
         return f"{self.name}/{self.version}"
@@ -69,17 +61,14 @@ class FakeModel:
         """Name and version as a message."""
         return pb.ModelRef(name=self.name, version=self.version)
 
-    def labels_for(self, task: str) -> Sequence[str]:
+    def labels_of(self, task: str) -> Sequence[str]:
         """Return the labels for a task."""
         return self.labels or _LABELS.get(task, ())
 
     def answers(self, method: str, *, is_named: bool) -> bool:
         """Return whether the model answers an RPC; `is_named` is False if the server has to choose it."""
-        if self.task and method == "Rerank":
-            return can_rerank(read_model_info(self.info), is_named)
-        if self.task and method == "ZeroShot":
-            return can_zero_shot(read_model_info(self.info))
-        return self.task in ("", TASKS.get(method, self.task))
+        operation = _OPERATIONS.get(method)
+        return not (self.task and operation) or operation.fits(read_model_info(self.info), is_named=is_named)
 
     @property
     def info(self) -> pb.ModelInfo:
@@ -102,7 +91,7 @@ class FakeModel:
             precision="fp32",
             max_seq_length=self.max_seq_length,
             dim=dim,
-            labels=self.labels_for(self.task),
+            labels=self.labels_of(self.task),
             digest="00" * 32,
             manifest_json=json.dumps(manifest | self.manifest),
             state=state,

@@ -15,7 +15,7 @@ import grpc
 
 from bertline._protos import HEALTH, NOT_SERVING, SERVICE_UNKNOWN, SERVING, HealthReply, HealthRequest
 from bertline._status import REQUEST_ID
-from bertline.testing._answers import ANSWERS, TIMINGS, check
+from bertline.testing._answers import answer
 from bertline.testing._faults import Fault, Refusal
 from bertline.testing._models import FakeModel, choose_model
 from bertline.testing._relay import Relay
@@ -257,13 +257,7 @@ class FakeServer:
         model = choose_model(self.models, method, request.model)
         if method == "GetModel":
             return model.info
-        num_tokens, num_truncated = check(method, request, model, self._refused)
-        reply = ANSWERS[method](model, request)
-        reply.model.CopyFrom(model.ref)
-        reply.timings.CopyFrom(TIMINGS)
-        if method != "Tokenize":
-            reply.num_tokens[:], reply.num_truncated[:] = num_tokens, num_truncated
-        return reply
+        return answer(method, request, model, self._refused)
 
     def _health_handler(self) -> grpc.GenericRpcHandler:
         codec = {"request_deserializer": HealthRequest.FromString, "response_serializer": HealthReply.SerializeToString}
