@@ -9,11 +9,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import typer.main
 
 from bertline import AsyncClient, Client, cli
 from bertline.testing import FakeServer, vector
@@ -31,6 +34,7 @@ class Result(NamedTuple):
 
 
 Run = Callable[..., Result]
+_get_command = cache(typer.main.get_command)
 
 
 def parsed(line: str) -> Any:
@@ -41,6 +45,11 @@ def parsed(line: str) -> Any:
 def read_jsonl(path: Path | str) -> list[Any]:
     """Read the lines that end in a line feed; other Unicode line ends do not count."""
     return [parsed(line) for line in Path(path).read_bytes().decode().split("\n")[:-1]]
+
+
+def read_rows(path: Path | str) -> list[Any]:
+    """Read the rows of JSONL, Parquet or a folder of Parquet files."""
+    return read_jsonl(path) if str(path).endswith(".jsonl") else pq.read_table(path).to_pylist()
 
 
 def numbers(text: str) -> list[float]:
@@ -54,6 +63,15 @@ def label_as(server: FakeServer, scores: dict[str, float]) -> None:
     server.reply("Classify", lambda request: pb.ClassifyReply(results=[result] * len(request.inputs)))
 
 
+def interrupt(run: Run, server: FakeServer, *arguments: str, after: int = 14) -> Result:
+    """Run a job with one request at a time, which fails after some requests."""
+    server.fail("INTERNAL", "broken", method="Embed", after=after, times=None)
+    result = run(*arguments, "--in-flight", "1")
+    server.reset()
+    server.refuse("refuse", "refused")
+    return result
+
+
 def received(server: FakeServer, method: str = "Embed") -> list[Any]:
     """Return the requests of an RPC that the server received."""
     return [call.request for call in server.calls if call.method == method]
@@ -63,6 +81,7 @@ def received(server: FakeServer, method: str = "Embed") -> list[Any]:
 def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Return a function that runs the command in this process, against the fake server."""
     monkeypatch.setenv("BERTLINE_TARGET", target)
+    monkeypatch.setattr("typer.main.get_command", _get_command)  # takes longer than most commands
 
     def run(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "argv", ["bertline", *arguments])

@@ -67,7 +67,7 @@ def answer_with(server: FakeServer, timings: pb.Timings | None) -> None:
 def test_calls_texts_and_tokens_are_counted(run: Run, server: FakeServer) -> None:
     """The server gets the requested number of calls, and the report counts calls, texts and tokens."""
     server.models = [FakeModel(max_seq_length=12)]
-    report = figures(run, "--requests", "50", "--concurrency", "4", "--batch-size", "3")
+    report = figures(run, "--requests", "50", "--concurrency", "4", "--batch-size", "3", "--model", "fake/1")
     (found,) = report["runs"]
     texts = [text for request in received(server) for text in request.texts]
 
@@ -79,12 +79,14 @@ def test_calls_texts_and_tokens_are_counted(run: Run, server: FakeServer) -> Non
     assert found["models"] == {"fake/1": 50}
     assert found["texts_per_s"] == pytest.approx(150 / found["seconds"])
     assert server.max_in_flight <= 4
+    assert {(request.model.name, request.model.version) for request in server.requests} == {("fake", "1")}
+    assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
     assert (report["model"], report["method"], report["batch_size"]) == ("fake/1", "Embed", 3)
 
 
-@pytest.mark.parametrize("status", ["RESOURCE_EXHAUSTED", "UNAVAILABLE"])
-def test_failed_calls_are_counted_by_status(run: Run, server: FakeServer, status: str) -> None:
+def test_failed_calls_are_counted_by_status(run: Run, server: FakeServer) -> None:
     """Each failed call counts once, with the first message of its status, and no call is repeated."""
+    status = "UNAVAILABLE"
     for _ in range(20):
         server.fail(status, "the queue [of 3]\nis full", method="Embed", after=2)
     found = figures_of_run(run, "--requests", "60", "--concurrency", "4", code=1)
@@ -119,15 +121,6 @@ def test_the_warm_up_is_left_out(run: Run, server: FakeServer) -> None:
     assert found["num_calls"] == found["num_ok"] == 10
     assert len(received(server)) == 11
     assert found["latency_s"]["max"] < 0.8
-
-
-def test_model_and_priority_of_the_calls(run: Run, server: FakeServer) -> None:
-    """Calls name the given model and version and have the given priority; a missing model is an error before them."""
-    figures(run, "--requests", "2", "--model", "fake/1", "--priority", "bulk")
-
-    assert {(request.model.name, request.model.version) for request in server.requests} == {("fake", "1")}
-    assert {call.metadata.get("priority") for call in server.calls if call.method == "Embed"} == {"bulk"}
-    assert fails(run("bench", "--model", "other"), "model `other` does not exist")
 
 
 def test_a_duration_ends_a_run(run: Run, server: FakeServer) -> None:
@@ -327,9 +320,10 @@ def test_wrong_options_are_one_line(run: Run, options: tuple[str, ...], message:
 
 
 def test_an_unknown_task_is_one_line(run: Run, server: FakeServer) -> None:
-    """A model with a task unknown to the client is refused."""
-    server.reply("GetModel", lambda request: pb.ModelInfo(model=server.models[0].ref, task="summary"))
+    """A model that does not exist, or with a task unknown to the client, is refused."""
+    assert fails(run("bench", "--model", "other"), "model `other` does not exist")
 
+    server.reply("GetModel", lambda request: pb.ModelInfo(model=server.models[0].ref, task="summary"))
     assert fails(run("bench"), "this client does not know task `summary`; update it", code=2)
 
 

@@ -26,7 +26,7 @@ from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import File, file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run, fails, numbers, parsed, received, succeeds
+from tests.clients.command import Run, fails, interrupt, numbers, parsed, received, succeeds
 from tests.ray_cluster import NODE, kill_a_node, two_nodes
 from tests.serving.models import write_model
 
@@ -136,10 +136,8 @@ def test_rows_that_are_gone(
     """A file that has become shorter since the job started is refused."""
     path, line = tmp_path / "in.jsonl", '{"text": "a"}\n'
     path.write_text(line * 1000)
-    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", *options, "--in-flight", "1")
-    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
-    run(*arguments)
-    server.reset()
+    arguments = ("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", *options)
+    interrupt(run, server, *arguments, after=12)
     path.write_text(line * rows)
     result = run(*arguments)
 

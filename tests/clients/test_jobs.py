@@ -22,7 +22,7 @@ from bertline.jobs.storage import file_of
 from bertline.testing import FakeModel, FakeServer, vector
 from bertline.testing._faults import Refusal
 from bertline.v1 import encoder_pb2 as pb
-from tests.clients.command import Run, fails, numbers, read_jsonl, received, succeeds
+from tests.clients.command import Run, fails, interrupt, numbers, read_jsonl, read_rows, received, succeeds
 
 DIM = FakeModel().dim
 WORDS = ["red", "green", "blue", "owl", "oak"]
@@ -125,7 +125,7 @@ def test_sets_of_labels_are_a_column(run: Run, server: FakeServer, tmp_path: Pat
 
     assert run("classify", "-i", write_jsonl(tmp_path / "in.jsonl", rows), "-o", str(output)).code == 0
 
-    found = read_jsonl(output) if suffix == "jsonl" else pq.read_table(output).to_pylist()
+    found = read_rows(output)
     assert {len(row["selected"]) for row in found} == {0, 1, 2, 3}
     for row in found:
         assert row["selected"] == [item["label"] for item in row["labels"] if item["score"] >= 0.5]
@@ -163,8 +163,7 @@ def test_rejected_rows_are_found_from_the_output(
         given[number] = "refuse"
     write_rows(tmp_path / name, given)
     result = run("embed", "-i", f"{tmp_path}/{name}", "-o", f"{tmp_path}/{output}")
-    is_parquet = output.endswith("parquet")
-    rows = pq.read_table(tmp_path / output).to_pylist() if is_parquet else read_jsonl(tmp_path / output)
+    rows = read_rows(tmp_path / output)
 
     assert result.code == 3
     assert {row["row_number"]: row["text"] for row in rows} == {
@@ -179,10 +178,8 @@ def test_rows_of_several_files_name_their_file(run: Run, tmp_path: Path, output:
     for name, text in (("a.parquet", "one"), ("b.parquet", "two")):
         write_rows(tmp_path / name, [text])
     run("embed", "-i", f"{tmp_path}/*.parquet", "-o", f"{tmp_path}/{output}", "--drop", "text")
-    is_jsonl = output.endswith("jsonl")
-    rows = read_jsonl(tmp_path / output) if is_jsonl else pq.read_table(tmp_path / output).to_pylist()
 
-    assert [{**row, "vector": None} for row in rows] == [
+    assert [{**row, "vector": None} for row in read_rows(tmp_path / output)] == [
         {"row_number": 1, "file": f"{tmp_path}/{name}", "vector": None} for name in ("a.parquet", "b.parquet")
     ]
 
@@ -344,11 +341,8 @@ def test_an_interrupted_job_resumes(run: Run, server: FakeServer, tmp_path: Path
     wanted, output = tmp_path / "wanted.parquet", tmp_path / "out.parquet"
     run("embed", "-i", path, "-o", str(wanted))
     server.calls.clear()
-    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
-    failed = run("embed", "-i", path, "-o", str(output), "--in-flight", "1")
+    failed = interrupt(run, server, "embed", "-i", path, "-o", str(output), after=12)
     num_parts = len(list((tmp_path / "out.parquet.job").glob("part-*")))
-    server.reset()
-    server.refuse("refuse", "refused")
 
     assert (failed.code, output.exists()) == (1, False)
     assert "run the same command again to resume" in failed.err
@@ -386,9 +380,7 @@ def test_another_job_does_not_resume(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.txt").write_text("more")
     (tmp_path / "in.txt").write_text("\n".join(texts(1000)))
-    server.fail("INTERNAL", "broken", method="Embed", after=12, times=None)
-    run("embed", "-i", "in.txt", "-o", "out.jsonl", "--in-flight", "1")
-    server.reset()
+    interrupt(run, server, "embed", "-i", "in.txt", "-o", "out.jsonl", after=12)
     if change == []:
         (tmp_path / "in.txt").write_text("\n".join(texts(1000, seed=1)))
     if change is None:
@@ -404,13 +396,15 @@ def test_another_job_does_not_resume(
 
 
 def test_a_busy_server_is_retried(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """The job retries while the server is overloaded, up to --patience."""
-    (tmp_path / "in.txt").write_text("\n".join(texts(500)))
+    """The job retries while the server is overloaded, also in its check of the model at the end, up to --patience."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(200)))
     server.overload(method="Embed", times=5, pushback_ms=None)
+    server.fail(method="GetModel", times=4)
     result = run("embed", "-i", f"{tmp_path}/in.txt")
     server.fail("RESOURCE_EXHAUSTED", "full", method="Embed", times=None)
 
-    assert (result.code, len(result.rows)) == (0, 500)
+    assert (result.code, len(result.rows)) == (0, 200)
+    assert len(received(server, "GetModel")) == 5
     assert fails(run("embed", "text", "--patience", "0"), "is overloaded (full)")
 
 
@@ -464,26 +458,16 @@ def test_a_model_that_is_replaced_while_rows_are_printed(run: Run, server: FakeS
     assert "the model `fake/1` was replaced while the job ran; run the same command again" in result.err
 
 
-def test_a_server_that_is_busy_at_the_end_is_retried(run: Run, server: FakeServer, tmp_path: Path) -> None:
-    """The job retries its check of the model at the end."""
-    server.fail(method="GetModel", times=4)
-
-    assert run("embed", "text", "-o", f"{tmp_path}/out.npy").code == 0
-    assert len(received(server, "GetModel")) == 5
-
-
 @pytest.mark.parametrize("model", [[], ["-m", "fake"], ["-m", "fake/1"]], ids=["any", "a model", "a version"])
 def test_a_model_that_is_being_loaded(
     run: Run, server: FakeServer, tmp_path: Path, small_chunks: None, model: list[str]
 ) -> None:
     """A job waits for a loading model, is pinned to it, and can be resumed."""
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts(600)))
-    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1", *model)
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", *model)
     server.models = [FakeModel(state="loading")]
     server.reply("GetModel", lambda request: loaded(server))
-    server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
-    begun = run(*arguments)
-    server.reset()
+    begun = interrupt(run, server, *arguments, after=8)
 
     assert "broken" in begun.err
     job = json.loads((tmp_path / "out.jsonl.job" / "_job.json").read_text())

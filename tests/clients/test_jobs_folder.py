@@ -11,7 +11,7 @@ import pytest
 from bertline.jobs.directory import CHUNK_REJECTS, PART, is_job_file, numbered, part_name, rejects_name
 from bertline.jobs.storage import File
 from bertline.testing import FakeServer
-from tests.clients.command import Run, fails, succeeds
+from tests.clients.command import Run, fails, interrupt, succeeds
 
 
 class Killed(BaseException):
@@ -27,13 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def interrupt(run: Run, server: FakeServer, *arguments: str) -> None:
-    """Run a job that fails midway."""
-    server.fail("INTERNAL", "broken", method="Embed", after=14, times=None)
-    run("embed", "-i", "in.txt", *arguments, "--in-flight", "1")
-    server.reset()
-
-
 @pytest.mark.parametrize("options", [[], ["--restart"]])
 @pytest.mark.parametrize("named_before", [False, True])
 def test_a_resumed_job_replaces_no_file(
@@ -41,7 +34,7 @@ def test_a_resumed_job_replaces_no_file(
 ) -> None:
     """A resumed job replaces no file at the path of --rejects, whether --rejects named it before or not."""
     rejects = ["--rejects", "notes.txt"]
-    interrupt(run, server, "-o", "out.jsonl", *(rejects if named_before else []))
+    interrupt(run, server, "embed", "-i", "in.txt", "-o", "out.jsonl", *(rejects if named_before else []))
     (folder / "notes.txt").write_text("mine")
     before = sorted((folder / "out.jsonl.job").glob("part-*"))
     refused = run("embed", "-i", "in.txt", "-o", "out.jsonl", *rejects, *options)
@@ -84,7 +77,7 @@ def test_parts_outlast_a_mistake_in_the_input(
 ) -> None:
     """Parts and output stay if the input is missing or unreadable."""
     (folder / "in.parquet").write_text("not parquet")
-    interrupt(run, server, "-o", output)
+    interrupt(run, server, "embed", "-i", "in.txt", "-o", output)
     if output == "out/":
         run("embed", "-i", "in.txt", "-o", output)
     parts = folder / output if output == "out/" else folder / "out.jsonl.job"

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.errors import InvalidInput, InvalidItem, Overloaded
-from bertline.jobs.parquet import ParquetWriter
 from bertline.jobs.progress import Progress
 from bertline.jobs.rows import Rejection
 from bertline.jobs.send import BatchSender
 from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
-from tests.clients.command import Run, fails, numbers, read_jsonl, received
+from tests.clients.command import Run, fails, interrupt, numbers, read_jsonl, read_rows, received
 
 ANYTHING = st.recursive(
     st.none()
@@ -78,11 +77,7 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
 
 
 def read_vectors(path: Path) -> list[Any]:
-    if path.suffix == ".npy":
-        return list(np.load(path))
-    if path.suffix == ".parquet":
-        return list(pq.read_table(path)["vector"].to_pylist())
-    return [row["vector"] for row in read_jsonl(path)]
+    return list(np.load(path)) if path.suffix == ".npy" else [row["vector"] for row in read_rows(path)]
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -131,27 +126,6 @@ def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path, monkeypatch: 
     assert reasons[-1] == "`new` is not a column of the first rows; leave it out with --drop, or write JSONL"
 
 
-def test_columns_are_the_same_after_an_interruption(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run completes the columns of parts if a run failed while it did so."""
-    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
-    (tmp_path / "in.jsonl").write_text("{\n" * 600 + '{"text": "a", "id": 1}\n' * 300)
-    arguments = ("classify", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
-    joins = [ParquetWriter.join]
-
-    def once(*given: Any) -> None:
-        if not joins:
-            raise OSError("no space left")
-        joins.pop()(*given)
-
-    with monkeypatch.context() as full:
-        full.setattr(ParquetWriter, "join", once)
-        assert run(*arguments).code == 1
-
-    assert run(*arguments).code == 3
-    columns = [pq.read_schema(path).names for path in (tmp_path / "out").glob("part-*")]
-    assert columns == [["row_number", "text", "id", "label", "score", "labels"]] * 4
-
-
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -180,9 +154,7 @@ def test_the_header_of_csv_belongs_to_its_rows(
     monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
     path, rows = tmp_path / "in.csv", "".join(f"title {number},text {number}\n" for number in range(600))
     path.write_text(f"title,text\n{rows}")
-    server.fail("INTERNAL", "broken", method="Embed", after=8, times=None)
-    run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
-    server.reset()
+    interrupt(run, server, "embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl", after=8)
     path.write_text(f"text,title\n{rows}")
     result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl")
 

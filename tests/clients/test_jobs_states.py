@@ -35,11 +35,11 @@ from bertline.operations import OPERATIONS
 from bertline.operations.embed import VECTOR
 
 INPUTS = {
-    "first": ["one", "two", "refuse", "long four", "five", "long six", "seven"],
-    "second": ["one", "two", "three", "other", "refuse", "long six"],
-    "shorter": ["one", "two"],
+    "first": ["refuse", "refuse", "one", "two", "refuse", "long four", "five"],
+    "second": ["refuse", "refuse", "one", "two", "other", "refuse", "long six"],
+    "shorter": ["refuse", "refuse", "one", "two"],
 }
-"""Contents of the input file: chunks of two rows, some rejected, some truncated."""
+"""Contents of the input file: chunks of two rows, some rejected, at first all of them, some truncated."""
 NEXT = {
     State.NEW: {State.NEW, State.UNFINISHED, State.OTHER_JOB},  # --force begins to remove a folder of another job
     State.UNFINISHED: {State.NEW, State.UNFINISHED},

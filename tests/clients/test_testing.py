@@ -267,15 +267,12 @@ def outcomes(client: Client, count: int, method: str = "regress") -> list[str]:
 
 
 def test_calls_before_a_fault_are_answered(client: Client, server: FakeServer) -> None:
-    """`after` answers this many calls, of the method if one is named, before `times` calls fail."""
+    """`after` answers this many calls, of the method if named, once the fault before has ended; then `times` fail."""
     server.fail("INTERNAL", method="Regress", after=2, times=3)
 
     assert outcomes(client, 5, "embed") == ["ok"] * 5
     assert outcomes(client, 6) == ["ok", "ok", "ServerError", "ServerError", "ServerError", "ok"]
 
-
-def test_faults_one_after_the_other(client: Client, server: FakeServer) -> None:
-    """Each fault counts from the end of the one before."""
     for _ in range(2):
         server.fail("INTERNAL", after=2)
 

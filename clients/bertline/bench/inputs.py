@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 from bertline._convert import Split
-from bertline.bench.texts import SENTENCES
 from bertline.jobs.rows import text_bytes
 from bertline.jobs.sources import STANDARD_INPUT, Format, source_of
 from bertline.jobs.storage import FileError, find_files
@@ -20,6 +20,8 @@ MAX_INPUTS, MAX_BYTES = 100_000, 64 << 20
 """Maximum number of inputs and bytes to read from a file. The rest is not sent."""
 _MIN_CALLS = 64
 """Minimum number of different calls. Few inputs are repeated in other combinations."""
+_TEXTS = Path(__file__).with_name("texts.txt")
+"""Built-in queries, sentences and paragraphs of 2 to 130 words, in that order."""
 _OPERATIONS = {operation.task: operation for operation in OPERATIONS.values()}
 
 
@@ -39,10 +41,8 @@ def read_inputs(task: str, path: str | None, chosen: Format | None = None) -> li
     if task not in _OPERATIONS:
         raise ValueError(f"this client does not know task `{task}`; update it")
     operation = _OPERATIONS[task]
-    if path is None:
-        return list(map(operation.of_text, SENTENCES))
-    files = [STANDARD_INPUT] if path == "-" else find_files([path])
-    sources = [source_of(file, chosen, skip_empty=True) for file in files]
+    files = [STANDARD_INPUT] if path == "-" else find_files([path or str(_TEXTS)])
+    sources = [source_of(file, chosen if path else None, skip_empty=True) for file in files]
     columns = operation.columns({})
     rows = ((source, row) for source in sources for read in source.read(columns, []) for row in read.rows)
     inputs: list[Any] = []

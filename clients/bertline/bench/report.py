@@ -7,7 +7,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, count, islice, repeat
 from typing import Any, Literal
 
@@ -65,11 +64,11 @@ class Run:
     load: Load
     batch_size: int = 1
     """Number of texts in each call."""
-    latency_s: array[float] = field(default_factory=partial(array, "d"))
+    latency_s: array[float] = field(default_factory=lambda: array("d"))
     """Seconds from when a call was due (open loop) or sent (closed loop) to its reply."""
-    queue_s: array[float] = field(default_factory=partial(array, "f"))
+    queue_s: array[float] = field(default_factory=lambda: array("f"))
     """Server timings of the replies that carry them."""
-    inference_s: array[float] = field(default_factory=partial(array, "f"))
+    inference_s: array[float] = field(default_factory=lambda: array("f"))
     num_sent: int = 0
     """Calls that were sent. Those in flight at Ctrl-C neither succeeded nor failed."""
     num_unsent: int = 0

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 from bertline.jobs.rows import Row
 from bertline.jobs.storage import FileError
@@ -158,24 +158,34 @@ def read_csv(
     """
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    lines = _RowLines(text, name, max_line_bytes)
-    reader = csv.reader(lines, dialect)
+    first, num_left, is_ended = 1, max_line_bytes, False
+
+    def lines() -> Iterator[str]:
+        nonlocal num_left, is_ended
+        while line := text.readline(num_left + 1):
+            num_left -= len(line)
+            if num_left < 0:
+                hint = " (perhaps a quote is not closed)" if reader.line_num >= first else ""
+                raise _too_long(name, first, max_line_bytes, hint)
+            yield line
+        is_ended = True
+
+    reader = csv.reader(lines(), dialect)
     header: list[str] | None = None
     columns: list[str | None] = []
     try:
         for values in reader:
-            if lines.is_ended:  # the reader asked for another line
+            if is_ended:  # the reader asked for another line
                 raise FileError(
-                    f"{name}, line {lines.first}: a quote is opened here and never closed; correct it, else all lines "
+                    f"{name}, line {first}: a quote is opened here and never closed; correct it, else all lines "
                     "after it are one value"
                 )
-            lines.start_row()
+            first, num_left = reader.line_num + 1, max_line_bytes
+            is_blank = len(values) <= 1 and not "".join(values).strip()
             if header is None:
                 header, columns = values, _column_names(values)
                 check([column for column in columns if column is not None])
-                continue
-            is_blank = len(values) <= 1 and not "".join(values).strip()
-            if not (skip_empty and is_blank):
+            elif not (skip_empty and is_blank):
                 row = _csv_row(f"line {reader.line_num}", columns, values, is_blank=is_blank)
                 yield row, repr((header, values)).encode("utf-8", "surrogatepass")
         if header is None:
@@ -184,36 +194,6 @@ def read_csv(
         raise FileError(f"{name}, line {reader.line_num}: {error}") from error
     finally:
         text.detach()  # the caller closes the stream
-
-
-class _RowLines:
-    """Iterator over the lines of one row, up to a maximum size, and then of the next one."""
-
-    def __init__(self, text: TextIO, name: str, max_size: int) -> None:
-        self._text, self._name, self._max_size = text, name, max_size
-        self._num_lines, self._num_left = 0, max_size
-        self.first = 1
-        """Number of the first line of this row."""
-        self.is_ended = False
-
-    def start_row(self) -> None:
-        """Begin the next row."""
-        self.first, self._num_left = self._num_lines + 1, self._max_size
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._text.readline(self._num_left + 1)
-        if not line:
-            self.is_ended = True
-            raise StopIteration
-        self._num_left -= len(line)
-        if self._num_left < 0:
-            hint = " (perhaps a quote is not closed)" if self._num_lines >= self.first else ""
-            raise _too_long(self._name, self.first, self._max_size, hint)
-        self._num_lines += 1
-        return line
 
 
 def _column_names(header: Sequence[str]) -> list[str | None]:

@@ -56,16 +56,11 @@ def mismatch(row: Mapping[str, Any], schema: pa.Schema) -> str:
     for name, value in row.items():
         if name not in schema.names:
             return f"`{name}` is not a column of the first rows; leave it out with --drop, or write JSONL"
-        kind = schema.field(name).type
-        try:
-            pa.array([value], kind)
-            fits = _is_lossless(kind, value)
-        except _CONVERSION_ERRORS:
-            fits = False
-        if not fits:
+        field = schema.field(name)
+        if rows_table([{name: value}], pa.schema([field])) is None:
             return (
-                f"`{name}` is not of type {kind}, as in the first rows; correct it, leave it out with --drop, or write "
-                "JSONL"
+                f"`{name}` is not of type {field.type}, as in the first rows; correct it, leave it out with --drop, or "
+                "write JSONL"
             )
     return ""
 
