@@ -23,6 +23,7 @@ from bertline.jobs.run import run
 from bertline.jobs.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import find_files
+from bertline.jobs.write import print_error
 from bertline.operations.base import Operation
 
 EXIT_REJECTED = 3
@@ -266,9 +267,9 @@ class JobOptions:
     def _report(self, spec: JobSpec, progress: Progress, totals: Totals) -> None:
         """Print the summary, and what the user should know about truncated and rejected rows."""
         if self.inputs and (self.output or progress.seconds >= SUMMARY_AFTER_S):
-            _print_error(summary(progress, totals))
+            print_error(summary(progress, totals))
         if totals.num_truncated and self.truncate is None:
-            _print_error(
+            print_error(
                 f"{totals.num_truncated:,} of {totals.num_rows:,} rows were truncated to the model's maximum length, "
                 "as in its evaluation; --truncate confirms this, --no-truncate rejects such rows"
             )
@@ -276,7 +277,7 @@ class JobOptions:
             return
         if file := spec.rejects_file:
             rows = "rows were" if totals.num_rejected > 1 else "row was"
-            _print_error(f"{totals.num_rejected:,} {rows} rejected; see `{file.url}` for the reasons")
+            print_error(f"{totals.num_rejected:,} {rows} rejected; see `{file.url}` for the reasons")
         raise typer.Exit(EXIT_REJECTED)
 
 
@@ -289,10 +290,6 @@ def summary(progress: Progress, totals: Totals) -> str:
         counts.append(f"{totals.num_truncated:,} truncated")
     rates = f" ({', '.join(progress.rates())})" if progress.num_rows else ""
     return f"{', '.join(counts)} in {duration(progress.seconds)}{rates}"
-
-
-def _print_error(message: str) -> None:
-    print(f"bertline: {message}", file=sys.stderr)
 
 
 class JobCommand(Command):

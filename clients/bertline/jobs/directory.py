@@ -22,7 +22,6 @@ import fcntl
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from bertline.jobs.storage import (
     open_read,
     open_write,
 )
-from bertline.jobs.write import Writer, copy, json_line
+from bertline.jobs.write import Writer, copy, json_line, print_error
 
 JOB, SUCCESS, LOCK, REJECTS = "_job.json", "_SUCCESS", "_lock", "_rejects.jsonl"
 PART = re.compile(r"part-(\d{5,})-(\d{5,})-([0-9a-f]{12})\.\w+")
@@ -168,7 +167,7 @@ class JobDirectory:
                     if not numbered(self.folder.names(), PART):
                         self._clear()
                     elif not isinstance(error, StaleParts):
-                        _print(f"finished parts are in `{self.folder.url}`: run the same command again to resume")
+                        print_error(f"finished parts are in `{self.folder.url}`: run the same command again to resume")
                 raise
 
     def _start(self, *, force: bool, restart: bool) -> None:
@@ -347,7 +346,7 @@ class JobDirectory:
         except BlockingIOError:
             return False
         except OSError:
-            _print(f"the file system of `{self.folder.url}` has no locks: do not start a second run there")
+            print_error(f"the file system of `{self.folder.url}` has no locks: do not start a second run there")
             return True
         return bool(os.fstat(lock.fileno()).st_nlink)  # else a run that has just ended removed it
 
@@ -362,7 +361,3 @@ class JobDirectory:
                 if not names - {LOCK} or (JOB not in names and not self.output.is_folder):
                     self._remove()
             raise
-
-
-def _print(message: str) -> None:
-    print(f"bertline: {message}", file=sys.stderr)

@@ -28,11 +28,7 @@ _WIDE = re.compile(
 
 
 def checked_stream(stream: BinaryIO, name: str) -> BinaryIO:
-    """Return a stream of UTF-8 text.
-
-    Args:
-        stream: at its beginning; the caller closes it.
-        name: name of the file in messages.
+    """Return a stream of UTF-8 text for a stream at its beginning, which the caller closes.
 
     Raises:
         FileError: when the text is UTF-16 or UTF-32, as other programs write it.
@@ -50,13 +46,10 @@ def checked_stream(stream: BinaryIO, name: str) -> BinaryIO:
 def read_lines(
     stream: BinaryIO, name: str, parse: Callable[[str], dict[str, Any]], *, skip_empty: bool, max_line_bytes: int
 ) -> Generator[tuple[Row, bytes], None, None]:
-    """Read one row a line.
+    """Read a row a line from a stream of `checked_stream`.
 
     Args:
-        stream: a stream of `checked_stream`.
-        name: name of the file in messages.
         parse: converts a line to the fields of its row, or raises ValueError; `parse_text` or `parse_json`.
-        skip_empty: skip lines of white space.
 
     Yields:
         Each row, with the bytes of its line.
@@ -141,13 +134,10 @@ def read_csv(
     skip_empty: bool,
     max_line_bytes: int,
 ) -> Generator[tuple[Row, bytes], None, None]:
-    """Read rows of strings; a quoted value may span lines.
+    """Read rows of strings from a stream of `checked_stream`; a quoted value may span lines.
 
     Args:
-        stream: a stream of `checked_stream`.
-        name: name of the file in messages.
         check: called with the names of the columns.
-        skip_empty: skip lines of white space.
         max_line_bytes: maximum characters of a row.
 
     Yields:

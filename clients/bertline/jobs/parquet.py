@@ -54,7 +54,6 @@ def read_parquet(
     """Read rows. They hold the wanted columns that exist; the table holds all columns.
 
     Args:
-        name: name of the file in messages.
         check: called with the names of the columns.
         wanted: columns that the operation reads.
         select: returns the columns to copy into the output.

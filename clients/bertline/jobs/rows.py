@@ -102,7 +102,9 @@ class Chunk:
         if read.table is not None:
             self.tables.append(read.table)
         self.num_bytes += read.num_bytes
-        self.num_text_bytes += sum(text_bytes(row.fields.get(name)) for row in read.rows for name in wanted)
+        for row in read.rows:
+            for name in wanted:
+                self.num_text_bytes += text_bytes(row.fields.get(name))
         self._hash.update(read.content)
 
     def is_full(self, max_rows: int | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ from bertline.jobs.rows import BATCH_ROWS
 from bertline.jobs.send import BatchSender
 from bertline.jobs.spec import JobSpec
 from bertline.jobs.storage import already_exists, open_write
-from bertline.jobs.write import JsonlWriter, json_line, standard_output
+from bertline.jobs.write import JsonlWriter, json_line, print_error, standard_output
 from bertline.results import Model
 
 MAX_PRINTED = 20
@@ -126,12 +125,9 @@ def _print_results(spec: JobSpec, client: Client, progress: Progress, *, force: 
                 if rejects is not None:
                     rejects.write(json_line(row))
                 elif num_rejected <= MAX_PRINTED:
-                    print(f"bertline: {row['place']}: {row['reason']}", file=sys.stderr)
+                    print_error(f"{row['place']}: {row['reason']}")
     if rejects is None and num_rejected > MAX_PRINTED:
-        print(
-            f"bertline: {num_rejected - MAX_PRINTED:,} more rows were rejected; save all of them with --rejects FILE",
-            file=sys.stderr,
-        )
+        print_error(f"{num_rejected - MAX_PRINTED:,} more rows were rejected; save all of them with --rejects FILE")
     return Totals(num_rows, num_rejected, num_truncated)
 
 

@@ -159,13 +159,10 @@ def source_of(
     default: Format | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Source:
-    """Choose the format of a file.
+    """Choose the format of a file: the one that the user gave, or by the name.
 
     Args:
-        chosen: format that the user gave; None to go by the name.
-        skip_empty: skip lines of white space.
         default: format for names without a known suffix; None for text.
-        max_line_bytes: longest line.
 
     Raises:
         FileError: when the file is `.json`, which may not have one object a line.
@@ -186,13 +183,7 @@ def chunks_of(
     selection: Selection = ALL_COLUMNS,
     max_rows: int | None = None,
 ) -> Iterator[Chunk]:
-    """Group the rows of a source into chunks.
-
-    Args:
-        file: index of the source.
-        wanted: see `Source.read`, as for `needed` and `selection`.
-        max_rows: rows after which a chunk ends; None for CHUNK_ROWS.
-    """
+    """Group the rows of source number `file` into chunks of `max_rows`; None for CHUNK_ROWS. See `Source.read`."""
     chunk = Chunk(source.name, source.path, file)
     for read in source.read(wanted, needed, selection):
         chunk.add(read, wanted)

@@ -156,13 +156,9 @@ def find_files(patterns: Sequence[str]) -> list[File]:
 
 @contextmanager
 def file_errors(what: str, file: File) -> Iterator[None]:
-    """Turn errors of the system, and errors about damaged files, into a FileError.
+    """Turn errors of the system, and errors about damaged files, into a FileError that begins with `what`.
 
     Libraries for object stores raise errors of any class.
-
-    Args:
-        what: what could not be done, such as "cannot read `in.txt`".
-        file: the file.
     """
     try:
         yield

@@ -99,9 +99,6 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table
 def with_schema(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """Return the columns of a table in the order and types of a schema.
 
-    Args:
-        name: name of the file in messages.
-
     Raises:
         FileError: when the columns differ.
     """
@@ -132,9 +129,6 @@ def without_views(table: pa.Table) -> pa.Table:
 
 def to_rows(table: pa.Table, name: str) -> list[dict[str, Any]]:
     """Convert a table to Python objects. Times that Python cannot hold (nanoseconds, far years) become strings.
-
-    Args:
-        name: name of the file in messages.
 
     Raises:
         FileError: when a column cannot be converted.

@@ -210,6 +210,11 @@ def _plain(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)
 
 
+def print_error(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"bertline: {message}", file=sys.stderr)
+
+
 @contextmanager
 def standard_output() -> Iterator[BinaryIO]:
     """Open standard output, whose reader may close it early.
