@@ -26,6 +26,7 @@ from bertline.results import Usage
 from bertline.testing import FakeModel, FakeServer
 from tests.clients.command import Run, fails, interrupt, numbers, read_jsonl, read_rows, received
 
+LETTERS = st.characters(exclude_categories=["Cs"])
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
@@ -33,7 +34,7 @@ ANYTHING = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats()
     | st.text(st.characters(), max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(LETTERS, max_size=3), inner, max_size=3),
     max_leaves=6,
 )
 NAMES = st.sampled_from(["text", "n", "vector", "input_vector", "row", "place", "", "ünï", "a.b", "\ud800"])
@@ -81,7 +82,7 @@ def read_vectors(path: Path) -> list[Any]:
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=8))
+@given(texts=st.lists(st.text(LETTERS, max_size=8), min_size=1, max_size=8))
 def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
     """Values of CSV pass through unchanged, with quotes, line feeds and NUL."""
     stream = io.StringIO()

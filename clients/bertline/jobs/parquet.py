@@ -7,7 +7,9 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, takewhile
+from operator import truediv
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -79,7 +81,7 @@ def read_parquet(
         rows = _parquet_rows(pa.Table.from_batches([batch]).select(used), inputs, name, num_done + 1)
         num_done += len(rows)
         content = footer + repr([row.fields for row in rows]).encode("utf-8", "surrogatepass")
-        yield Rows(rows, content, batch.nbytes, lambda done=num_done: done / num_rows, batch)
+        yield Rows(rows, content, batch.nbytes, partial(truediv, num_done, num_rows), batch)
 
 
 def _parquet_rows(table: pa.Table, inputs: Sequence[str], name: str, first: int) -> list[Row]:

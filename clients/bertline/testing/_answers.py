@@ -92,7 +92,7 @@ def _embed_sparse(model: FakeModel, request: pb.EmbedSparseRequest, text: str) -
     weights = {number: np.float32(_score(f"weight of {token}") + 0.5) for number, token in found.items()}
     kept = sorted(weights, key=lambda number: (-weights[number], number))[: request.top_k or None]
     names = [found[number] for number in kept] if request.return_tokens else []
-    return pb.SparseVector(indices=kept, values=[weights[number] for number in kept], tokens=names)
+    return pb.SparseVector(indices=kept, values=[float(weights[number]) for number in kept], tokens=names)
 
 
 def _embed_tokens(model: FakeModel, request: pb.EmbedTokensRequest, text: str) -> pb.TokenVectors:
