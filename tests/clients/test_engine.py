@@ -33,10 +33,11 @@ def wait_for_servers(models: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_model(tmp_path / "models")
-    return tmp_path / "models"
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    write_model(models)
+    return models
 
 
 def test_a_job_serves_its_own_models(run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +89,14 @@ def test_a_missing_folder_is_no_repository(
     ],
 )
 def test_only_a_missing_server_is_reported_as_one(
-    models: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
 ) -> None:
     """The error names the server if it is missing, and otherwise the library that it misses."""
     monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.chdir(models.parent)
+    monkeypatch.chdir(tmp_path)
     if source:
-        (models.parent / "serving").mkdir()
-        (models.parent / "serving/__main__.py").write_text(source)
+        (tmp_path / "serving").mkdir()
+        (tmp_path / "serving/__main__.py").write_text(source)
 
     with pytest.raises(FileError, match=re.escape(message)), engine(str(models)):
         pass

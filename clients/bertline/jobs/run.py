@@ -62,7 +62,7 @@ def run(
             return totals
         directory = spec.directory()
         if spec.sources[0].is_file:
-            next(spec.chunks(0, max_rows=1), None)  # fail before anything is removed
+            next(spec.chunks(0, max_rows=BATCH_ROWS), None)  # fail before anything is removed
         with directory.opened(force=force, restart=restart):
             if ray:
                 _run_on_ray(spec, sender, progress, directory, ray, num_workers)
