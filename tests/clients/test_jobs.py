@@ -9,7 +9,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -519,11 +521,20 @@ def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
 
     wanted, output = tmp_path / f"wanted.{suffix}", tmp_path / f"out.{suffix}"
     assert start(wanted).wait() == 3
-    codes = []
-    while not output.exists() or (tmp_path / f"out.{suffix}.job").exists():
+    codes, parts = [], tmp_path / f"out.{suffix}.job"
+
+    def names() -> list[str]:
+        with suppress(FileNotFoundError):
+            return sorted([*os.listdir(tmp_path), *os.listdir(parts)])
+        return []
+
+    while not output.exists() or parts.exists():
+        before = names()
         with start(output) as process:
+            while names() == before and process.poll() is None:  # starting may take longer than the job
+                time.sleep(0.01)
             try:
-                codes.append(process.wait(source.uniform(1.0, 3.0)))
+                codes.append(process.wait(source.uniform(0.0, 2.0)))
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 codes.append(process.wait())
