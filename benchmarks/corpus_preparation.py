@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.comparison import alternate, print_rates
+from benchmarks.harness import alternate, print_rates
 from tasks.bundle.machine import available_cpus
 from training.command_line.bounds import COUNT, NOT_NEGATIVE, check_numbers
 from training.command_line.command import command, parse

@@ -20,38 +20,34 @@ CHUNK = 256
 """Texts that a thread takes together."""
 
 
-class Engine:
-    """A model in this process, with as many concurrent batches as a server computes.
+def engine_rate(model: Path, examples: Sequence[Any], seconds: float, chunk: int = CHUNK) -> float:
+    """Measure the examples per second of a model with as many concurrent batches as a server computes.
 
     Args:
-        path: directory of the model.
+        model: directory of the model.
+        examples: repeated for `seconds`.
+        chunk: examples that a thread takes together.
     """
+    directory, cores = read_model_directory(model), available_cpus()
+    task, execution = directory.load_task(), directory.manifest.execution
+    execution = replace(execution, num_threads=min(execution.num_threads, cores))
+    session = Session(directory, task.output_names, execution)
+    source, lock, count = itertools.cycle(examples), threading.Lock(), 0
 
-    def __init__(self, path: Path) -> None:
-        directory, cores = read_model_directory(path), available_cpus()
-        self._task, execution = directory.load_task(), directory.manifest.execution
-        self._execution = replace(execution, num_threads=min(execution.num_threads, cores))
-        self._session = Session(directory, self._task.output_names, self._execution)
-        self._num_batches = cores // self._execution.num_threads
+    def compute(part: Sequence[Any]) -> None:
+        predict(task, part, session.run, max_batch_tokens=execution.max_batch_tokens)
 
-    def predict(self, examples: Sequence[Any]) -> list[Any]:
-        """Return the prediction for each example."""
-        return predict(self._task, examples, self._session.run, max_batch_tokens=self._execution.max_batch_tokens)
+    def work(_: int) -> None:
+        nonlocal count
+        while time.perf_counter() - started < seconds:
+            with lock:
+                part = list(itertools.islice(source, chunk))
+            compute(part)
+            with lock:
+                count += len(part)
 
-    def examples_per_s(self, examples: Sequence[Any], seconds: float, chunk: int = CHUNK) -> float:
-        """Measure the throughput for some seconds; `chunk` is the number of examples that a thread takes together."""
-        source, lock, count = itertools.cycle(examples), threading.Lock(), [0]
-        self.predict(examples[:chunk])
-        started = time.perf_counter()
-
-        def work(_: int) -> None:
-            while time.perf_counter() - started < seconds:
-                with lock:
-                    part = list(itertools.islice(source, chunk))
-                self.predict(part)
-                with lock:
-                    count[0] += len(part)
-
-        with ThreadPoolExecutor(self._num_batches) as threads:
-            list(threads.map(work, range(self._num_batches)))
-        return count[0] / (time.perf_counter() - started)
+    compute(examples[:chunk])
+    started, num_batches = time.perf_counter(), cores // execution.num_threads
+    with ThreadPoolExecutor(num_batches) as threads:
+        list(threads.map(work, range(num_batches)))
+    return count / (time.perf_counter() - started)

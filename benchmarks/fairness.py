@@ -21,8 +21,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.embed_load import EmbedLoad, LoadClient, percentile
-from benchmarks.server_process import running_server
+from benchmarks.harness import EmbedLoad, LoadClient, percentile, running_server
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 from training.command_line.command import command, parse
 
@@ -67,18 +66,18 @@ def times(seconds: Sequence[float], idle_s: float) -> str:
 
 def measure(name: str, bulk: EmbedLoad, query: EmbedLoad, settings: FairnessSettings, idle_s: float) -> None:
     """Print the latency of queries under one bulk load, and the throughput that the bulk load keeps."""
-    bulk_client, client = LoadClient(), LoadClient()
-    alone = bulk_client.run(bulk).texts_per_s
-    bulk_client.start(replace(bulk, seconds=1 + len(settings.deadlines_s) * settings.seconds))
-    time.sleep(0.5)
-    print(name)
-    for deadline_s in settings.deadlines_s:
-        found = client.run(replace(query, timeout_s=deadline_s or None))
-        print(f"  deadline {deadline_s or 'none'}: {dict(found.codes)}, {times(found.latencies, idle_s)}", flush=True)
-    together = bulk_client.result().texts_per_s
-    print(f"  {alone:,.1f} texts/s without queries, {together:,.1f} with ({together / alone:.2f})", flush=True)
-    client.close()
-    bulk_client.close()
+    with LoadClient() as bulk_client, LoadClient() as client:
+        alone = bulk_client.run(bulk).texts_per_s
+        bulk_client.send(replace(bulk, seconds=1 + len(settings.deadlines_s) * settings.seconds))
+        time.sleep(0.5)
+        print(name)
+        for deadline_s in settings.deadlines_s:
+            found = client.run(replace(query, timeout_s=deadline_s or None))
+            print(
+                f"  deadline {deadline_s or 'none'}: {dict(found.codes)}, {times(found.latencies, idle_s)}", flush=True
+            )
+        together = bulk_client.receive().texts_per_s
+        print(f"  {alone:,.1f} texts/s without queries, {together:,.1f} with ({together / alone:.2f})", flush=True)
 
 
 @command
@@ -88,20 +87,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, running_server(settings.models, settings.flags) as server:
         short, sentences, long = (write_texts(Path(name) / f"{count}.txt", count) for count in (4, 20, settings.words))
         query = EmbedLoad(target=server.target, texts=short, seconds=settings.seconds, calls_per_s=10.0)
-        client = LoadClient()
-        idle = client.run(query).latencies
-        client.close()
+        with LoadClient() as client:
+            idle = client.run(query).latencies
         idle_s = percentile(idle, 0.5)
         print(f"idle server: {times(idle, idle_s)}")
         load = EmbedLoad(target=server.target, texts=long, seconds=settings.seconds, num_texts=64, num_in_flight=8)
-        job = replace(load, priority="bulk")
-        kinds = {"8 requests of 32 sentences": replace(load, texts=sentences, num_texts=32)}
-        kinds["8 requests of 64 long texts, bulk"] = job
+        kinds = {
+            "8 requests of 32 sentences": replace(load, texts=sentences, num_texts=32),
+            "8 requests of 64 long texts, bulk": replace(load, priority="bulk"),
+        }
+        many = replace(load, num_texts=16, num_in_flight=1, pause_s=0.05, priority=settings.priority)
         for count in settings.callers:
-            many = replace(
-                load, num_texts=16, num_in_flight=1, pause_s=0.05, connections=count, priority=settings.priority
-            )
-            kinds[f"{count} connections with a request of 16 long texts, {settings.priority}"] = many
+            name = f"{count} connections with a request of 16 long texts, {settings.priority}"
+            kinds[name] = replace(many, connections=count)
         for kind, bulk in kinds.items():
             measure(kind, bulk, query, settings, idle_s)
 

@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from benchmarks.samples import random_network
+from benchmarks.samples import write_checkpoint
 from export.autotune.search import autotune
 from export.autotune.timing import race, run_all
 from export.autotune.workload import Workload, typical_lengths
@@ -43,11 +43,11 @@ from tasks.batching import RunModel
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import Execution
 from tasks.embedding import Pooling
-from training.checkpoint.reader import load_model
+from training.checkpoint.reader import load_model, read_config
 from training.command_line.bounds import COUNT, check_numbers
 from training.command_line.command import command, parse
 from training.model.architectures import ARCHITECTURES
-from training.model.heads import BertModel, task_of
+from training.model.heads import BertModel
 
 CAPS = (128, 256, 512, 1024)
 """Padded tokens of a batch."""
@@ -93,15 +93,15 @@ def ours(
             yield f"ours, {matmul}{in_engine}", run, cores // configuration.execution.num_threads
 
 
-def theirs(model: BertModel, directory: Path) -> Iterator[tuple[str, RunModel, int]]:
+def theirs(checkpoint: Path, directory: Path) -> Iterator[tuple[str, RunModel, int]]:
     """Yield Optimum's graphs: name, function, number of concurrent batches."""
     import transformers
 
-    if model.config.model_type not in transformers.CONFIG_MAPPING:
-        print(f"Optimum cannot export `{model.config.model_type}`: not measured")
+    if (family := read_config(checkpoint)["model_type"]) not in transformers.CONFIG_MAPPING:
+        print(f"Optimum cannot export `{family}`: not measured")
         return
     cores = available_cpus()
-    for name, path in optimum_graphs(model, directory).items():
+    for name, path in optimum_graphs(checkpoint, directory).items():
         inputs = {item.name for item in onnx.load(path, load_external_data=False).graph.input}
         for suffix, execution, callers in (
             ("", Execution(), cores),
@@ -114,7 +114,7 @@ def _run_int64(run: RunModel, names: set[str], arrays: dict[str, np.ndarray]) ->
     return run({name: array.astype(np.int64) for name, array in arrays.items() if name in names})
 
 
-def optimum_graphs(model: BertModel, directory: Path) -> dict[str, Path]:
+def optimum_graphs(checkpoint: Path, directory: Path) -> dict[str, Path]:
     """Export a network with Optimum: plain and at O3, in fp32 and int8. Inputs are int64.
 
     With mean pooling, the plain int8 graph is the faster one in BERT, RoBERTa, DistilBERT, MPNet and ModernBERT.
@@ -122,10 +122,7 @@ def optimum_graphs(model: BertModel, directory: Path) -> dict[str, Path]:
     import optimum.onnxruntime  # slow to import, and warns
 
     with quiet():
-        _to_transformers(model).save_pretrained(directory / "checkpoint")
-        exported = optimum.onnxruntime.ORTModelForFeatureExtraction.from_pretrained(
-            directory / "checkpoint", export=True
-        )
+        exported = optimum.onnxruntime.ORTModelForFeatureExtraction.from_pretrained(checkpoint, export=True)
         exported.save_pretrained(directory / "plain")
         o3 = optimum.onnxruntime.AutoOptimizationConfig.O3()
         optimizer = optimum.onnxruntime.ORTOptimizer.from_pretrained(exported)
@@ -145,22 +142,6 @@ def optimum_graphs(model: BertModel, directory: Path) -> dict[str, Path]:
     return graphs
 
 
-def _to_transformers(model: BertModel) -> Any:
-    """Return transformers' encoder with the same weights."""
-    import transformers
-    from transformers.modeling_utils import no_init_weights
-
-    family = ARCHITECTURES[model.config.model_type]
-    config = transformers.AutoConfig.for_model(**family.write_config(model.config) | {"attn_implementation": "eager"})
-    with no_init_weights():
-        network = getattr(transformers, family.class_name("BertModel"))(config)
-    weights = family.to_hugging_face(model.state_dict(), task_of(model))
-    bare = {name.removeprefix(family.prefix): value for name, value in weights.items()}
-    missing, _ = network.load_state_dict(bare, strict=False)
-    assert all("pooler." in name for name in missing), missing
-    return network
-
-
 def one_pass(run: RunModel, samples: Sequence[tuple[float, list[Any]]], callers: int, number: int) -> float:
     """Return the seconds for the sample of a round, scaled to the workload's tokens."""
     scale, batches = samples[number % len(samples)]
@@ -171,20 +152,21 @@ def one_pass(run: RunModel, samples: Sequence[tuple[float, list[Any]]], callers:
 def main() -> None:
     """Run the benchmark."""
     settings = parse(Int8Settings, "benchmarks.int8_graphs", __doc__)
-    if settings.checkpoint:
-        task = read_source(settings.checkpoint, task="embedding").task
-        model = load_model(settings.checkpoint, task.name)
-    else:
-        model, task = random_network(settings.shape, settings.vocab_size, settings.family, settings.pooling)
-    load = Workload(typical_lengths(settings.num_sequences, 512), task.tokenizer.vocab_size)
-    if settings.texts:
-        data = ExportData(texts=settings.texts, max_examples=settings.num_sequences)
-        load = data.workload(task, data.evaluation_set(task))
-    samples = {cap: load.samples(cap) for cap in CAPS}
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        checkpoint = settings.checkpoint or directory / "checkpoint"
+        if not settings.checkpoint:
+            network = {"family": settings.family, "pooling": settings.pooling}
+            write_checkpoint(checkpoint, settings.shape, settings.vocab_size, **network)
+        task = read_source(checkpoint, task="embedding").task
+        load = Workload(typical_lengths(settings.num_sequences, 512), task.tokenizer.vocab_size)
+        if settings.texts:
+            data = ExportData(texts=settings.texts, max_examples=settings.num_sequences)
+            load = data.workload(task, data.evaluation_set(task))
+        samples = {cap: load.samples(cap) for cap in CAPS}
         candidates = {
             (name, cap): partial(one_pass, run, samples[cap], callers)
-            for graphs in (ours(settings, model, task, load), theirs(model, Path(directory)))
+            for graphs in (ours(settings, load_model(checkpoint, task.name), task, load), theirs(checkpoint, directory))
             for name, run, callers in graphs
             for cap in CAPS
         }

@@ -49,20 +49,14 @@ def running_nginx(folder: Path, targets: Sequence[str], changes: Mapping[str, st
     with errors.open("w") as log:
         process = subprocess.Popen(["nginx", "-c", path], stderr=log)
     try:
-        if not _becomes_ready(process, proxy.grpc):
+        address, ends = proxy.grpc.split(":"), time.monotonic() + 10
+        while time.monotonic() < ends and process.poll() is None:
+            with suppress(ConnectionRefusedError), socket.create_connection((address[0], int(address[1]))):
+                break
+            time.sleep(0.02)
+        else:
             raise ValueError(f"nginx did not start: {errors.read_text().strip() or 'it printed no error'}")
         yield proxy
     finally:
         process.terminate()
         process.wait(10)
-
-
-def _becomes_ready(process: subprocess.Popen[bytes], target: str) -> bool:
-    """Return whether a server accepts connections, within 10 s and before it ends."""
-    host, _, port = target.rpartition(":")
-    ends = time.monotonic() + 10
-    while time.monotonic() < ends and process.poll() is None:
-        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port))):
-            return True
-        time.sleep(0.02)
-    return False

@@ -17,6 +17,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.request import Request, urlopen
@@ -24,11 +25,17 @@ from urllib.request import Request, urlopen
 import numpy as np
 import tyro
 
-from benchmarks.comparison import alternate, print_rates
-from benchmarks.embed_load import EmbedLoad, LoadClient, read_texts
-from benchmarks.engine import CHUNK, Engine
-from benchmarks.http_load import HttpClient, HttpLoad
-from benchmarks.server_process import embedding_model, running_server
+from benchmarks.engine import CHUNK, engine_rate
+from benchmarks.harness import (
+    EmbedLoad,
+    HttpLoad,
+    LoadClient,
+    alternate,
+    embedding_model,
+    print_rates,
+    read_texts,
+    running_server,
+)
 from bertline import Client
 from recipes.stage import one_line_errors
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
@@ -96,37 +103,35 @@ def main() -> None:
     settings = parse(PeerSettings, "benchmarks.peers", __doc__)
     texts = read_texts(settings.texts, CHUNK)
     path = embedding_model(settings.models)
-    engine, grpc, http = Engine(path), LoadClient(), HttpClient()
-    with running_server(settings.models, ["--http-port=0", *settings.flags]) as server:
+    with LoadClient() as client, running_server(settings.models, ["--http-port=0", *settings.flags]) as server:
         load = EmbedLoad(target=server.target, texts=settings.texts, seconds=settings.seconds)
-        loads = {
+        kinds = {
             "32 texts, 8 in flight": replace(load, num_texts=32, num_in_flight=8),
             "single texts, 64 in flight": replace(load, num_in_flight=64),
         }
 
-        def over_http(url: str, load: EmbedLoad, model: str) -> Callable[[], float]:
-            sent = HttpLoad(
+        def over_http(url: str, load: EmbedLoad, model: str) -> HttpLoad:
+            return HttpLoad(
                 url=url,
                 bodies=bodies(texts, load.num_texts, model),
                 num_items=load.num_texts,
                 num_in_flight=load.num_in_flight,
                 seconds=load.seconds,
             )
-            return lambda: http.items_per_s(sent)
 
-        measures: dict[str, Callable[[], float]] = {"engine": lambda: engine.examples_per_s(texts, settings.seconds)}
-        for name, each in loads.items():
-            measures[f"gRPC, {name}"] = lambda each=each: grpc.run(each).texts_per_s  # type: ignore[misc]
-            measures[f"HTTP, {name}"] = over_http(f"{server.http}/v1/embeddings", each, path.parent.name)
+        loads: dict[str, EmbedLoad | HttpLoad] = {}
+        for name, each in kinds.items():
+            loads[f"gRPC, {name}"] = each
+            loads[f"HTTP, {name}"] = over_http(f"{server.http}/v1/embeddings", each, path.parent.name)
         if settings.infinity:
             url = settings.infinity.rstrip("/")
             model = ask(f"{url}/models")["data"][0]["id"]
             print(f"mean cosine to infinity: {mean_cosine(server.target, url, model, texts[:NUM_COMPARED]):.4f}")
-            for name, each in loads.items():
-                measures[f"infinity, {name}"] = over_http(f"{url}/embeddings", each, model)
+            loads |= {f"infinity, {name}": over_http(f"{url}/embeddings", each, model) for name, each in kinds.items()}
+        measures: dict[str, Callable[[], float]] = {"engine": partial(engine_rate, path, texts, settings.seconds)}
+        for name, sent in loads.items():
+            measures[name] = lambda sent=sent: client.run(sent).texts_per_s  # type: ignore[misc]
         print_rates(alternate(measures, settings.rounds), "texts")
-    http.close()
-    grpc.close()
 
 
 if __name__ == "__main__":

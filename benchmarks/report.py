@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.bundle.files import atomic_write
+from training.reports.tables import markdown_table
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Table:
 
     title: str
     rows: list[dict[str, Any]]
-    """Cells by name of the column. All rows have the columns of the first, in its order."""
+    """Cells by name of the column; at least one row. All rows have the columns of the first, in its order."""
     note: str = ""
 
 
@@ -51,7 +52,6 @@ def run_parts(parts: Mapping[Any, Callable[[], Iterator[Table]]], machine: Mappi
         try:
             for table in run():
                 part.tables.append(table)
-                part.seconds = time.monotonic() - started
                 write_report(out, machine, found)
         except Exception as error:
             if not isinstance(error, ValueError | OSError):
@@ -82,18 +82,11 @@ def to_markdown(machine: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
     for name, part in parts.items():
         lines.append(f"\n## {name} ({part.seconds:.0f} s)")
         for table in part.tables:
-            lines += ["", table.title, "", *_rows(table), *(["", table.note] if table.note else [])]
+            rows = [list(table.rows[0]), *([_cell(value) for value in row.values()] for row in table.rows)]
+            lines += ["", table.title, "", markdown_table(rows), *(["", table.note] if table.note else [])]
         if part.error:
             lines += ["", f"Failed: {part.error}"]
     return "\n".join(lines) + "\n"
-
-
-def _rows(table: Table) -> list[str]:
-    columns = list(table.rows[0]) if table.rows else []
-    numbers = [all(isinstance(row[name], int | float) for row in table.rows) for name in columns]
-    ruler = ["---:" if is_number else "---" for is_number in numbers]
-    cells = [[_cell(row[name]) for name in columns] for row in table.rows]
-    return [f"| {' | '.join(row)} |" for row in (columns, ruler, *cells)]
 
 
 def _cell(value: Any) -> str:

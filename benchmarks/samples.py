@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,21 +76,16 @@ def sentences(num_sentences: int, vocab_size: int) -> list[str]:
 
 def write_documents(path: Path, texts: list[str]) -> None:
     """Write texts as documents, one sentence a line, with empty lines between documents."""
-    rng, position = np.random.default_rng(1), 0
-    with path.open("w", encoding="utf-8") as file:
-        while position < len(texts):
-            end = position + int(rng.integers(*SENTENCES_PER_DOCUMENT))
-            file.write("\n".join(f"{text} ." for text in texts[position:end]) + "\n\n")
-            position = end
+    lengths = np.random.default_rng(1).integers(*SENTENCES_PER_DOCUMENT, len(texts))
+    documents = np.split(np.array([f"{text} ." for text in texts], object), np.cumsum(lengths))
+    path.write_text("".join("\n".join(document) + "\n\n" for document in documents if len(document)), "utf-8")
 
 
-def write_checkpoint(directory: Path, shape: tuple[int, int, int] = TINY, vocab_size: int = TINY_VOCAB_SIZE) -> None:
-    """Write a random network for embeddings, and its tokenizer to `tokenizer` next to it.
-
-    Args:
-        shape: layers, hidden size and heads.
-    """
-    model, task = random_network(shape, vocab_size, pooling="mean")
+def write_checkpoint(
+    directory: Path, shape: tuple[int, int, int] = TINY, vocab_size: int = TINY_VOCAB_SIZE, **network: Any
+) -> None:
+    """Write the checkpoint of a `random_network`, and its tokenizer to `tokenizer` next to it."""
+    model, task = random_network(shape, vocab_size, **{"pooling": "mean", **network})
     folder = directory.parent / "tokenizer"
     folder.mkdir(parents=True, exist_ok=True)
     task.tokenizer.backend.save(str(folder / TOKENIZER_FILE))

@@ -17,6 +17,7 @@ import socket
 import statistics
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -27,12 +28,11 @@ from typing import Annotated, Any, Literal, get_args
 import grpc
 import tyro
 
-from benchmarks.embed_load import EmbedLoad, LoadClient
-from benchmarks.engine import Engine
+from benchmarks.engine import engine_rate
+from benchmarks.harness import EmbedLoad, LoadClient, ServerProcess, running_server
 from benchmarks.nginx import running_nginx
 from benchmarks.report import Table, run_parts
 from benchmarks.samples import tiny_model
-from benchmarks.server_process import ServerProcess, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tasks.bundle.machine import available_cpus, describe_machine, summarize_machine
@@ -88,17 +88,14 @@ def models(settings: ScalingSettings) -> Iterator[Table]:
     for count in settings.num_models:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(count):
-                _copy_as(source, Path(folder) / f"m{number}" / "1")
+                target = Path(folder, f"m{number}", "1")
+                shutil.copytree(source, target)
+                fields = json.loads((target / MANIFEST_FILE).read_bytes()) | {"name": f"m{number}", "version": "1"}
+                (target / MANIFEST_FILE).write_text(json.dumps(fields), encoding="utf-8")
             with running_server(Path(folder), QUIET) as server, grpc.insecure_channel(server.target) as opened:
                 seconds = _median_s(partial(EncoderStub(opened).ListModels, pb.ListModelsRequest()))
-                rows.append(
-                    {
-                        "models": count,
-                        "memory, MB": server.resident_mb,
-                        "ready, s": server.ready_s,
-                        "list, ms": 1e3 * seconds,
-                    }
-                )
+                row = {"models": count, "memory, MB": server.resident_mb, "ready, s": server.ready_s}
+                rows.append(row | {"list, ms": 1e3 * seconds})
     yield Table(f"Models in one server, {source.parent.name}", rows)
 
 
@@ -136,14 +133,14 @@ def process(settings: ScalingSettings) -> Iterator[Table]:
     """Yield a table: CPU time that the server's process takes for a text, without the model, and cores it can feed."""
     with tempfile.TemporaryDirectory() as folder:
         tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        core_s = available_cpus() / Engine(settings.version).examples_per_s(_english(2000), settings.seconds)
-        rows, client = [], LoadClient()
-        with running_server(tiny, QUIET) as server:
+        core_s = available_cpus() / engine_rate(settings.version, _english(2000), settings.seconds)
+        rows = []
+        with running_server(tiny, QUIET) as server, LoadClient() as client:
             load = EmbedLoad(target=server.target, texts=lines, seconds=settings.seconds)
             for count in (1, 8, 32, 128, 512):
                 before = _cpu_s(server)
                 found = client.run(replace(load, num_texts=count, num_in_flight=max(4, 64 // count)))
-                text_s = (_cpu_s(server) - before) / found.num_texts
+                text_s = (_cpu_s(server) - before) / (count * found.codes["OK"])
                 rows.append(
                     {
                         "texts a request": count,
@@ -152,7 +149,6 @@ def process(settings: ScalingSettings) -> Iterator[Table]:
                         "cores that it can feed": core_s / text_s,
                     }
                 )
-        client.close()
     note = f"A tiny network: the process does nearly all. The last column is for {settings.models.name}."
     yield Table("Texts a request, and where one Python process ends", rows, note)
 
@@ -172,8 +168,7 @@ def processes(settings: ScalingSettings) -> Iterator[Table]:
                 target = "ipv4:" + ",".join(targets)
                 if has_proxy:
                     target = stack.enter_context(running_nginx(Path(folder), targets)).grpc
-                client = LoadClient()
-                stack.callback(client.close)
+                client = stack.enter_context(LoadClient())
                 load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)
                 bulk = client.run(replace(load, num_texts=32, num_in_flight=8 * count)).texts_per_s
                 rows.append({"set-up": name, "single texts/s": client.run(load).texts_per_s, "bulk texts/s": bulk})
@@ -190,14 +185,6 @@ def _server(settings: ScalingSettings) -> Iterator[ServerProcess]:
             yield found
 
 
-def _copy_as(source: Path, target: Path) -> None:
-    """Copy a version of a model as the first version of another one."""
-    shutil.copytree(source, target)
-    manifest = target / MANIFEST_FILE
-    fields = json.loads(manifest.read_text(encoding="utf-8")) | {"name": target.parent.name, "version": target.name}
-    manifest.write_text(json.dumps(fields), encoding="utf-8")
-
-
 def _english(count: int) -> list[str]:
     """Return texts of 5 to 40 words of this project's README, as long as sentences."""
     words = re.findall(r"[A-Za-z]+", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"))
@@ -208,12 +195,7 @@ def _english(count: int) -> list[str]:
 def _median_s(call: Callable[[], object], repeats: int = 20) -> float:
     """Return the median seconds of a call, after one that does not count."""
     call()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+    return statistics.median(timeit.repeat(call, number=1, repeat=repeats))
 
 
 def _cpu_s(server: ServerProcess) -> float:
@@ -222,13 +204,8 @@ def _cpu_s(server: ServerProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-PARTS: dict[PartName, Callable[[ScalingSettings], Iterator[Table]]] = {
-    "models": models,
-    "texts": texts,
-    "connections": connections,
-    "process": process,
-    "processes": processes,
-}
+PARTS: dict[PartName, Callable[[ScalingSettings], Iterator[Table]]]
+PARTS = dict(zip(get_args(PartName), (models, texts, connections, process, processes), strict=True))
 
 
 @command

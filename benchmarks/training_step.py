@@ -11,7 +11,7 @@ of large bf16 matrices in the same run.
 from __future__ import annotations
 
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ from typing import Annotated
 
 import torch
 
-from benchmarks.comparison import alternate
-from benchmarks.worker import Worker
+from benchmarks.harness import Worker, alternate
 from tasks.schema import Bounds
 from training.checkpoint.reader import create_model
 from training.command_line.bounds import COUNT, check_numbers
@@ -29,6 +28,7 @@ from training.command_line.command import command, parse
 from training.loop.optimizer import create_optimizer
 from training.loop.types import Batch
 from training.model import cpu
+from training.model.architectures import ARCHITECTURES
 from training.model.config import EncoderConfig
 from training.model.flops import flops_per_token, measured_peak
 from training.objectives.masked_lm import MaskedLM
@@ -94,12 +94,8 @@ def transformers(settings: TrainingStepSettings, dropout: float) -> Step:
     """Return a step of transformers' BertForPreTraining."""
     import transformers
 
-    config = transformers.BertConfig(
-        **{name: getattr(settings.config, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")},
-        num_attention_heads=settings.num_attention_heads,
-        intermediate_size=4 * settings.hidden_size,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
+    config = transformers.AutoConfig.for_model(
+        **ARCHITECTURES["bert"].write_config(settings.config.with_dropout(dropout))
     )
     model = transformers.BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -150,12 +146,7 @@ def _serve(
     for _ in range(3):
         step()
     while connection.recv():
-        times = []
-        for _ in range(settings.steps):
-            start = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - start)
-        connection.send(statistics.median(times[1:]))
+        connection.send(statistics.median(timeit.repeat(step, number=1, repeat=settings.steps)[1:]))
 
 
 def compare(settings: TrainingStepSettings, dropout: float) -> None:
@@ -163,8 +154,7 @@ def compare(settings: TrainingStepSettings, dropout: float) -> None:
     with ExitStack() as stack:
 
         def measured(create: Callable[[TrainingStepSettings, float], Step]) -> Callable[[], float]:
-            worker = Worker(_serve, create, settings, dropout)
-            stack.callback(worker.close)
+            worker = stack.enter_context(Worker(_serve, create, settings, dropout))
 
             def measure() -> float:
                 worker.send("go")
@@ -174,9 +164,8 @@ def compare(settings: TrainingStepSettings, dropout: float) -> None:
             return measure
 
         measures = {create.__name__: measured(create) for create in (ours, transformers, transformers_keeping_memory)}
-        found = alternate(
-            {**measures, "peak": lambda: measured_peak(torch.device("cpu"), torch.bfloat16)}, settings.rounds
-        )
+        measures["peak"] = lambda: measured_peak(torch.device("cpu"), torch.bfloat16)
+        found = alternate(measures, settings.rounds)
     peak = statistics.median(found.pop("peak"))
     medians = {name: statistics.median(seconds) for name, seconds in found.items()}
     predicted = round(0.15 * settings.length) / settings.length

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import benchmarks.gpu.__main__ as gpu
+import benchmarks.gpu as gpu
 from benchmarks.report import Part, Table, to_markdown
 from tests.commands import call
 
@@ -48,19 +48,14 @@ def test_without_a_gpu_the_error_names_the_dry_run(monkeypatch, capfd):
     assert ended.stderr == "error: PyTorch finds no GPU; give --device cpu for a dry run\n"
 
 
-def test_markdown_aligns_numbers_and_rounds_them():
-    """Columns of numbers are on the right; small ones keep three digits."""
+def test_numbers_are_rounded():
+    """Large numbers have no decimals, small ones keep three digits, and yes or no replaces true and false."""
     rows = [{"engine": "a", "texts/s": 12345.6, "cosine": 0.99987, "equal": True, "ms": ""}]
 
     lines = to_markdown({"device": "none"}, {"graphs": Part([Table("title", rows, "note")], 2.0)}).splitlines()
 
     assert lines[0] == "device none"
-    assert lines[-4:] == [
-        "| --- | ---: | ---: | ---: | --- |",
-        "| a | 12,346 | 1 | yes |  |",
-        "",
-        "note",
-    ]
+    assert [line.replace(" ", "") for line in lines[-3:]] == ["|a|12,346|1|yes||", "", "note"]
 
 
 @pytest.mark.slow

@@ -6,22 +6,8 @@ import pytest
 
 import benchmarks.fairness
 import benchmarks.peers
-from benchmarks.comparison import alternate, print_rates
 from tests.commands import call
 from tests.serving.models import WORDS, write_model
-
-
-def test_ratios_are_those_of_a_round(capsys):
-    """Alternatives are measured alternately, and compared within each round."""
-    order, rates = [], iter([10.0, 30.0, 20.0, 20.0])
-
-    def measure(name):
-        return lambda: order.append(name) or next(rates)
-
-    print_rates(alternate({"first": measure("first"), "second": measure("second")}, 2), "texts")
-
-    assert order == ["first", "second"] * 2
-    assert "25 texts/s  2.00 of first (1.00-3.00)" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -26,9 +26,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from benchmarks.embed_load import percentile
-from benchmarks.server_process import ServerProcess, running_server
-from benchmarks.worker import Worker
+from benchmarks.harness import ServerProcess, Worker, percentile, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from tests.serving.withstands import ATTACKS, FLAGS, Attack, attack_for

@@ -27,9 +27,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.embed_load import percentile
-from benchmarks.server_process import ServerProcess, running_server
-from benchmarks.worker import Worker
+from benchmarks.harness import ServerProcess, Worker, percentile, running_server
 from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 from serving.open_inference.v2 import service_pb2

@@ -57,10 +57,10 @@ def run_loads(
                 for load in loads:
                     if warm_up_s:
                         warm_up = Run(replace(load, duration_s=warm_up_s, num_calls=None))
-                        await _Generator(warm_up, rpc, calls.reply_class, bodies).send()
+                        await LoadGenerator(warm_up, rpc, calls.reply_class, bodies).send()
                     run = Run(load, calls.batch_size)
                     try:
-                        await _Generator(run, rpc, calls.reply_class, bodies).send()
+                        await LoadGenerator(run, rpc, calls.reply_class, bodies).send()
                     finally:
                         runs.append(run)
                         show(run)
@@ -82,8 +82,15 @@ async def _wait_until_ready(channel: grpc.aio.Channel, target: str) -> None:
         raise ConnectionFailed(f"no connection to `{target}` within {SET_UP_S:g} s") from error
 
 
-class _Generator:
-    """Sender of the calls of one run."""
+class LoadGenerator:
+    """Sender of the calls of one run.
+
+    Args:
+        run: receives the measurements.
+        rpc: sends the bytes of a request, and returns those of the reply.
+        reply_class: message of the replies.
+        bodies: requests.
+    """
 
     def __init__(self, run: Run, rpc: Callable[..., Any], reply_class: Any, bodies: Iterator[bytes]) -> None:
         self._run, self._rpc, self._reply_class, self._bodies = run, rpc, reply_class, bodies

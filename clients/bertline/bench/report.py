@@ -35,7 +35,7 @@ class Load:
     """Maximum number of calls in flight with `rate`. Later calls wait in the client, and their wait counts."""
     duration_s: float | None = 10.0
     num_calls: int | None = None
-    timeout_s: float = 30.0
+    timeout_s: float | None = 30.0
 
     def due_times(self, started: float) -> Iterator[float]:
         """Yield the times at which the calls of an open loop are due, the same in each run; the first one at once."""
