@@ -6,16 +6,23 @@ and a pair (loss, hit) for every mask (masked-lm).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertline import Client
+from export import graph_run
 from tasks import AnyTask
 from tasks.batching import RunModel, predict
+from tasks.bundle.model_directory import read_model_directory
 from tasks.metrics import accuracy, classification_scores, regression_scores, tagging_scores
 from tasks.spans import answer_scores
+
+Predict = Callable[[Sequence[Any]], list[Any]]
+"""Function from examples to plain values."""
 
 
 def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
@@ -27,8 +34,22 @@ def _plain_values(task: AnyTask, example: Any, prediction: Any) -> list[Any]:
     return [getattr(prediction, field) if field else prediction]
 
 
-def local_predictions(task: AnyTask, run: RunModel, examples: Sequence[Any], *, chunk_size: int) -> list[Any]:
-    """Return predictions computed in this process."""
+def local_runtimes(checkpoint: RunModel, fp32: Path, int8: Path, *, chunk_size: int) -> dict[str, Predict]:
+    """Return functions that predict in this process, by runtime: PyTorch, ONNX fp32 and ONNX int8.
+
+    Args:
+        checkpoint: network of the checkpoint.
+        fp32, int8: model directories.
+        chunk_size: number of examples to predict together.
+    """
+    directories = {"ONNX fp32": read_model_directory(fp32), "ONNX int8": read_model_directory(int8)}
+    runs = {"PyTorch": (directories["ONNX int8"].load_task(), checkpoint)}
+    for name, directory in directories.items():
+        runs[name] = directory.load_task(), graph_run(directory.model_path, execution=directory.manifest.execution)
+    return {name: partial(_predict, task, run, chunk_size) for name, (task, run) in runs.items()}
+
+
+def _predict(task: AnyTask, run: RunModel, chunk_size: int, examples: Sequence[Any]) -> list[Any]:
     found = predict(task, examples, run, max_batch_tokens=512, chunk_size=chunk_size)
     return [value for pair in zip(examples, found, strict=True) for value in _plain_values(task, *pair)]
 

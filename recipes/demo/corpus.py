@@ -6,9 +6,10 @@ import gc
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
 from recipes.demo.modules import SPLITS, Module, Source, normalize, rank, read_module, split_of
 from tasks.bundle.machine import available_cpus
@@ -26,36 +27,36 @@ class Corpus:
     """Sentences by document and docstring, without frequent repetitions."""
 
     seed: int
-    documents: dict[str, list[tuple[str, list[list[str]]]]] = field(default_factory=lambda: {s: [] for s in SPLITS})
-    """Documents by split: (library, docstrings)."""
+    documents: dict[str, list[list[list[str]]]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    """Sentences of each docstring of each document, by split."""
     words: Counter[str] = field(default_factory=Counter)
     """Number of words by library."""
     _repeats: Counter[str] = field(default_factory=Counter)
 
     def add(self, module: Module) -> int:
         """Add one module without sentences that are already frequent; return the number of words added."""
-        document = [kept for docstring in module.docstrings if (kept := list(self._fresh(docstring.sentences)))]
+        document = []
+        for docstring in module.docstrings:
+            fresh = []
+            for sentence in docstring.sentences:
+                key = normalize(sentence)
+                self._repeats[key] += 1
+                if self._repeats[key] <= MAX_REPEATS:
+                    fresh.append(sentence)
+            if fresh:
+                document.append(fresh)
         num_words = sum(len(text.split()) for docstring in document for text in docstring)
         self.words[module.source.library] += num_words
-        self.documents[split_of(module.source.module, self.seed)].append((module.source.library, document))
+        self.documents[split_of(module.source.module, self.seed)].append(document)
         return num_words
 
-    def _fresh(self, sentences: list[str]) -> Iterator[str]:
-        for sentence in sentences:
-            key = normalize(sentence)
-            self._repeats[key] += 1
-            if self._repeats[key] <= MAX_REPEATS:
-                yield sentence
-
-    def splits(self) -> dict[str, list[tuple[str, list[str]]]]:
+    def splits(self) -> dict[str, list[list[str]]]:
         """Return documents of at least two sentences by split; no long sentence of dev is in train."""
-        train = [docstring for _, document in self.documents["train"] for docstring in document]
+        train = [docstring for document in self.documents["train"] for docstring in document]
         known = {normalize(text) for docstring in train for text in (" ".join(docstring), *docstring)}
-        flat = {
-            "train": [(library, _unknown(document, set())) for library, document in self.documents["train"]],
-            "dev": [(library, _unknown(document, known)) for library, document in self.documents["dev"]],
-        }
-        return {split: [item for item in documents if len(item[1]) > 1] for split, documents in flat.items()}
+        found = {"train": [list(chain.from_iterable(document)) for document in self.documents["train"]]}
+        found["dev"] = [_unknown(document, known) for document in self.documents["dev"]]
+        return {split: [document for document in documents if len(document) > 1] for split, documents in found.items()}
 
 
 def _unknown(document: list[list[str]], known: set[str]) -> list[str]:

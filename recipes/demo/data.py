@@ -54,7 +54,7 @@ def build(
     documents, texts, paragraphs = corpus.splits(), labelled_texts(modules, seed), question_paragraphs(modules, seed)
     files = {}
     for split in SPLITS:
-        files[f"corpus/{split}.txt"] = "\n".join("\n".join(document) + "\n" for _, document in documents[split])
+        files[f"corpus/{split}.txt"] = "\n".join("\n".join(document) + "\n" for document in documents[split])
         files[f"classification/{split}.jsonl"] = "".join(_json(text) + "\n" for text in texts[split])
         files[f"spans/{split}.json"] = _json(_squad(paragraphs[split])) + "\n" if paragraphs[split] else ""
     for name, content in files.items():
@@ -67,7 +67,7 @@ def build(
         "num_modules": len(modules),
         "num_skipped_files": num_skipped,
         "files": {
-            "sentences": {split: sum(len(document) for _, document in documents[split]) for split in SPLITS},
+            "sentences": {split: sum(map(len, documents[split])) for split in SPLITS},
             "texts": {split: len(texts[split]) for split in SPLITS},
             "contexts": {split: len(paragraphs[split]) for split in SPLITS},
             "questions": {split: sum(len(item["qas"]) for _, item in paragraphs[split]) for split in SPLITS},
@@ -88,10 +88,8 @@ def _squad(paragraphs: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     articles: dict[str, list[dict[str, Any]]] = {}
     for library, paragraph in paragraphs:
         articles.setdefault(library, []).append(paragraph)
-    return {
-        "version": "1.1",
-        "data": [{"title": library, "paragraphs": articles[library]} for library in sorted(articles)],
-    }
+    data = [{"title": library, "paragraphs": found} for library, found in sorted(articles.items())]
+    return {"version": "1.1", "data": data}
 
 
 @dataclass(frozen=True, kw_only=True)

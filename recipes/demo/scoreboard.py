@@ -5,18 +5,16 @@ All use the same examples and metrics. Predictions over gRPC come from the publi
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertline import Client
-from export import graph_run
-from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
+from recipes.predictions import Predict, local_runtimes, num_same, score_predictions, served_predictions
 from tasks.bundle.model_directory import read_model_directory
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import load_model
@@ -61,48 +59,45 @@ class Scoreboard:
         self.out = out
         self.client = Client(target, timeout=120)
         data = out / "data"
-        self.examples: dict[str, list[Any]] = {
-            "library": read_classification(data / "classification/dev.jsonl", Columns()),
-            "answer": read_spans(data / "spans/dev.json"),
-        }
-        self.train: dict[str, list[Any]] = {
-            "library": read_classification(data / "classification/train.jsonl", Columns()),
-            "answer": read_spans(data / "spans/train.json"),
-        }
-        tokenizer = read_model_directory(self.model_dir("fill-mask", "int8")).load_task().tokenizer
-        self.examples["fill-mask"] = read_cloze(data / "corpus/dev.txt", tokenizer, max_examples=NUM_CLOZE)
-        self.train["fill-mask"] = read_cloze(data / "corpus/train.txt", tokenizer, max_examples=5000)
+        self.tokenizer = read_model_directory(self.model_dir("fill-mask", "int8")).load_task().tokenizer
+
+        def read(split: str, num_cloze: int) -> dict[str, list[Any]]:
+            return {
+                "library": read_classification(data / f"classification/{split}.jsonl", Columns()),
+                "answer": read_spans(data / f"spans/{split}.json"),
+                "fill-mask": read_cloze(data / f"corpus/{split}.txt", self.tokenizer, max_examples=num_cloze),
+            }
+
+        self.train, self.examples = read("train", 5000), read("dev", NUM_CLOZE)
         self.examples["embed"] = [example.text for example in self.examples["library"]]
-        self.tokenizer = tokenizer
 
     def model_dir(self, name: str, precision: str) -> Path:
         """Return a model directory of the demo."""
         return self.out / "models" / served_name(name, precision) / "1"
 
-    def predictions(self, name: str, runtime: str) -> tuple[list[Any], float]:
-        """Return predictions of one model in one runtime, and their duration in seconds."""
-        engine, _, precision = runtime.partition(" ")
-        examples = self.examples[name]
-        if engine == "gRPC":
-            model = served_name(name, precision)
-            return _timed(lambda: served_predictions(self.client, MODELS[name].task, model, examples))
-        directory = read_model_directory(self.model_dir(name, precision or "fp32"))
-        task = directory.load_task()
-        if engine == "PyTorch":
-            run = torch_run(load_model(self.out / "runs" / MODELS[name].run / "checkpoint", task.name), task)
-        else:
-            run = graph_run(directory.model_path, execution=directory.manifest.execution)
-        return _timed(lambda: local_predictions(task, run, examples, chunk_size=32))
+    def runtimes(self, name: str) -> dict[str, Predict]:
+        """Return the functions that predict with one model, by runtime."""
+        model, fp32, int8 = MODELS[name], self.model_dir(name, "fp32"), self.model_dir(name, "int8")
+        task = read_model_directory(fp32).load_task()
+        network = torch_run(load_model(self.out / "runs" / model.run / "checkpoint", task.name), task)
+        found = local_runtimes(network, fp32, int8, chunk_size=32)
+        for precision in ("fp32", "int8"):
+            served = partial(served_predictions, self.client, model.task, served_name(name, precision))
+            found[f"gRPC {precision}"] = served
+        return found
 
     def table(self) -> str:
         """Return the table of scores, sizes and speeds in Markdown."""
         predictions: dict[str, dict[str, list[Any]]] = {name: {} for name in self.examples}
         seconds: dict[str, dict[str, float]] = {name: {} for name in self.examples}
         with ProgressBar("score", unit="model", total=len(RUNTIMES) * len(self.examples)) as bar:
-            for name, runtime in itertools.product(self.examples, RUNTIMES):
-                predictions[name][runtime], seconds[name][runtime] = self.predictions(name, runtime)
-                bar.note(f"{name}, {runtime}")
-                bar.update(1)
+            for name, examples in self.examples.items():
+                for runtime, predict in self.runtimes(name).items():
+                    start = time.monotonic()
+                    predictions[name][runtime] = predict(examples)
+                    seconds[name][runtime] = time.monotonic() - start
+                    bar.note(f"{name}, {runtime}")
+                    bar.update(1)
         rows = [["", "baseline", *RUNTIMES]]
         for name in ("fill-mask", "library", "answer"):
             rows += self._score_rows(name, predictions[name])
@@ -146,11 +141,6 @@ class Scoreboard:
         if runtime == "PyTorch":
             return (self.out / "runs/answer/checkpoint/model.safetensors").stat().st_size / 1e6
         return (self.model_dir("answer", runtime.split()[1]) / "model.onnx").stat().st_size / 1e6
-
-
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.monotonic()
-    return call(), time.monotonic() - start
 
 
 def _mean_cosine(one: np.ndarray, two: np.ndarray) -> float:

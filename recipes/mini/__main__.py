@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from recipes.mini.paths import NAME, distilled
-from recipes.mini.pipeline import DATA, Arguments, Pipeline, Stage
+from recipes.mini.pipeline import DATA, NAME, Arguments, Pipeline, Stage
 from recipes.mini.publish import MODELS
+from recipes.mini.tasks import is_distilled, task_names, task_of
 from recipes.stage import run_stage
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import command, parse
@@ -25,15 +25,16 @@ from training.command_line.command import command, parse
 def main() -> None:
     """Command line."""
     arguments = parse(Arguments, "mini", __doc__)
-    if arguments.pretrained or any(not distilled(name) for name in arguments.only):
+    if arguments.pretrained or any(not is_distilled(name) for name in arguments.only):
         _check_same(arguments.pretrained, MODELS / NAME)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     pipeline = Pipeline(arguments)
     pipeline.scored()  # raises for outdated results, before hours of work
     stages = list(pipeline.stages())
+    needed = {name: [*task_of(name).trainings()] for name in task_names()}
     unmade: list[str] = []
     for number, stage in enumerate(stages, start=1):
-        if any(name in unmade for name in pipeline.trained(stage.task)):
+        if any(name in unmade for name in needed.get(stage.task, [stage.task])):
             unmade.append(stage.task)
         elif stage.result and stage.result.exists():
             print(f"[{number}/{len(stages)}] {stage.title}: exists at {stage.result}", flush=True)

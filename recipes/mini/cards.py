@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 PRETRAINED = "pretrained"
 """Name of the notes of the pretrained checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """Additional sources and limits of one model."""
-
-    sources: Sequence[tuple[str, str]]
-    """Data and its licence."""
-    limits: Sequence[str]
 
 
 _TEXT = (
@@ -39,9 +27,9 @@ _LIMITS = (
     "The books contain the prejudices of their time.",
 )
 """Limits of all models."""
-_NOTES = {
-    PRETRAINED: Notes((), ("The scores were measured before the weights were rounded to 16 bits.",)),
-    "embed": Notes(
+_NOTES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
+    PRETRAINED: ((), ("The scores were measured before the weights were rounded to 16 bits.",)),
+    "embed": (
         (_VECTORS, *_QUESTIONS),
         (
             "Trained on the vectors of the teacher alone. Better for sentences and short paragraphs than for words or "
@@ -50,22 +38,22 @@ _NOTES = {
             "The first 128 numbers can be used alone (`dimensions`).",
         ),
     ),
-    "answer": Notes(
+    "answer": (
         (_TEACHER, *_QUESTIONS),
         (
             "Always returns a part of the text, also when the text has no answer. It did not learn to tell; check the "
             "score.",
         ),
     ),
-    "sentiment": Notes(
+    "sentiment": (
         (_TEACHER, ("SST-2, 67,349 phrases of film reviews", "not stated; made for research"), _CONTEXTS),
         ("Labels come from film reviews only. Neutral text gets a label, too: check the score.",),
     ),
-    "topic": Notes(
+    "topic": (
         (_TEACHER, ("AG News, 13,462 of 120,000 articles of 2004", "research and non-commercial use")),
         ("Four topics only: World, Sports, Business, Sci/Tech. News of 2004.",),
     ),
-    "tag": Notes(
+    "tag": (
         (
             _TEACHER,
             ("WikiANN, 20,000 sentences and titles of Wikipedia", "not stated; text of Wikipedia, CC BY-SA"),
@@ -75,13 +63,14 @@ _NOTES = {
         ("People, places and organisations; most labels were generated automatically, from links in Wikipedia.",),
     ),
 }
+"""Further data with their licences, and limits, of each model."""
 
 
 def notes(name: str) -> str:
     """Return the notes of a card as Markdown."""
-    found = _NOTES[name]
-    rows = [f"| {data} | {licence} |" for data, licence in (*_TEXT, *found.sources)]
-    limits = [f"- {limit}" for limit in (*found.limits, *_LIMITS)]
+    sources, own_limits = _NOTES[name]
+    rows = [f"| {data} | {licence} |" for data, licence in (*_TEXT, *sources)]
+    limits = [f"- {limit}" for limit in (*own_limits, *_LIMITS)]
     return "\n".join(
         [
             "## Sources and their licences\n",

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -63,8 +63,6 @@ SHORTEST, LONGEST = 4, 60
 """Smallest and largest number of words of a sentence."""
 PARAGRAPH_WORDS = (30, 180)
 """Smallest and largest number of words of a paragraph."""
-IsHeldOut = Callable[[str], bool]
-"""Function that returns whether a text is in the dev set of STS-B or SQuAD."""
 Paragraph = dict[str, Any]
 Titled = tuple[str, Paragraph]
 """Title of an article, and a paragraph of it in SQuAD's format."""
@@ -91,7 +89,8 @@ def main() -> None:
 
 def build(data: Path) -> Iterator[tuple[str, str]]:
     """Yield name and content of each file."""
-    rest, dev = split_documents(_text(data / "pretrain/wiki-06.txt.xz"))
+    documents = _text(data / "pretrain/wiki-06.txt.xz").strip().split("\n\n")
+    rest, dev = ("\n\n".join(part) + "\n" for part in (documents[:-DEV_DOCUMENTS], documents[-DEV_DOCUMENTS:]))
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
     train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
@@ -99,10 +98,8 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     yield "trec-6/dev.jsonl", _json_lines(held_out)
     for split in ("train", "dev", "test"):
         rows = read_table(data / f"glue/SST-2/{split}.tsv.xz", "sentence", "label")
-        yield (
-            f"sst-2/{split}.jsonl",
-            _json_lines({"text": x["sentence"], "label": SENTIMENTS[x["label"]]} for x in rows),
-        )
+        named = ({"text": row["sentence"], "label": SENTIMENTS[row["label"]]} for row in rows)
+        yield f"sst-2/{split}.jsonl", _json_lines(named)
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
     yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
@@ -121,38 +118,30 @@ def _for_distillation(data: Path, rest: str, paragraphs: Sequence[Titled]) -> It
         rest: text of wiki-rest.txt.
         paragraphs: paragraphs of SQuAD with answerable questions.
     """
-    held_out = _sentences_of_dev_sets(data)
-
-    def is_held_out(text: str) -> bool:
-        return _letters(text) in held_out
-
-    wiki = [*chain.from_iterable(_text(data / f"pretrain/{name}.txt.xz").split("\n") for name in CLOZE_FILES)]
+    pairs = read_table(data / STS_DEV, "sentence1", "sentence2")
+    held_out = {_letters(row[key]) for row in pairs for key in ("sentence1", "sentence2")}
+    held_out |= {_letters(sentence) for sentence in _sentences_of_squad_dev(data)}
+    wiki, books = (
+        [line for name in names for line in _text(data / f"pretrain/{name}.txt.xz").split("\n")]
+        for names in (CLOZE_FILES, BOOK_FILES)
+    )
     wiki += rest.split("\n")
-    books = [*chain.from_iterable(_text(data / f"pretrain/{name}.txt.xz").split("\n") for name in BOOK_FILES)]
     contexts = [paragraph["context"] for _, paragraph in paragraphs]
     posts = [paragraph["context"] for _, paragraph in merge(squad_file(data / name) for name in SHIFTS[1:])]
-    chosen = sample_sentences([*wiki, *books, *contexts], is_held_out)
+    known = list(sentences([*wiki, *books, *contexts], held_out))
+    chosen = random.Random(0).sample(known, min(NUM_SENTENCES, len(known)))
     yield "sentences.txt", _lines(chosen)
     yield "sentences-part.txt", _lines(chosen[:NUM_PART])
-    yield "paragraphs.txt", _lines(sample_paragraphs(wiki, is_held_out))
-    yield "reviews.txt", _lines(sentences(posts, is_held_out))
-    yield (
-        "questions.jsonl",
-        _json_lines(
-            {"text": item["question"], "text_pair": paragraph["context"]}
-            for _, paragraph in paragraphs
-            for item in paragraph["qas"]
-        ),
+    yield "paragraphs.txt", _lines(sample_paragraphs(wiki, held_out))
+    yield "reviews.txt", _lines(sentences(posts, held_out))
+    questions = (
+        {"text": item["question"], "text_pair": paragraph["context"]}
+        for _, paragraph in paragraphs
+        for item in paragraph["qas"]
     )
+    yield "questions.jsonl", _json_lines(questions)
     wnut = read_lines(_existing(data / "ner/wnut17/train.conll.xz"))
     yield "names/wnut17.conll", "".join(f"{line}\n" for line in with_types_of_wikiann(wnut))
-
-
-def _sentences_of_dev_sets(data: Path) -> set[str]:
-    """Return the letters of the texts of STS-B's dev set and of the sentences of SQuAD's."""
-    both = ("sentence1", "sentence2")
-    pairs_of_sts = (row[key] for row in read_table(data / STS_DEV, *both) for key in both)
-    return {_letters(text) for text in chain(pairs_of_sts, _sentences_of_squad_dev(data))}
 
 
 def _sentences_of_squad_dev(data: Path) -> list[str]:
@@ -160,28 +149,26 @@ def _sentences_of_squad_dev(data: Path) -> list[str]:
     return [sentence for context in contexts for sentence in split_sentences(context)]
 
 
-def sentences(texts: Iterable[str], is_held_out: IsHeldOut) -> Iterator[str]:
-    """Yield each sentence of 4 to 60 words once, except those of dev sets."""
+def sentences(texts: Iterable[str], held_out: set[str]) -> Iterator[str]:
+    """Yield each sentence of 4 to 60 words once, except those of dev sets.
+
+    Args:
+        held_out: letters of the sentences of dev sets.
+    """
     seen: set[str] = set()
     for sentence in chain.from_iterable(map(split_sentences, texts)):
-        if SHORTEST <= len(sentence.split()) <= LONGEST and sentence not in seen and not is_held_out(sentence):
+        is_fitting = SHORTEST <= len(sentence.split()) <= LONGEST and sentence not in seen
+        if is_fitting and _letters(sentence) not in held_out:
             seen.add(sentence)
             yield sentence
 
 
-def sample_sentences(texts: Sequence[str], is_held_out: IsHeldOut) -> list[str]:
-    """Return `NUM_SENTENCES` random sentences, in random order."""
-    rng = random.Random(0)
-    found = list(sentences(texts, is_held_out))
-    return rng.sample(found, min(NUM_SENTENCES, len(found)))
-
-
-def sample_paragraphs(texts: Iterable[str], is_held_out: IsHeldOut) -> list[str]:
+def sample_paragraphs(texts: Iterable[str], held_out: set[str]) -> list[str]:
     """Return at most `NUM_PARAGRAPHS` random paragraphs of several sentences, without a sentence of a dev set."""
     smallest, largest = PARAGRAPH_WORDS
     fitting = [text for text in texts if smallest <= len(text.split()) <= largest]
     chosen = random.Random(1).sample(fitting, min(NUM_PARAGRAPHS, len(fitting)))
-    return [text for text in chosen if not any(map(is_held_out, split_sentences(text)))]
+    return [text for text in chosen if held_out.isdisjoint(map(_letters, split_sentences(text)))]
 
 
 def with_types_of_wikiann(lines: Iterable[str]) -> Iterator[str]:
@@ -196,12 +183,6 @@ def with_types_of_wikiann(lines: Iterable[str]) -> Iterator[str]:
 def _lines(texts: Iterable[str]) -> str:
     """Return texts, one a line; line breaks inside a text become spaces."""
     return "".join(f"{' '.join(text.split())}\n" for text in texts)
-
-
-def split_documents(text: str) -> tuple[str, str]:
-    """Split a text into training text and its last documents, which are held out."""
-    documents = text.strip().split("\n\n")
-    return "\n\n".join(documents[:-DEV_DOCUMENTS]) + "\n", "\n\n".join(documents[-DEV_DOCUMENTS:]) + "\n"
 
 
 def split_questions(rows: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
@@ -276,7 +257,7 @@ def cloze_questions(data: Path) -> Iterator[Titled]:
     for name in CLOZE_FILES:
         for paragraph in _text(data / f"pretrain/{name}.txt.xz").split("\n"):
             found = cloze_question(paragraph, rng)
-            if found and held_out.isdisjoint(_letters(sentence) for sentence in split_sentences(paragraph)):
+            if found and held_out.isdisjoint(map(_letters, split_sentences(paragraph))):
                 context, question = found
                 yield name, {"context": context, "qas": [question | {"id": str(rng.getrandbits(64))}]}
 

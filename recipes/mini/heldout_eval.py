@@ -10,7 +10,8 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,13 @@ def heldout_scores(name: str, client: Client, squad: Path) -> dict[str, Found]:
         client: client of a server that has it.
         squad: dev set of SQuAD v1.1.
     """
-    further: dict[str, Callable[[], dict[str, Found]]] = {
-        "sentiment": lambda: {"everyday": sentiment_scores(client, name)},
-        "tag": lambda: {"everyday": name_scores(client, name)},
-        "answer": lambda: {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad)])))},
-        "embed": lambda: {"search": search_scores(client, name, read_spans(squad))},
-    }
-    return further[name]() if name in further else {}
+    if name == "sentiment":
+        return {"everyday": sentiment_scores(client, name)}
+    if name == "tag":
+        return {"everyday": name_scores(client, name)}
+    if name == "answer":
+        return {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad)])))}
+    return {"search": search_scores(client, name, read_spans(squad))} if name == "embed" else {}
 
 
 def read_sentiment() -> Examples:
@@ -165,22 +166,20 @@ def bm25(questions: Sequence[str], texts: Sequence[str]) -> np.ndarray:
     """
     counts = [Counter(words(text)) for text in texts]
     lengths = np.array([count.total() for count in counts], float)
-    postings: dict[str, list[tuple[int, int]]] = {}
-    for number, count in enumerate(counts):
-        for word, times in count.items():
-            postings.setdefault(word, []).append((number, times))
-    weights: dict[str, np.ndarray] = {}
-    for word, found in postings.items():
-        numbers, times = np.array(found).T
-        rarity = math.log(1 + (len(texts) - len(found) + 0.5) / (len(found) + 0.5))
-        norm = _K1 * (1 - _B + _B * lengths[numbers] / lengths.mean())
-        weights[word] = np.stack([numbers, rarity * times * (_K1 + 1) / (times + norm)])
+    norms = _K1 * (1 - _B + _B * lengths / lengths.mean())
+
+    @cache
+    def weights(word: str) -> np.ndarray:
+        times = np.array([count[word] for count in counts])
+        num_found = np.count_nonzero(times)
+        rarity = math.log(1 + (len(texts) - num_found + 0.5) / (num_found + 0.5))
+        found: np.ndarray = rarity * times * (_K1 + 1) / (times + norms)
+        return found
+
     scores = np.zeros((len(questions), len(texts)), np.float32)
-    for row, question in enumerate(questions):
+    for row, question in zip(scores, questions, strict=True):
         for word in words(question):
-            if word in weights:
-                numbers, values = weights[word]
-                scores[row, numbers.astype(int)] += values
+            row += weights(word)
     return scores
 
 

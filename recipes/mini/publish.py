@@ -14,8 +14,8 @@ from pathlib import Path
 
 from export.html_report import REPORT_FILE
 from recipes.mini.cards import PRETRAINED, notes
-from recipes.mini.paths import NAME, distilled
-from recipes.mini.pipeline import Arguments, Pipeline
+from recipes.mini.pipeline import NAME, Arguments, Pipeline
+from recipes.mini.tasks import is_distilled
 from tasks.bundle.files import atomic_directory
 from tasks.bundle.model_directory import read_model_directory
 from training.checkpoint.task_card import CARD_FILE
@@ -45,7 +45,7 @@ def shipped(pipeline: Pipeline) -> Iterator[tuple[Path, Path, str]]:
         yield pipeline.pretrained, MODELS / NAME, PRETRAINED
     for name in pipeline.scored():
         place = MODELS / name / "1"
-        if distilled(name) and _origin(place) != checkpoint_digest(pipeline.checkpoint(name)):
+        if is_distilled(name) and _origin(place) != checkpoint_digest(pipeline.checkpoint(name)):
             yield pipeline.model(name, "int8"), place, name
 
 

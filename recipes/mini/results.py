@@ -15,10 +15,17 @@ import jinja2
 
 from recipes.ablations.results import files as ablation_files
 from recipes.mini import publish, tables
-from recipes.mini.commands import check_commands
-from recipes.mini.paths import NAME, distilled, task_names
-from recipes.mini.pipeline import ABLATIONS, STUDENT_PRETRAINING, TABLES, Arguments, Pipeline
+from recipes.mini.pipeline import (
+    ABLATIONS,
+    NAME,
+    STUDENT_PRETRAINING,
+    TABLES,
+    Arguments,
+    Pipeline,
+    check_commands,
+)
 from recipes.mini.tables import Record
+from recipes.mini.tasks import is_distilled, task_names
 from tasks.bundle.files import atomic_write
 from tasks.text.json_files import read_json
 from training.checkpoint.weights import checkpoint_digest
@@ -95,7 +102,7 @@ def read_records() -> Mapping[str, Record]:
     records = {name: read_json(file) for name, file in files.items() if file.is_file()}
     kept = checkpoint_digest(publish.MODELS / NAME)
     for name, record in records.items():
-        if not distilled(name) and record["pretrained"] != kept:
+        if not is_distilled(name) and record["pretrained"] != kept:
             raise ValueError(
                 f"remove `{files[name]}`, which comes from another checkpoint than `{publish.MODELS / NAME}`"
             )

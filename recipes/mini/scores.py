@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,11 @@ from typing import Annotated, Any
 import tyro
 
 from bertline import Client
-from export import graph_run
-from recipes.mini.commands import commands_of
 from recipes.mini.data import SQUAD_DEV
-from recipes.mini.distilled import DISTILLED, EMBED, TEACHER_SUFFIX, DistilledTask
 from recipes.mini.heldout_eval import heldout_scores
-from recipes.mini.paths import task_names
-from recipes.mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_names
-from recipes.mini.tasks import CLOZE, TASKS, MiniTask
-from recipes.predictions import local_predictions, num_same, score_predictions, served_predictions
+from recipes.mini.pipeline import STS, STS_COLUMNS, Arguments, Pipeline, check_names, commands_of
+from recipes.mini.tasks import CLOZE, EMBED, TEACHER_SUFFIX, DistilledTask, MiniTask, task_names, task_of
+from recipes.predictions import Predict, local_runtimes, num_same, score_predictions, served_predictions
 from recipes.stage import one_line_errors, serve
 from tasks.bundle.files import atomic_write
 from tasks.bundle.model_directory import read_model_directory
@@ -47,8 +43,6 @@ from training.objectives.registry import best_baseline
 from training.objectives.similarity import vector_scores
 from training.reports.grid_report import CONTRAST_ROW
 
-Predict = Callable[[Sequence[Any]], list[Any]]
-"""Function from examples to plain values (`recipes.predictions`)."""
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
 """Baselines of vectors, with their names in the task card of vector distillation."""
 RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
@@ -74,23 +68,24 @@ def main() -> None:
     """Command line."""
     arguments = parse(ScoresArguments, "recipes.mini.scores", __doc__)
     pipeline, name = Pipeline(arguments), arguments.name
-    task = next(task for task in (*TASKS, *DISTILLED) if task.name == name)
-    data = pipeline.digests(name)
+    task, data = task_of(name), pipeline.digests(name)
     _check_origins(pipeline, name, data)
     with serve(pipeline.models(name, "int8")) as target, Client(target, timeout=600) as client:
         found = score_vectors(pipeline, client) if name == EMBED else score(pipeline, task, client)
         if isinstance(task, DistilledTask):
-            found["training"] = _training_scores(pipeline, name)
+            alone = read_task_card(pipeline.out / name / CONTRAST_ROW / "checkpoint")
+            contrast = {CONTRAST_ROW: alone.scores["dev"]} if alone else {}
+            found["training"] = {**contrast, **_card(pipeline, name).scores}
             found["beyond"] = heldout_scores(name, client, pipeline.data / SQUAD_DEV[0])
     found["pretrained"] = checkpoint_digest(pipeline.pretrained_for(name))
     found["commands"] = commands_of(name)
     found["data"] = data
-    found["recipe"] = _card(pipeline, name).provenance["recipe"]
-    found["machine"] = _card(pipeline, name).provenance["machine"]
+    found |= {key: _card(pipeline, name).provenance[key] for key in ("recipe", "machine")}
     folders = (pipeline.out / name, pipeline.out / f"{name}{TEACHER_SUFFIX}")
     found["cost"] = cost(sorted(file for folder in folders for file in folder.glob(f"**/{METRICS_FILE}")))
-    if CLOZE in pipeline.trained(name):
-        found["cloze"] = cloze_results(pipeline)
+    if CLOZE in task.trainings():
+        card, spent = _card(pipeline, CLOZE), cost([pipeline.out / CLOZE / METRICS_FILE])
+        found["cloze"] = {"scores": card.scores["dev"], "machine": card.provenance["machine"], "cost": spent}
     atomic_write(pipeline.scores(name), (json.dumps(found, indent=2) + "\n").encode())
 
 
@@ -108,13 +103,6 @@ def score(pipeline: Pipeline, task: MiniTask | DistilledTask, client: Client) ->
     return found
 
 
-def _training_scores(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Return the scores in the task card of a student, and of the same network fine-tuned without a teacher."""
-    alone = read_task_card(pipeline.out / name / CONTRAST_ROW / "checkpoint")
-    contrast = {CONTRAST_ROW: alone.scores["dev"]} if alone else {}
-    return {**contrast, **_card(pipeline, name).scores}
-
-
 def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     """Return the correlation of cosines with the scores of STS-B dev, for the vectors and their baselines."""
     pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.student))
@@ -128,12 +116,6 @@ def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
     if isinstance(ours[0], float):
         return {"largest_difference": max(abs(one - other) for one, other in zip(ours, others, strict=True))}
     return {"same": num_same(ours, others)}
-
-
-def cloze_results(pipeline: Pipeline) -> dict[str, Any]:
-    """Return scores and cost of fine-tuning on synthetic cloze questions alone."""
-    card, spent = _card(pipeline, CLOZE), cost([pipeline.out / CLOZE / METRICS_FILE])
-    return {"scores": card.scores["dev"], "machine": card.provenance["machine"], "cost": spent}
 
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
@@ -173,12 +155,12 @@ def _check_origins(pipeline: Pipeline, name: str, data: Mapping[str, str]) -> No
             raise ValueError(
                 f"`{pipeline.model(name, precision)}` was not exported from `{pipeline.checkpoint(name)}`; remove it"
             )
-    for each in pipeline.trained(name):
+    for each, training in task_of(name).trainings().items():
         if each.endswith(TEACHER_SUFFIX) and not pipeline.checkpoint(each).exists():
             continue  # the student was trained elsewhere
         made_from = _card(pipeline, each).provenance
         if not each.endswith(TEACHER_SUFFIX):  # a teacher may start from weights that were rounded on the way
-            pipeline.check_origin(each, made_from["checkpoint"]["sha256"], pipeline.start(each))
+            pipeline.check_origin(each, made_from["checkpoint"]["sha256"], pipeline.path(training.start))
         if other := [file for file, digest in made_from["data"].items() if digest not in data.values()]:
             raise ValueError(f"`{pipeline.out / each}` was made from another `{other[0]}`; remove it to make it again")
 
@@ -190,12 +172,10 @@ def _predict_by_runtime(pipeline: Pipeline, name: str, kind: str, client: Client
         name: name of the task.
         kind: kind of the task, which selects the client method.
     """
-    directories = [read_model_directory(pipeline.model(name, precision)) for precision in ("fp32", "int8")]
-    runs = [(directories[-1].load_task(), load_for_evaluation(pipeline.checkpoint(name))[1])]
-    for directory in directories:
-        runs.append((directory.load_task(), graph_run(directory.model_path, execution=directory.manifest.execution)))
-    local = [partial(local_predictions, task, run, chunk_size=256) for task, run in runs]
-    return dict(zip(RUNTIMES, [*local, partial(served_predictions, client, kind, name)], strict=True))
+    run = load_for_evaluation(pipeline.checkpoint(name))[1]
+    directories = [pipeline.model(name, precision) for precision in ("fp32", "int8")]
+    found = local_runtimes(run, *directories, chunk_size=256)
+    return found | {RUNTIMES[-1]: partial(served_predictions, client, kind, name)}
 
 
 def _score_split(

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from export.html_report import describe_speed
-from recipes.mini.distilled import DISTILLED, EMBED, DistilledTask
 from recipes.mini.heldout_eval import TOP
-from recipes.mini.paths import distilled
-from recipes.mini.pipeline import title_of
 from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
-from recipes.mini.tasks import CLOZE, TASKS, MiniTask
+from recipes.mini.tasks import CLOZE, DISTILLED, EMBED, TASKS, DistilledTask, MiniTask, all_trainings, is_distilled
 from tasks.bundle.machine import summarize_machine
 from tasks.bundle.model_directory import read_model_directory
 from training.loop.run_directory import METRICS_FILE, read_metrics
@@ -188,9 +185,11 @@ def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterator[R
     cloze = [record["cloze"] for _, record in _scored(records) if record.get("cloze")]
     costs = {
         "Pretraining": [{"num_runs": len(runs), "hours": hours, "num_tokens": tokens}],
-        title_of(CLOZE): [record["cost"] for number, record in enumerate(cloze) if record not in cloze[:number]],
-        "Fine-tuning": [record["cost"] for name, record in records.items() if not distilled(name)],
-        "Distillation": [record["cost"] for name, record in records.items() if distilled(name)],
+        all_trainings()[CLOZE].title: [
+            record["cost"] for number, record in enumerate(cloze) if record not in cloze[:number]
+        ],
+        "Fine-tuning": [record["cost"] for name, record in records.items() if not is_distilled(name)],
+        "Distillation": [record["cost"] for name, record in records.items() if is_distilled(name)],
     }
     for title, made in costs.items():
         num_runs, hours, tokens = (sum(cost[key] for cost in made) for key in ("num_runs", "hours", "num_tokens"))

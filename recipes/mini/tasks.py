@@ -1,80 +1,184 @@
-"""Tasks that bertline-mini is fine-tuned for: data and settings. The shipped models are in `recipes.mini.distilled`."""
+"""Tasks of bertline-mini, which are fine-tuned, and of the shipped models, which are distilled: data and settings.
+
+Commands and files are patterns. `{data}` stands for the folder of the published data, `{made}` for the results of
+`recipes.mini.data`, `{out}` for the folder of all results, and `{pretrained}`, `{student}` and `{teacher}` for the
+checkpoints that networks start from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 CLOZE = "cloze"
 """Synthetic cloze questions: they teach attention across two texts, which pretraining on single texts does not."""
+CLOZE_QUESTIONS = "{made}/cloze.json"
+STUDENT = "bertline-small"
+"""Pretrained network that all students start from: 6 layers with hidden size 384."""
+TEACHER = "mpnet"
+"""Sentence model that teaches vectors, and that the other teachers start from (`recipes.mini.teachers`)."""
+TEACHER_SUFFIX = "-teacher"
+"""End of the names of teachers."""
+EMBED = "embed"
+
+
+@dataclass(frozen=True)
+class Training:
+    """Training of one network."""
+
+    title: str
+    start: str
+    """Checkpoint that it starts from."""
+    command: str
+    """Arguments of `python -m`."""
+    files: tuple[str, ...]
+    """Files that it is trained and scored on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredTask:
-    """A task. Files with `{data}` are used as published, files with `{made}` come from `recipes.mini.data`."""
+    """A task."""
 
     name: str
-    """Name of its run directory."""
+    """Name of its run directory and, for a shipped model, of the served model."""
     title: str
-    kind: str
+    kind: str = "classification"
     """Task of `training.finetune`."""
     train: Sequence[str]
     dev: str
     test: str | None = None
     """Test data, read once after all choices."""
-    metric: str
+    metric: str = "accuracy"
     """Main score."""
+    flags: str = ""
+    """Flags of fine-tuning, or of distillation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniTask(ScoredTask):
     """A task that bertline-mini is fine-tuned for, with several seeds."""
 
-    learning_rates: Sequence[float]
-    epochs: float
+    learning_rates: Sequence[float] = (3e-4,)
+    epochs: float = 5
     seeds: Sequence[int] = (0, 1, 2)
-    flags: str = ""
     after: str | None = None
-    """Checkpoint to start from instead of the pretrained one: the best of another task, or `CLOZE`."""
+    """Network to start from instead of the pretrained one: the best of another task, or `CLOZE`."""
+
+    def trainings(self) -> dict[str, Training]:
+        """Return the networks to train after pretraining, in order."""
+        start = f"{{out}}/{self.after}/checkpoint" if self.after else "{pretrained}"
+        rates, seeds = (" ".join(map(str, values)) for values in (self.learning_rates, self.seeds))
+        command = (
+            f"training.grid {self.kind} --checkpoint {start} --train {' '.join(self.train)} --dev {self.dev} "
+            f"--run-dir {{out}}/{self.name} --metric {self.metric} --learning-rates {rates} --epochs {self.epochs:g} "
+            f"--seeds {seeds} --checkpoint-every 0 --dropout 0.1 {self.flags}"
+        )
+        files = (*self.train, *filter(None, (self.dev, self.test)))
+        own = {self.name: Training(f"Fine-tuning: {self.title}", start, command.strip(), files)}
+        if self.after == CLOZE:
+            return {CLOZE: cloze_training()} | own
+        return {**(task_of(self.after).trainings() if self.after else {}), **own}
+
+
+def cloze_training() -> Training:
+    """Return the training on synthetic cloze questions."""
+    dev = next(task.dev for task in TASKS if task.after == CLOZE and task.kind == "spans")
+    command = (
+        f"training.finetune spans --checkpoint {{pretrained}} --train {CLOZE_QUESTIONS} --dev {dev} "
+        f"--run-dir {{out}}/{CLOZE} {WINDOWS} --num-epochs 1 --learning-rate 5e-4 --dropout 0"
+    )
+    return Training("Synthetic cloze questions", "{pretrained}", command, (CLOZE_QUESTIONS, dev))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilledTask(ScoredTask):
+    """A task whose model is distilled, and shipped."""
+
+    unlabelled: Sequence[str] = ()
+    """Data that the teacher alone labels."""
+    data_name: str
+    """Name of the data of its scores."""
+    teacher_flags: str = ""
+    """Flags of fine-tuning the teacher; empty if the sentence model teaches as it is."""
+    scored_on: str | None = None
+    """Dev data for the graph and the scores; None for `dev`."""
+    export_flags: str = ""
+    """Flags that change the settings of the served model."""
+
+    def trainings(self) -> dict[str, Training]:
+        """Return the networks to train after pretraining, in order."""
+        name = f"{self.name}{TEACHER_SUFFIX}"
+        teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else "{teacher}"
+        train, unlabelled = " ".join(self.train), " ".join(self.unlabelled)
+        more = f" --unlabelled {unlabelled}" if unlabelled else ""
+        command = (
+            f"training.distill {self.kind} --teacher {teacher} --checkpoint {{student}} --train {train}{more} "
+            f"--dev {self.dev} --run-dir {{out}}/{self.name} --checkpoint-every 0 {self.flags}"
+        )
+        files = (*self.train, *self.unlabelled, *filter(None, (self.scored_on, self.dev, self.test)))
+        own = {self.name: Training(f"Distillation: {self.title}", "{student}", command, files)}
+        if not self.teacher_flags:
+            return own
+        command = (
+            f"training.finetune {self.kind} --checkpoint {{teacher}} --train {train} --dev {self.dev} "
+            f"--run-dir {{out}}/{name} --checkpoint-every 0 {self.teacher_flags}"
+        )
+        return {name: Training(f"Teacher: {self.title}", "{teacher}", command, files)} | own
+
+
+def task_of(name: str) -> MiniTask | DistilledTask:
+    """Return a task by name."""
+    return next(task for task in (*TASKS, *DISTILLED) if task.name == name)
+
+
+def task_names() -> list[str]:
+    """Return the names of all tasks, fine-tuned and distilled."""
+    return [task.name for task in (*TASKS, *DISTILLED)]
+
+
+def is_distilled(name: str) -> bool:
+    """Return whether a network is that of a distilled task."""
+    return any(task.name == name for task in DISTILLED)
+
+
+def all_trainings() -> dict[str, Training]:
+    """Return every training by the name of its network."""
+    return {name: found for task in (*TASKS, *DISTILLED) for name, found in task.trainings().items()}
 
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"
+_SHORT = "--max-seq-length 64"
 WINDOWS = "--max-seq-length 256 --doc-stride 96"
 
-TASKS = (
+
+def _splits(pattern: str, *, has_test: bool = False) -> dict[str, Any]:
+    train, dev, test = (pattern.replace("SPLIT", split) for split in ("train", "dev", "test"))
+    return {"train": [train], "dev": dev} | ({"test": test} if has_test else {})
+
+
+TASKS: tuple[MiniTask, ...] = (
     MiniTask(
         name="sst-2",
         title="SST-2, sentiment",
-        kind="classification",
-        train=["{made}/sst-2/train.jsonl"],
-        dev="{made}/sst-2/dev.jsonl",
-        test="{made}/sst-2/test.jsonl",
-        metric="accuracy",
-        learning_rates=(3e-4,),
+        **_splits("{made}/sst-2/SPLIT.jsonl", has_test=True),
         epochs=2,
-        flags="--max-seq-length 64",
+        flags=_SHORT,
     ),
     MiniTask(
         name="cola",
         title="CoLA, acceptability",
-        kind="classification",
-        train=["{data}/glue/CoLA/train.tsv.xz"],
-        dev="{data}/glue/CoLA/dev.tsv.xz",
+        **_splits("{data}/glue/CoLA/SPLIT.tsv.xz"),
         metric="matthews",
-        learning_rates=(3e-4,),
-        epochs=5,
         seeds=range(8),
-        flags="--columns.text sentence --max-seq-length 64",
+        flags=f"--columns.text sentence {_SHORT}",
     ),
     MiniTask(
         name="mrpc",
         title="MRPC, paraphrase",
-        kind="classification",
-        train=["{data}/glue/MRPC/train.tsv.xz"],
-        dev="{data}/glue/MRPC/dev.tsv.xz",
+        **_splits("{data}/glue/MRPC/SPLIT.tsv.xz"),
         metric="f1_1",
         learning_rates=(1e-4, 3e-4),
-        epochs=5,
         flags=_GLUE_PAIR,
         after=CLOZE,
     ),
@@ -82,47 +186,32 @@ TASKS = (
         name="sts-b",
         title="STS-B, similarity",
         kind="regression",
-        train=["{data}/glue/STS-B/train.tsv.xz"],
-        dev="{data}/glue/STS-B/dev.tsv.xz",
+        **_splits("{data}/glue/STS-B/SPLIT.tsv.xz"),
         metric="spearman",
         learning_rates=(1e-4, 3e-4),
-        epochs=5,
         flags=f"{_GLUE_PAIR} --columns.label score",
         after=CLOZE,
     ),
     MiniTask(
         name="rte",
         title="RTE, entailment",
-        kind="classification",
-        train=["{data}/glue/RTE/train.tsv.xz"],
-        dev="{data}/glue/RTE/dev.tsv.xz",
-        metric="accuracy",
+        **_splits("{data}/glue/RTE/SPLIT.tsv.xz"),
         learning_rates=(1e-4, 3e-4),
-        epochs=5,
         flags=_GLUE_PAIR,
         after=CLOZE,
     ),
     MiniTask(
         name="trec-6",
         title="TREC-6, kind of question",
-        kind="classification",
-        train=["{made}/trec-6/train.jsonl"],
-        dev="{made}/trec-6/dev.jsonl",
+        **_splits("{made}/trec-6/SPLIT.jsonl"),
         test="{data}/topic/trec-6/test.tsv.xz",
-        metric="accuracy",
-        learning_rates=(3e-4,),
-        epochs=5,
-        flags="--max-seq-length 64",
+        flags=_SHORT,
     ),
     MiniTask(
         name="ag-news",
         title="AG News (13,462 of 120,000), topic",
-        kind="classification",
-        train=["{data}/topic/ag_news-subset/train.tsv.xz"],
-        dev="{data}/topic/ag_news-subset/dev.tsv.xz",
+        **_splits("{data}/topic/ag_news-subset/SPLIT.tsv.xz"),
         test="{made}/ag-news/test.jsonl",
-        metric="accuracy",
-        learning_rates=(3e-4,),
         epochs=3,
     ),
     MiniTask(
@@ -155,46 +244,100 @@ TASKS = (
         name="wnut-17",
         title="WNUT-17, names in noisy text",
         kind="tagging",
-        train=["{data}/ner/wnut17/train.conll.xz"],
-        dev="{data}/ner/wnut17/dev.conll.xz",
-        test="{data}/ner/wnut17/test.conll.xz",
+        **_splits("{data}/ner/wnut17/SPLIT.conll.xz", has_test=True),
         metric="f1",
         learning_rates=(5e-4,),
-        epochs=5,
     ),
     MiniTask(
         name="wikiann",
         title="WikiANN, names in titles and sentences",
         kind="tagging",
-        train=["{data}/ner/wikiann-en/train.conll.xz"],
-        dev="{data}/ner/wikiann-en/dev.conll.xz",
-        test="{data}/ner/wikiann-en/test.conll.xz",
+        **_splits("{data}/ner/wikiann-en/SPLIT.conll.xz", has_test=True),
         metric="f1",
         learning_rates=(7e-4,),
-        epochs=5,
     ),
     MiniTask(
         name="codah",
         title="CODAH, completion of four",
         kind="multiple-choice",
-        train=["{data}/multiple_choice/codah/train.jsonl.xz"],
-        dev="{data}/multiple_choice/codah/dev.jsonl.xz",
-        test="{data}/multiple_choice/codah/test.jsonl.xz",
-        metric="accuracy",
-        learning_rates=(3e-4,),
-        epochs=5,
-        flags="--max-seq-length 64",
+        **_splits("{data}/multiple_choice/codah/SPLIT.jsonl.xz", has_test=True),
+        flags=_SHORT,
     ),
     MiniTask(
         name="commonsenseqa",
         title="CommonsenseQA 1.0, answer of three",
         kind="multiple-choice",
-        train=["{data}/multiple_choice/commonsenseqa-1.0/train.jsonl.xz"],
-        dev="{data}/multiple_choice/commonsenseqa-1.0/dev.jsonl.xz",
-        metric="accuracy",
-        learning_rates=(3e-4,),
+        **_splits("{data}/multiple_choice/commonsenseqa-1.0/SPLIT.jsonl.xz"),
         epochs=3,
         seeds=(0, 1),
-        flags="--max-seq-length 64",
+        flags=_SHORT,
     ),
 )
+
+_TEXTS = ["{made}/reviews.txt", "{made}/sentences-part.txt"]
+_THREE = "--take-layers 0 1 2"
+_BATCHES = "--global-batch-size 128 --micro-batch-size 128 --dropout 0.1"
+
+DISTILLED: tuple[DistilledTask, ...] = (
+    DistilledTask(
+        name=EMBED,
+        title="Vectors of texts",
+        kind="embedding",
+        train=["{made}/sentences.txt", "{made}/paragraphs.txt", "{made}/reviews.txt", "{made}/questions.jsonl"],
+        dev="{data}/glue/STS-B/dev.tsv.xz",
+        metric="spearman",
+        data_name="STS-B",
+        flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score "
+        "--pooling mean --train-seq-length 192 --global-batch-size 512 --learning-rate 1e-3 --num-epochs 4.2 "
+        "--dimensions 128 --eval-every 1000",
+    ),
+    DistilledTask(
+        name="answer",
+        title="Answers, SQuAD",
+        kind="spans",
+        train=["{made}/squad-v2.json"],
+        unlabelled=["{made}/cloze-part.json"],
+        dev="{data}/squad/dev-v2.0-part.json.xz",
+        metric="f1",
+        data_name="SQuAD v1.1",
+        teacher_flags=f"{WINDOWS} --num-epochs 0.83 --learning-rate 5e-5 --null-threshold auto",
+        flags=f"{WINDOWS} --num-epochs 3.5 --learning-rate 5e-4 {_BATCHES} --null-threshold auto",
+        scored_on="{data}/squad/dev-v1.1-part.json.xz",
+        export_flags="--no-unanswerable",
+    ),
+    DistilledTask(
+        name="sentiment",
+        title="Sentiment, SST-2",
+        train=["{made}/sst-2/train.jsonl"],
+        unlabelled=_TEXTS,
+        dev="{made}/sst-2/dev.jsonl",
+        test="{made}/sst-2/test.jsonl",
+        data_name="SST-2",
+        teacher_flags=f"{_SHORT} --num-epochs 0.69 --learning-rate 3e-5",
+        flags=f"{_THREE} {_SHORT} --num-epochs 2.9 --learning-rate 5e-4 {_BATCHES}",
+    ),
+    DistilledTask(
+        name="topic",
+        title="Topic, AG News (13,462 of 120,000)",
+        **_splits("{data}/topic/ag_news-subset/SPLIT.tsv.xz"),
+        test="{made}/ag-news/test.jsonl",
+        data_name="AG News",
+        teacher_flags="--num-epochs 3 --learning-rate 3e-5",
+        flags=f"{_THREE} --num-epochs 6 --learning-rate 5e-4 {_BATCHES}",
+    ),
+    DistilledTask(
+        name="tag",
+        title="Names, WikiANN and WNUT-17",
+        kind="tagging",
+        train=["{data}/ner/wikiann-en/train.conll.xz", "{made}/names/wnut17.conll"],
+        unlabelled=_TEXTS,
+        dev="{data}/ner/wikiann-en/dev.conll.xz",
+        test="{data}/ner/wikiann-en/test.conll.xz",
+        metric="f1",
+        data_name="WikiANN",
+        teacher_flags="--num-epochs 1.9 --learning-rate 5e-5",
+        flags=f"{_THREE} --num-epochs 3 --learning-rate 5e-4 {_BATCHES}",
+    ),
+)
+"""Models that are shipped. Their training ended after some minutes on a GPU; the epochs are those that they had by
+then."""

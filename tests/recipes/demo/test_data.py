@@ -134,7 +134,7 @@ def test_known_docstring_is_taken_out_of_dev() -> None:
 
     assert corpus.splits()["dev"] == []
     corpus.add(module(name_in("dev"), [["It is new.", "Another new sentence is in here."]]))
-    assert corpus.splits()["dev"] == [("lib", ["It is new.", "Another new sentence is in here."])]
+    assert corpus.splits()["dev"] == [["It is new.", "Another new sentence is in here."]]
 
 
 def test_mask_names() -> None:

@@ -22,11 +22,9 @@ import training.grid
 import training.pretrain
 import training.vocab
 from recipes.mini.cards import notes
-from recipes.mini.commands import commands_of
-from recipes.mini.distilled import DISTILLED
-from recipes.mini.pipeline import Arguments, Pipeline, title_of
+from recipes.mini.pipeline import Arguments, Pipeline, commands_of
 from recipes.mini.results import FOLDER, PAGE, page_of, read_records
-from recipes.mini.tasks import CLOZE, TASKS
+from recipes.mini.tasks import CLOZE, DISTILLED, all_trainings, task_names
 from tasks.bundle.files import atomic_write, sha256
 from tests.commands import call
 from tests.serving.models import write_model
@@ -36,14 +34,21 @@ from training.distillation.tasks import TaskDistillRecipe
 from training.distillation.vectors import VectorDistillRecipe
 
 STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
+TITLES = {name: training.title for name, training in all_trainings().items()}
+
+
+def titles(only, **arguments):
+    """Return the titles of the stages for some tasks."""
+    pipeline = Pipeline(Arguments(data=Path("data"), only=only, **arguments))
+    return [stage.title for stage in pipeline.stages()]
 
 
 def test_results_have_different_paths():
     """No two stages write the same result, and no two models are shipped under one name."""
     results = [stage.result for stage in STAGES if stage.result]
+
     assert len(set(results)) == len(results)
-    names = [task.name for task in (*TASKS, *DISTILLED)]
-    assert len(set(names)) == len(names)
+    assert len(set(task_names())) == len(task_names())
 
 
 COMMANDS = {
@@ -79,33 +84,49 @@ def test_stages_are_commands(stage):
     assert stage.result is None or stage.result.is_relative_to(place)
 
 
-def test_only_some_tasks():
-    """Selected tasks come with the stages that they need; cloze questions only if a task starts from them."""
-    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("sst-2",))).stages()]
-    assert titles[titles.index("The checkpoint in 16 bits") + 1 :] == [
-        "Fine-tuning: SST-2, sentiment",
-        "Export: sst-2, fp32",
-        "Export: sst-2, int8",
-        "Scores: sst-2",
-        "Keep the models",
-        "The page of results",
-    ]
-    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), only=("squad-v1",))).stages()]
-    assert "Synthetic cloze questions" in titles
+LAST = ["Keep the models", "The page of results"]
 
 
-def test_task_that_starts_from_another():
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        (
+            "sst-2",
+            [
+                "The checkpoint in 16 bits",
+                "Fine-tuning: SST-2, sentiment",
+                *("Export: sst-2, fp32", "Export: sst-2, int8", "Scores: sst-2"),
+            ],
+        ),
+        (
+            "topic",
+            [
+                "The students' network in 16 bits",
+                "The sentence model that teaches",
+                "Teacher: Topic, AG News (13,462 of 120,000)",
+                "Distillation: Topic, AG News (13,462 of 120,000)",
+                *("topic in 16 bits", "Export: topic, fp32", "Export: topic, int8", "Scores: topic"),
+            ],
+        ),
+        ("ablations", ["Ablations"]),
+    ],
+)
+def test_only_some_tasks(only, expected):
+    """Selected tasks come with the stages that they need, such as a teacher, and no others."""
+    found = titles((only,))
+
+    assert found[found.index(expected[0]) :] == [*expected, *LAST]
+    assert found[0] == (expected[0] if only == "ablations" else "Data")
+    assert TITLES[CLOZE] not in found
+
+
+@pytest.mark.parametrize("only", [("squad-v2",), ("squad-v1", "squad-v2")])
+def test_task_that_starts_from_another(only):
     """The task that it starts from is trained before it, and once if both are selected."""
-    one = Pipeline(Arguments(data=Path("data"), only=("squad-v2",)))
-    both = Pipeline(Arguments(data=Path("data"), only=("squad-v1", "squad-v2")))
-    before, first, second = map(title_of, (CLOZE, "squad-v1", "squad-v2"))
+    found = titles(only)
 
-    for pipeline in (one, both):
-        titles = [stage.title for stage in pipeline.stages()]
-        places = [titles.index(title) for title in (before, first, second)]
-        assert places == sorted(places)
-        assert all(titles.count(title) == 1 for title in (before, first, second))
-    assert one.start("squad-v2") == one.checkpoint("squad-v1")
+    expected = [TITLES[name] for name in (CLOZE, "squad-v1", "squad-v2")]
+    assert [title for title in found if title in expected] == expected
 
 
 @pytest.mark.parametrize(
@@ -128,15 +149,6 @@ def test_part_of_the_models_needs_the_shipped_checkpoint(tmp_path, checkpoint, o
         f"the other fine-tuned models come from `{tmp_path}/bertline-mini`; start from the same checkpoint: --pre"
         in result.stderr
     )
-
-
-def test_ablations_alone(tmp_path, monkeypatch, capfd):
-    """Ablations and the stages after them need no other result."""
-    stages = list(Pipeline(Arguments(data=Path("data"), only=("ablations",))).stages())
-    assert [stage.title for stage in stages] == ["Ablations", "Keep the models", "The page of results"]
-    monkeypatch.setattr("recipes.mini.publish.MODELS", tmp_path / "models")
-    result = call(recipes.mini.publish.main, ["--data", str(tmp_path), "--out", str(tmp_path)], monkeypatch, capfd)
-    assert (result.returncode, result.stdout) == (0, "")
 
 
 def test_given_checkpoint_replaces_pretraining(checkpoint):
@@ -178,29 +190,12 @@ def test_page_matches_the_records(monkeypatch):
     assert page_of(runs, read_records()) == PAGE.read_text(encoding="utf-8")
 
 
-def test_students_and_teachers():
-    """A distilled model comes with its teacher; what is there is not made again."""
-    stages = list(Pipeline(Arguments(data=Path("data"), out=Path("out"), only=("topic",))).stages())
-    titles = [stage.title for stage in stages]
-    assert titles[titles.index("The students' network in 16 bits") + 1 :] == [
-        "The sentence model that teaches",
-        "Teacher: Topic, AG News (13,462 of 120,000)",
-        "Distillation: Topic, AG News (13,462 of 120,000)",
-        "topic in 16 bits",
-        "Export: topic, fp32",
-        "Export: topic, int8",
-        "Scores: topic",
-        "Keep the models",
-        "The page of results",
-    ]
-
-
 def test_finished_student_is_not_trained_again(checkpoint, tmp_path):
     """The 16-bit checkpoint of a student is enough; its teacher and the corpora are not needed."""
     for name in ("topic", "bertline-small"):
         shutil.copytree(checkpoint, tmp_path / "fp16" / name)
-    titles = [stage.title for stage in Pipeline(Arguments(data=Path("data"), out=tmp_path, only=("topic",))).stages()]
-    assert titles[:2] == ["Data", "Export: topic, fp32"]
+
+    assert titles(("topic",), out=tmp_path)[:2] == ["Data", "Export: topic, fp32"]
 
 
 @pytest.mark.parametrize("name", ["pretrained", *(task.name for task in DISTILLED)])
@@ -250,16 +245,16 @@ def make(tmp_path, monkeypatch, capfd):
 def test_failed_task_does_not_stop_other_tasks(checkpoint, make):
     """Tasks that start from a failed task are skipped; the command fails at the end and names all of them."""
     flags = ["--pretrained", checkpoint, "--only", "squad-v1", "squad-v2", "sst-2", "topic", "sentiment"]
-    teachers = ("The sentence model that teaches", title_of("sentiment-teacher"), title_of("topic-teacher"))
+    teachers = ("The sentence model that teaches", TITLES["sentiment-teacher"], TITLES["topic-teacher"])
 
-    result, done = make(flags, (title_of("squad-v1"), *teachers))
+    result, done = make(flags, (TITLES["squad-v1"], *teachers))
 
     assert result.returncode == 1
     assert "it failed; continuing without squad-v1" in result.stdout
     assert "failed (see above): squad-v1, squad-v2, sentiment, topic" in result.stderr
     assert "Scores: sst-2" in done
-    assert done[-2:] == ["Keep the models", "The page of results"]
-    assert not {"Export: squad-v1, fp32", "Scores: squad-v1", title_of("squad-v2"), "Scores: squad-v2"} & {*done}
+    assert done[-2:] == LAST
+    assert not {"Export: squad-v1, fp32", "Scores: squad-v1", TITLES["squad-v2"], "Scores: squad-v2"} & {*done}
 
 
 @pytest.mark.parametrize("failing", ["Data", "Keep the models"])

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import recipes.mini.scores
-from recipes.mini.distilled import DistilledTask
 from recipes.mini.pipeline import Arguments, Pipeline
-from recipes.mini.tasks import CLOZE, MiniTask
+from recipes.mini.tasks import CLOZE, DistilledTask, MiniTask
 from tasks.bundle.model_directory import read_model_directory
 from tests.commands import call
 from tests.toy import WORDS, write_classification, write_spans
@@ -78,11 +77,10 @@ DISTILLED = (
 @pytest.fixture
 def line(tmp_path, checkpoint, monkeypatch):
     """Pipeline with all results that fine-tuning needs."""
-    for module in ("paths", "commands", "pipeline", "scores", "tables"):
+    for module in ("tasks", "tables"):
         monkeypatch.setattr(f"recipes.mini.{module}.TASKS", TASKS)
-    for module in ("paths", "commands", "pipeline", "scores", "tables"):
         monkeypatch.setattr(f"recipes.mini.{module}.DISTILLED", DISTILLED)
-    monkeypatch.setattr("recipes.mini.commands.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
+    monkeypatch.setattr("recipes.mini.tasks.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
     monkeypatch.setattr("recipes.mini.pipeline.PRETRAINING_STAGES", ("--max-minutes 1",))
     for name, value in {"publish.MODELS": "models", "results.PAGE": "docs/a.md", "results.FOLDER": "docs/a"}.items():
         monkeypatch.setattr(f"recipes.mini.{name}", tmp_path / value)
