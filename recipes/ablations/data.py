@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recipes.ablations.scales import Scale
 from recipes.ablations.tables import LABELLED_DATA, TaskName
@@ -36,17 +35,14 @@ def find_labelled(data: Path, tasks: Sequence[TaskName]) -> dict[TaskName, tuple
     Raises:
         ValueError: naming a missing file.
     """
-    return {
-        task: (_find(data, LABELLED_DATA[task].train, task), _find(data, LABELLED_DATA[task].dev, task))
-        for task in tasks
-    }
 
+    def find(task: TaskName, pattern: str) -> Path:
+        found = [path for packing in ("", ".xz", ".gz") for path in sorted(data.glob(pattern + packing))]
+        if not found:
+            raise ValueError(f"no `{pattern}` (or .xz, .gz) in `{data}`; put it there, or leave {task} out of --tasks")
+        return found[0]
 
-def _find(data: Path, pattern: str, task: TaskName) -> Path:
-    found = [path for packing in ("", ".xz", ".gz") for path in sorted(data.glob(pattern + packing))]
-    if not found:
-        raise ValueError(f"no `{pattern}` (or .xz, .gz) in `{data}`; put it there, or leave {task} out of --tasks")
-    return found[0]
+    return {task: (find(task, LABELLED_DATA[task].train), find(task, LABELLED_DATA[task].dev)) for task in tasks}
 
 
 def find_text(data: Path, pattern: str, num_files: int | None) -> tuple[list[Path], Path]:
@@ -72,9 +68,13 @@ def prepare(
     """
     files, held_out = text
     tokenizer, corpus, dev_corpus = (run_dir / name for name in ("tokenizer", "corpus", "corpus-dev"))
-    _check_made_from(
-        run_dir, {"text": {str(path): sha256(path) for path in (*files, held_out)}, "vocab_size": scale.vocab_size}
-    )
+    made_from = {"text": {str(path): sha256(path) for path in (*files, held_out)}, "vocab_size": scale.vocab_size}
+    check_no_run(run_dir)
+    record = run_dir / MADE_FROM_FILE
+    if record.is_file() and (before := read_json(record)) != made_from:
+        name = next(name for name in made_from if before.get(name) != made_from[name])
+        raise ValueError(f"`{run_dir}` was made from another {name} (see `{record}`); choose another run directory")
+    atomic_write(record, (json.dumps(made_from, indent=2) + "\n").encode())
     if not tokenizer.exists():
         train_vocab(
             VocabRecipe(data=tuple(files), out=tokenizer, vocab_size=scale.vocab_size, sample_bytes=SAMPLE_BYTES)
@@ -83,12 +83,3 @@ def prepare(
         if not out.exists():
             prepare_corpus(CorpusRecipe(data=paths, tokenizer=tokenizer, out=out))
     return PreparedData(corpus=corpus, dev_corpus=dev_corpus, labelled=labelled)
-
-
-def _check_made_from(run_dir: Path, made_from: dict[str, Any]) -> None:
-    check_no_run(run_dir)
-    path = run_dir / MADE_FROM_FILE
-    if path.is_file() and (before := read_json(path)) != made_from:
-        name = next(name for name in made_from if before.get(name) != made_from[name])
-        raise ValueError(f"`{run_dir}` was made from another {name} (see `{path}`); choose another run directory")
-    atomic_write(path, (json.dumps(made_from, indent=2) + "\n").encode())

@@ -146,27 +146,17 @@ class AblationEncoder(Encoder):
 
     def forward(self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor) -> Tensor:
         """Return the output [B, L, output_size]."""
+        layers_read, parts = self.config.layers_read, []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            states = self._hidden_states(input_ids_BL, attention_mask_BL, token_type_ids_BL)
+            embeddings_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
+            for stack, direction in zip(self._stacks(), self.config.stacks, strict=True):
+                mask = directed_mask(attention_mask_BL, direction, input_ids_BL)
+                outputs = [embeddings_BLD]
+                for layer in stack[: max(layers_read)]:
+                    outputs.append(layer(outputs[-1], mask))
+                parts.append([outputs[number] for number in layers_read])
+            states = [torch.cat(part, dim=-1) for part in zip(*parts, strict=True)]  # of several stacks side by side
         return states[0] if self.states is None else self.states(states, attention_mask_BL)
-
-    def _hidden_states(
-        self, input_ids_BL: Tensor, attention_mask_BL: Tensor | None, token_type_ids_BL: Tensor
-    ) -> list[Tensor]:
-        """Return the hidden states to combine, [B, L, D] each; those of several stacks side by side."""
-        layers_read = self.config.layers_read
-        embeddings_BLD = self.embeddings(input_ids_BL, token_type_ids_BL)
-        parts = []
-        for stack, direction in zip(self._stacks(), self.config.stacks, strict=True):
-            mask = directed_mask(attention_mask_BL, direction, input_ids_BL)
-            found = {0: embeddings_BLD}
-            x_BLD = embeddings_BLD
-            for number, layer in enumerate(stack[: max(layers_read)], start=1):
-                x_BLD = layer(x_BLD, mask)
-                if number in layers_read:
-                    found[number] = x_BLD
-            parts.append([found[number] for number in layers_read])
-        return parts[0] if len(parts) == 1 else [torch.cat(states, dim=-1) for states in zip(*parts, strict=True)]
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
         """Return the pooled output [B, D]: a tanh layer over [CLS]; from left to right, over the last token."""
@@ -226,24 +216,18 @@ class StateCombiner(nn.Module):
 
     def forward(self, states_SBLD: Sequence[Tensor], attention_mask_BL: Tensor | None) -> Tensor:
         """Return the result [B, L, C]; it is meaningless at padding."""
-        x_BLC = self._combine(states_SBLD)
-        return x_BLC if self.lstm is None else self._run_lstm(x_BLC, attention_mask_BL)
-
-    def _combine(self, states_SBLD: Sequence[Tensor]) -> Tensor:
         if self.combination == "concat":
-            return torch.cat(list(states_SBLD), dim=-1)
-        stacked_SBLD = torch.stack(list(states_SBLD))
-        if self.combination == "sum":
-            return stacked_SBLD.sum(0)
-        return torch.einsum("s,sbld->bld", self.weights.softmax(0), stacked_SBLD)
-
-    def _run_lstm(self, x_BLC: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
-        """Run on packed sequences, so that the backward direction starts at the last token, not in the padding."""
-        assert self.lstm is not None
-        length = x_BLC.shape[1]
-        lengths_B = (
-            torch.full((len(x_BLC),), length) if attention_mask_BL is None else attention_mask_BL.sum(-1).clamp(min=1)
-        )
+            x_BLC = torch.cat(list(states_SBLD), dim=-1)
+        elif self.combination == "sum":
+            x_BLC = torch.stack(list(states_SBLD)).sum(0)
+        else:
+            x_BLC = torch.einsum("s,sbld->bld", self.weights.softmax(0), torch.stack(list(states_SBLD)))
+        if self.lstm is None:
+            return x_BLC
+        length, lengths_B = x_BLC.shape[1], torch.full((len(x_BLC),), x_BLC.shape[1])
+        if attention_mask_BL is not None:
+            lengths_B = attention_mask_BL.sum(-1).clamp(min=1)
+        # Packed, so that the backward direction starts at the last token, not in the padding.
         packed = pack_padded_sequence(x_BLC, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=length)[0]
 

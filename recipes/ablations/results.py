@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.ablations.runs import Runs
-from recipes.ablations.tables import LABELLED_DATA, Column, Row, Table, TableName
+from recipes.ablations.tables import LABELLED_DATA, Column, Table, TableName
 from training.reports.grid_report import Outcome, baseline_of
 from training.reports.plot import curve_name
 from training.reports.tables import markdown_table
@@ -64,43 +64,27 @@ class Result:
 
 def collect(table: Table, runs: Runs, outcomes: Mapping[Path, Outcome]) -> Result:
     """Fill a table with the outcomes so far."""
-    found = [[_outcomes(runs, row, column, outcomes) for column in table.columns] for row in table.rows]
-    return Result(
-        table=table,
-        cells=[
-            [_cell(items, column, len(runs.seeds)) for items, column in zip(row, table.columns, strict=True)]
-            for row in found
-        ],
-        lm_losses=[_lm_loss(row, runs, outcomes) for row in table.rows],
-        baselines=[
-            _baseline([item for row in found for item in row[number]], table.columns[number])
-            for number in range(len(table.columns))
-        ],
-    )
-
-
-def _outcomes(runs: Runs, row: Row, column: Column, outcomes: Mapping[Path, Outcome]) -> list[Outcome]:
-    directories = [recipe.run_dir for recipe in runs.finetunings(row, column)]
-    return [outcomes[directory] for directory in directories if directory in outcomes]
-
-
-def _cell(outcomes: Sequence[Outcome], column: Column, num_runs: int) -> CellScores:
-    scores = [outcome.score(LABELLED_DATA[column.task].metric) for outcome in outcomes]
-    ended = tuple(score for score in scores if score is not None)
-    return CellScores(scores=ended, num_runs=num_runs, num_failed=len(scores) - len(ended))
-
-
-def _lm_loss(row: Row, runs: Runs, outcomes: Mapping[Path, Outcome]) -> float | None:
-    outcome = outcomes.get(runs.pretraining(row.pretraining).run_dir)
-    return None if outcome is None or row.from_scratch else outcome.score("mlm_loss")
-
-
-def _baseline(outcomes: Sequence[Outcome], column: Column) -> tuple[str, float] | None:
-    for outcome in outcomes:
-        if outcome.scores:
-            name, scores = baseline_of(outcome.scores)
-            return name, scores[LABELLED_DATA[column.task].metric]
-    return None
+    cells: list[list[CellScores]] = []
+    lm_losses: list[float | None] = []
+    baselines: dict[Column, tuple[str, float]] = {}
+    for row in table.rows:
+        pretrained = outcomes.get(runs.pretraining(row.pretraining).run_dir)
+        lm_losses.append(pretrained.score("mlm_loss") if pretrained and not row.from_scratch else None)
+        cells.append([])
+        for column in table.columns:
+            metric = LABELLED_DATA[column.task].metric
+            directories = [recipe.run_dir for recipe in runs.finetunings(row, column)]
+            found = [outcomes[directory] for directory in directories if directory in outcomes]
+            scores = [outcome.score(metric) for outcome in found]
+            ended = tuple(score for score in scores if score is not None)
+            num_failed = len(scores) - len(ended)
+            cells[-1].append(CellScores(scores=ended, num_runs=len(directories), num_failed=num_failed))
+            for outcome in found:
+                if outcome.scores:
+                    name, baseline = baseline_of(outcome.scores)
+                    baselines.setdefault(column, (name, baseline[metric]))
+    in_order = [baselines.get(column) for column in table.columns]
+    return Result(table=table, cells=cells, lm_losses=lm_losses, baselines=in_order)
 
 
 def markdown(result: Result, heading: str) -> str:

@@ -25,32 +25,18 @@ class LabelledData:
     columns: Columns = field(default_factory=Columns)
 
 
+def _glue(name: str, num_epochs: float, columns: Columns) -> LabelledData:
+    train, dev = (f"glue/{name}/{split}.tsv" for split in ("train", "dev"))
+    return LabelledData(
+        task="classification", train=train, dev=dev, metric="accuracy", num_epochs=num_epochs, columns=columns
+    )
+
+
 _PAIRS = Columns(text="sentence1", text_pair="sentence2")
 LABELLED_DATA: dict[TaskName, LabelledData] = {
-    "SST-2": LabelledData(
-        task="classification",
-        train="glue/SST-2/train.tsv",
-        dev="glue/SST-2/dev.tsv",
-        metric="accuracy",
-        num_epochs=1,
-        columns=Columns(text="sentence"),
-    ),
-    "MRPC": LabelledData(
-        task="classification",
-        train="glue/MRPC/train.tsv",
-        dev="glue/MRPC/dev.tsv",
-        metric="accuracy",
-        num_epochs=3,
-        columns=_PAIRS,
-    ),
-    "RTE": LabelledData(
-        task="classification",
-        train="glue/RTE/train.tsv",
-        dev="glue/RTE/dev.tsv",
-        metric="accuracy",
-        num_epochs=3,
-        columns=_PAIRS,
-    ),
+    "SST-2": _glue("SST-2", 1, Columns(text="sentence")),
+    "MRPC": _glue("MRPC", 3, _PAIRS),
+    "RTE": _glue("RTE", 3, _PAIRS),
     "SQuAD": LabelledData(
         task="spans", train="squad/train-v1.1*.json", dev="squad/dev-v1.1*.json", metric="f1", num_epochs=2
     ),
@@ -157,10 +143,9 @@ def _sizes(scale: Scale) -> tuple[str, list[Row]]:
     """Create table 6."""
     rows = []
     for shape in scale.shapes:
-        layers, hidden, heads = shape
-        label = f"L{layers} H{hidden} A{heads}"
-        changes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
-        pretraining = BERT if shape == scale.shape else Pretraining(name=label.replace(" ", "-"), changes=changes)
+        fields = dict(zip(("num_hidden_layers", "hidden_size", "num_attention_heads"), shape, strict=True))
+        label = " ".join(f"{letter}{size}" for letter, size in zip("LHA", shape, strict=True))
+        pretraining = BERT if shape == scale.shape else Pretraining(name=label.replace(" ", "-"), changes=fields)
         rows.append(Row(label=label, pretraining=pretraining))
     return "model size", [*rows, UNPRETRAINED]
 
