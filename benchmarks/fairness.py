@@ -11,7 +11,6 @@ cores of this machine.
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,11 +20,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from benchmarks.harness import EmbedLoad, LoadClient, percentile, running_server
+from benchmarks.harness import EmbedLoad, LoadClient, percentile, random_texts, running_server
 from training.command_line.bounds import COUNT, POSITIVE, check_numbers
 from training.command_line.command import command, parse
-
-WORDS = "a server that no request can stall answers short queries while it computes long ones for somebody else".split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +46,6 @@ class FairnessSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-
-
-def write_texts(path: Path, num_words: int) -> Path:
-    """Write 64 texts of random words."""
-    source = random.Random(0)
-    path.write_text("\n".join(" ".join(source.choices(WORDS, k=num_words)) for _ in range(64)), encoding="utf-8")
-    return path
 
 
 def times(seconds: Sequence[float], idle_s: float) -> str:
@@ -85,7 +75,9 @@ def main() -> None:
     """Run the benchmark."""
     settings = parse(FairnessSettings, "benchmarks.fairness", __doc__)
     with tempfile.TemporaryDirectory() as name, running_server(settings.models, settings.flags) as server:
-        short, sentences, long = (write_texts(Path(name) / f"{count}.txt", count) for count in (4, 20, settings.words))
+        short, sentences, long = (Path(name, f"{count}.txt") for count in (4, 20, settings.words))
+        for path in (short, sentences, long):
+            path.write_text("\n".join(random_texts(64, int(path.stem), int(path.stem))), encoding="utf-8")
         query = EmbedLoad(target=server.target, texts=short, seconds=settings.seconds, calls_per_s=10.0)
         with LoadClient() as client:
             idle = client.run(query).latencies

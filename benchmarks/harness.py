@@ -75,6 +75,17 @@ def read_texts(path: Path, at_least: int = 1) -> list[str]:
     return texts
 
 
+def random_texts(count: int, shortest: int, longest: int) -> list[str]:
+    """Return texts of random words, with a random number of words between two bounds."""
+    source = random.Random(0)
+    return [" ".join(source.choices(_WORDS, k=source.randint(shortest, longest))) for _ in range(count)]
+
+
+_WORDS = (
+    "a server that no request can stall answers short queries while it computes long ones for somebody else".split()
+)
+
+
 class Worker:
     """Process that runs a function; a context that ends it. It ends with this process at the latest.
 
@@ -152,8 +163,6 @@ class ServerProcess:
     process: subprocess.Popen[bytes]
     ready_s: float
     """Seconds from the start of the process to its ready line."""
-    metrics: str
-    """URL of its metrics."""
     http: str = ""
     """URL of its HTTP API; empty without one."""
 
@@ -187,8 +196,7 @@ def running_server(models: Path, flags: Sequence[str] = (), *, prefix: Sequence[
     with server_process(command) as (process, ready):
         if ready is None:
             raise ValueError("the server did not start; its error is above")
-        ready_s = time.perf_counter() - started_s
-        yield ServerProcess(ready["target"], process, ready_s, ready["metrics_url"], ready["http_url"])
+        yield ServerProcess(ready["target"], process, time.perf_counter() - started_s, ready["http_url"])
 
 
 def embedding_model(models: Path) -> Path:

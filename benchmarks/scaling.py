@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import re
 import shutil
 import socket
 import statistics
@@ -29,7 +27,7 @@ import grpc
 import tyro
 
 from benchmarks.engine import engine_rate
-from benchmarks.harness import EmbedLoad, LoadClient, ServerProcess, running_server
+from benchmarks.harness import EmbedLoad, LoadClient, ServerProcess, random_texts, running_server
 from benchmarks.nginx import running_nginx
 from benchmarks.report import Table, run_parts
 from benchmarks.samples import tiny_model
@@ -103,7 +101,7 @@ def texts(settings: ScalingSettings) -> Iterator[Table]:
     """Yield a table: milliseconds of a request by number of texts, one request at a time."""
     rows, unlimited = [], (("grpc.max_receive_message_length", -1),)
     with _server(settings) as server, grpc.insecure_channel(server.target, options=unlimited) as channel:
-        stub, lines = EncoderStub(channel), _english(max(settings.num_texts))
+        stub, lines = EncoderStub(channel), random_texts(max(settings.num_texts), 5, 40)
         for count in settings.num_texts:
             request = pb.EmbedRequest(texts=lines[:count], truncate=True)
             seconds = _median_s(partial(stub.Embed, request), max(3, min(20, 4096 // count)))
@@ -133,7 +131,7 @@ def process(settings: ScalingSettings) -> Iterator[Table]:
     """Yield a table: CPU time that the server's process takes for a text, without the model, and cores it can feed."""
     with tempfile.TemporaryDirectory() as folder:
         tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        core_s = available_cpus() / engine_rate(settings.version, _english(2000), settings.seconds)
+        core_s = available_cpus() / engine_rate(settings.version, random_texts(2000, 5, 40), settings.seconds)
         rows = []
         with running_server(tiny, QUIET) as server, LoadClient() as client:
             load = EmbedLoad(target=server.target, texts=lines, seconds=settings.seconds)
@@ -183,13 +181,6 @@ def _server(settings: ScalingSettings) -> Iterator[ServerProcess]:
         (Path(name) / folder.name).symlink_to(folder)
         with running_server(Path(name), QUIET) as found:
             yield found
-
-
-def _english(count: int) -> list[str]:
-    """Return texts of 5 to 40 words of this project's README, as long as sentences."""
-    words = re.findall(r"[A-Za-z]+", (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8"))
-    source = random.Random(0)
-    return [" ".join(source.choices(words, k=source.randint(5, 40))) for _ in range(count)]
 
 
 def _median_s(call: Callable[[], object], repeats: int = 20) -> float:

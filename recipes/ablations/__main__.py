@@ -19,8 +19,7 @@ from pathlib import Path
 
 from recipes.ablations.data import find_labelled, find_text, prepare
 from recipes.ablations.model import register
-from recipes.ablations.plot import plot_result
-from recipes.ablations.results import Result, collect, files, markdown, to_dict
+from recipes.ablations.results import Result, collect, files, markdown, plot_result, to_dict
 from recipes.ablations.runs import Runs, run_all
 from recipes.ablations.scales import SCALES, Scale, ScaleName
 from recipes.ablations.tables import LABELLED_DATA, Table, TableName, TaskName, make_table

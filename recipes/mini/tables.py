@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from export.html_report import describe_speed
 from recipes.mini.heldout_eval import TOP
-from recipes.mini.scores import BEFORE, RUNTIMES, last_progress
+from recipes.mini.scores import BEFORE, RUNTIMES, cost, last_progress
 from recipes.mini.tasks import CLOZE, DISTILLED, EMBED, TASKS, DistilledTask, MiniTask, all_trainings, is_distilled
 from tasks.bundle.machine import summarize_machine
 from tasks.bundle.model_directory import read_model_directory
@@ -123,7 +124,9 @@ def pretraining_rows(runs: Iterable[Path]) -> Iterator[Row]:
     """Yield a row per stage: tokens, time, speed, and the final masked LM scores on dev."""
     yield "", "tokens", "hours", "tokens/s", "loss on dev", "accuracy"
     for run in runs:
-        last, dev = _progress(run), next(line for line in reversed(read_metrics(run)) if "eval_mlm_loss" in line)
+        last = last_progress(run)
+        assert last, run
+        dev = next(line for line in reversed(read_metrics(run)) if "eval_mlm_loss" in line)
         yield (
             run.name,
             f"{last['num_tokens'] / 1e6:.1f}M",
@@ -132,13 +135,6 @@ def pretraining_rows(runs: Iterable[Path]) -> Iterator[Row]:
             f"{dev['eval_mlm_loss']:.3f}",
             percent(dev["eval_mlm_accuracy"]),
         )
-
-
-def _progress(run: Path) -> Record:
-    """Return the last progress in a run's metrics."""
-    if found := last_progress(run):
-        return found
-    raise ValueError(f"no progress in `{run / METRICS_FILE}`")
 
 
 def _scored(records: Mapping[str, Record]) -> Iterator[tuple[MiniTask, Record]]:
@@ -180,18 +176,14 @@ def _mean(row: Mapping[str, Any]) -> str:
 def cost_rows(runs: Sequence[Path], records: Mapping[str, Record]) -> Iterator[Row]:
     """Yield runs, hours and tokens of each kind of training."""
     yield "training", "runs", "hours", "tokens", "tokens/s"
-    ends = [_progress(run) for run in runs]
-    hours, tokens = sum(end["elapsed_s"] for end in ends) / 3600, sum(end["num_tokens"] for end in ends)
-    cloze = [record["cloze"] for _, record in _scored(records) if record.get("cloze")]
+    cloze = {json.dumps(record["cloze"]): record["cloze"] for record in records.values() if "cloze" in record}
     costs = {
-        "Pretraining": [{"num_runs": len(runs), "hours": hours, "num_tokens": tokens}],
-        all_trainings()[CLOZE].title: [
-            record["cost"] for number, record in enumerate(cloze) if record not in cloze[:number]
-        ],
+        "Pretraining": [cost([run / METRICS_FILE for run in runs])],
+        all_trainings()[CLOZE].title: [record["cost"] for record in cloze.values()],
         "Fine-tuning": [record["cost"] for name, record in records.items() if not is_distilled(name)],
         "Distillation": [record["cost"] for name, record in records.items() if is_distilled(name)],
     }
     for title, made in costs.items():
-        num_runs, hours, tokens = (sum(cost[key] for cost in made) for key in ("num_runs", "hours", "num_tokens"))
+        num_runs, hours, tokens = (sum(each[key] for each in made) for key in ("num_runs", "hours", "num_tokens"))
         if hours:
             yield title, f"{num_runs}", f"{hours:.2f}", f"{tokens / 1e6:.1f}M", f"{tokens / hours / 3600:,.0f}"

@@ -127,14 +127,19 @@ class DistilledTask(ScoredTask):
         return {name: Training(f"Teacher: {self.title}", "{teacher}", command, files)} | own
 
 
+def all_tasks() -> Sequence[MiniTask | DistilledTask]:
+    """Return all tasks, fine-tuned and distilled."""
+    return [*TASKS, *DISTILLED]
+
+
 def task_of(name: str) -> MiniTask | DistilledTask:
     """Return a task by name."""
-    return next(task for task in (*TASKS, *DISTILLED) if task.name == name)
+    return next(task for task in all_tasks() if task.name == name)
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, fine-tuned and distilled."""
-    return [task.name for task in (*TASKS, *DISTILLED)]
+    """Return the names of all tasks."""
+    return [task.name for task in all_tasks()]
 
 
 def is_distilled(name: str) -> bool:
@@ -144,7 +149,7 @@ def is_distilled(name: str) -> bool:
 
 def all_trainings() -> dict[str, Training]:
     """Return every training by the name of its network."""
-    return {name: found for task in (*TASKS, *DISTILLED) for name, found in task.trainings().items()}
+    return {name: found for task in all_tasks() for name, found in task.trainings().items()}
 
 
 _GLUE_PAIR = "--columns.text sentence1 --columns.text-pair sentence2"

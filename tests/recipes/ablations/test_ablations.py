@@ -12,9 +12,8 @@ import pytest
 
 from recipes.ablations.__main__ import AblationsRecipe, ablations
 from recipes.ablations.data import PreparedData, find_text
-from recipes.ablations.plot import plot_result
 from recipes.ablations.pretrain import AblationPretrainRecipe
-from recipes.ablations.results import CellScores, Result, collect, format_cell
+from recipes.ablations.results import CellScores, Result, collect, format_cell, plot_result
 from recipes.ablations.runs import Runs
 from recipes.ablations.scales import SCALES
 from recipes.ablations.tables import LABELLED_DATA, make_table
@@ -292,7 +291,7 @@ def test_cells_show_deviation_and_missing_runs():
 def test_pictures_are_in_percent(name, axis, monkeypatch):
     """Plots show percent like the tables, and bars are labelled with their numbers."""
     drawn = []
-    monkeypatch.setattr("recipes.ablations.plot.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("recipes.ablations.results.save_figure", lambda figure, path: drawn.append(figure))
     table = make_table(name, SCALES["small"], ("NER",))
     cells = [[CellScores(scores=(0.25, 0.75), num_runs=2, num_failed=0)] * len(table.columns) for _ in table.rows]
     baselines = [("commonest tag", 0.1)] * len(table.columns)

@@ -224,7 +224,9 @@ def test_unused_layers_do_not_train():
     assert not any(value.requires_grad for value in model.bert.layers[1:].parameters())
 
 
-@pytest.mark.parametrize("task", ["classification", "tagging", pytest.param("spans", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "task", ["tagging", *(pytest.param(name, marks=pytest.mark.slow) for name in ("classification", "spans"))]
+)
 def test_features_of_a_frozen_encoder_learn(task, checkpoint, tmp_path, alone):
     """A BiLSTM over a frozen encoder beats the baseline, keeps its weights, and loads with the same scores."""
     settings = recipe(task, checkpoint, tmp_path, frozen=True, layers=(-1, -2), bilstm=32, num_epochs=6)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.demo.corpus import MAX_REPEATS, Corpus
-from recipes.demo.data import build
+from recipes.demo.data import MAX_REPEATS, Corpus, build
 from recipes.demo.docstrings import Docstring, Parameter
+from recipes.demo.labelled import contexts, excerpt, mask_names
 from recipes.demo.modules import Module, Source, normalize, split_of
-from recipes.demo.questions import contexts
-from recipes.demo.texts import excerpt, mask_names
 
 WORDS = ("alder", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce", "willow", "yew")
 
@@ -99,6 +98,13 @@ def test_contexts_are_disjoint_and_answers_are_cut_from_them(out_dir: Path) -> N
         assert answer["text"] == (f"{name}_type" if "type" in question["question"] else repr(name))
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read files in this process, which saves the start of others."""
+    monkeypatch.setattr("recipes.demo.data.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+
+
+@pytest.mark.usefixtures("in_process")
 def test_same_files_twice(folders: dict[str, Path], out_dir: Path, tmp_path: Path) -> None:
     """The same sources and seed give the same bytes."""
     build(tmp_path, folders=folders)
@@ -108,6 +114,7 @@ def test_same_files_twice(folders: dict[str, Path], out_dir: Path, tmp_path: Pat
     assert all((tmp_path / name).read_bytes() == (out_dir / name).read_bytes() for name in names)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_too_little_documentation_writes_nothing(tmp_path: Path) -> None:
     """If there is too little text for a file, the error names it and nothing is written."""
     write_library(tmp_path / "tiny", "tiny", 1)

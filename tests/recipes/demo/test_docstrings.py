@@ -123,36 +123,6 @@ def test_fragments_and_code_are_not_sentences(text: str) -> None:
     assert sentences(text) == []
 
 
-def test_numpydoc_parameters_are_read() -> None:
-    """Shared entries, stars and markup are read; entries without a type are dropped."""
-    text = """Do it.
-
-Parameters
-----------
-x1, x2 : array_like
-    The arrays that are added.
-*args
-    Never read.
-**kwargs : dict
-    Passed on.
-where : :class:`a.Where` or ``None``, optional
-untyped :
-    There is no type.
-
-Returns
--------
-y : float
-"""
-
-    found = [(item.names, item.type, item.default, item.description) for item in parse_docstring("f", text).parameters]
-
-    assert found == [
-        (("x1", "x2"), "array_like", "", ("The arrays that are added.",)),
-        (("kwargs",), "dict", "", ()),
-        (("where",), "a.Where or None", "", ()),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "kind", "default"),
     [
