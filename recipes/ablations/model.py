@@ -155,7 +155,9 @@ class AblationEncoder(Encoder):
                 for layer in stack[: max(layers_read)]:
                     outputs.append(layer(outputs[-1], mask))
                 parts.append([outputs[number] for number in layers_read])
-            states = [torch.cat(part, dim=-1) for part in zip(*parts, strict=True)]  # of several stacks side by side
+            states = parts[0]
+            if len(parts) > 1:  # those of several stacks lie side by side
+                states = [torch.cat(stacked, dim=-1) for stacked in zip(*parts, strict=True)]
         return states[0] if self.states is None else self.states(states, attention_mask_BL)
 
     def pool(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ import benchmarks.gpu as gpu
 from benchmarks.report import Part, Table, to_markdown
 from tests.commands import call
 
-DRY = ["--device", "cpu", "--seconds", "1", "--num-steps", "20"]
+DRY = ["--device", "cpu", "--seconds", "0.3", "--num-steps", "20"]
 
 
 def run(parts, out, monkeypatch, capfd):
