@@ -162,7 +162,7 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
 
     (line.out / "pets/scores.json").unlink()
     stage = next(stage for stage in line.stages() if stage.title == "Scores: pets")
-    monkeypatch.setattr("recipes.mini.pipeline.Pipeline.pretrained", line.out / "colours/checkpoint")
-    result = call(recipes.mini.scores.main, shlex.split(stage.arguments)[1:], monkeypatch, capfd)
+    arguments = [*shlex.split(stage.arguments)[1:], "--pretrained", str(line.out / "colours/checkpoint")]
+    result = call(recipes.mini.scores.main, arguments, monkeypatch, capfd)
     assert result.returncode == 1
     assert f"`{line.out}/pets` does not come from `{line.out}/colours/checkpoint`; remove it" in result.stderr
