@@ -106,7 +106,6 @@ def metric_of(scores: Mapping[str, float], name: str | None) -> str:
     """Return the metric that chooses the best run.
 
     Args:
-        scores: scores on dev.
         name: name of the metric; None for the first of the task.
 
     Raises:

@@ -128,14 +128,13 @@ def read_notes(directory: Path) -> str:
 
 
 def training_record(task: str, provenance: Mapping[str, Any], settings: object = None) -> dict[str, Any]:
-    """Return the facts about the training that a card shows, as far as they are recorded.
-
-    Args:
-        provenance: provenance of the task card.
-        settings: settings of the model.
-    """
+    """Return the facts about the training that a card shows, as far as the provenance of the task card has them."""
     recipe = provenance.get("recipe") or provenance.get("pretraining", {}).get("recipe", {})
-    pretrainings, finetunings = _records(provenance)
+    pretrainings = _chain(provenance.get("pretraining"))
+    finetunings = _chain(provenance) if "recipe" in provenance else []
+    anew = [number for number, record in enumerate(finetunings) if record.get("recipe", {}).get("from_scratch")]
+    if anew:  # since weights were last random
+        pretrainings, finetunings = [], finetunings[anew[-1] :]
     next_sentences = " and next sentences" if task == "masked-lm" and recipe.get("next_sentences") else ""
     return {
         "sentence": f"{usage_of(task, settings).sentence}{next_sentences}",
@@ -215,23 +214,15 @@ def _metadata(name: str, card: TaskCard, *, family: str) -> dict[str, Any]:
     if re.fullmatch(r"([\w.-]{1,96}/)?[\w.-]{1,96}", base):
         values["base_model"] = base
     if dev and usage:
-        values["metrics"] = list(dict.fromkeys(map(_hub_metric, dev)))
-        values["model-index"] = [{"name": name, "results": [_result(card, usage.pipeline_tag, dev)]}]
+        types = {metric: HUB_METRICS.get(metric, metric.removesuffix(CHARACTERS_SUFFIX)) for metric in dev}
+        result = {
+            "task": {"type": usage.pipeline_tag},
+            "dataset": _dataset([Path(path) for path in card.provenance.get("recipe", {}).get("dev", ())]),
+            "metrics": [{"type": types[key], "name": key, "value": round(value, 6)} for key, value in dev.items()],
+        }
+        values["metrics"] = list(dict.fromkeys(types.values()))
+        values["model-index"] = [{"name": name, "results": [result]}]
     return values
-
-
-def _result(card: TaskCard, pipeline_tag: str, dev: Mapping[str, float]) -> dict[str, Any]:
-    return {
-        "task": {"type": pipeline_tag},
-        "dataset": _dataset([Path(path) for path in card.provenance.get("recipe", {}).get("dev", ())]),
-        "metrics": [
-            {"type": _hub_metric(metric), "name": metric, "value": round(value, 6)} for metric, value in dev.items()
-        ],
-    }
-
-
-def _hub_metric(name: str) -> str:
-    return HUB_METRICS.get(name, name.removesuffix(CHARACTERS_SUFFIX))
 
 
 def _dataset(paths: Sequence[Path]) -> dict[str, str]:
@@ -242,15 +233,6 @@ def _dataset(paths: Sequence[Path]) -> dict[str, str]:
     if len(paths) == 1 and is_hub(paths[0]):
         return {"name": name, "type": name, **sources[0][1]}
     return {"name": name, "type": "private", "split": "dev"}
-
-
-def _records(provenance: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the records of pretraining and fine-tuning since weights were last random."""
-    finetunings = _chain(provenance) if "recipe" in provenance else []
-    anew = [n for n, record in enumerate(finetunings) if record.get("recipe", {}).get("from_scratch")]
-    if anew:
-        return [], finetunings[anew[-1] :]
-    return _chain(provenance.get("pretraining")), finetunings
 
 
 def _numbered(title: str, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -121,15 +121,15 @@ class Curve:
     highs: np.ndarray
 
 
-def curve(lines: Sequence[Mapping[str, Any]], key: str, max_points: int = MAX_POINTS) -> Curve:
-    """Return the values of a key over the steps, thinned to `max_points` means with their ranges.
+def curve(lines: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    """Return the values of a key over the steps, thinned to MAX_POINTS means with their ranges.
 
     Values that are not finite are skipped. The first and last points keep their steps.
     """
     found = ((line["step"], line.get(key)) for line in lines)
     points = [(step, value) for step, value in found if isinstance(value, int | float) and math.isfinite(value)]
     values = np.array(points, dtype=np.float64).reshape(-1, 2)
-    size = max(1, -(-len(values) // max_points))
+    size = max(1, -(-len(values) // MAX_POINTS))
     parts = [values[first : first + size] for first in range(0, len(values), size)]
     steps = np.array([part[:, 0].mean() for part in parts])
     if parts:

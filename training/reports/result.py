@@ -47,9 +47,7 @@ def provenance(
     """Return the provenance of fine-tuned or contrastively trained weights.
 
     Args:
-        checkpoint: starting checkpoint.
         data: paths of the training data, then of the dev data.
-        recipe: recipe of the run.
         digests: `input_digests` of checkpoint and data.
         text_pairs: True if each example is a pair of texts.
     """

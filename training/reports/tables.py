@@ -25,11 +25,7 @@ def markdown_table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Format scores as a table, in percent except for losses and errors.
-
-    Args:
-        rows: scores by row.
-    """
+    """Format scores by row as a table, in percent except for losses and errors."""
     names = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     width = max(map(len, rows))
     widths = {name: max(14, len(name) + 2) for name in names}

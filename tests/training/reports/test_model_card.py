@@ -7,18 +7,18 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import ModelCard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import create_task
 from tasks.batching import predict
 from tasks.bundle.machine import describe_machine, summarize_machine
-from tasks.classification import ClassificationExample, ClassificationSettings
+from tasks.classification import ClassificationExample
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.registry import TASKS
 from tasks.regression import RegressionExample
-from tasks.spans import SpanExample, SpanSettings
+from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from tasks.text.tokenizer import Tokenizer
 from tests.toy import TINY, write_classification
@@ -33,7 +33,7 @@ from training.finetuning.run import finetune
 from training.model.config import EncoderConfig
 from training.pretrain import PretrainRecipe, pretrain
 from training.reports.model_card import base_model, code, describe_checkpoint, model_card
-from training.reports.usages import USAGES
+from training.reports.usages import MASK, USAGES
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -42,6 +42,14 @@ CONFIG = {
     "vocab_size": 80,
     "max_position_embeddings": 64,
 }
+
+
+def card_of(task="classification", *, labels=("no", "yes"), mask=MASK, **fields):
+    """Return the text of a model card, and its metadata."""
+    settings_type = TASKS[task].settings_type
+    settings = settings_type(labels=labels) if hasattr(settings_type, "labels") else settings_type()
+    text = model_card(TaskCard(task=task, settings=settings, **fields), CONFIG, num_parameters=1, mask=mask)
+    return text, yaml.safe_load(text.split("\n---\n")[0])
 
 
 @pytest.fixture(scope="module")
@@ -82,19 +90,15 @@ def test_the_hub_reads_the_metadata(finetuned, checkpoint):
 )
 def test_dev_data_are_named(dev, dataset):
     """The card names a hub data set by id, configuration and split, and local files by distinct names."""
-    provenance = {"recipe": {"dev": dev}}
-    settings = ClassificationSettings(labels=("no", "yes"))
-    card = TaskCard(task="classification", settings=settings, scores={"dev": {"accuracy": 0.5}}, provenance=provenance)
-    text = model_card(card, CONFIG, num_parameters=1)
-    (result,) = yaml.safe_load(text.split("\n---\n")[0])["model-index"][0]["results"]
+    _, metadata = card_of(scores={"dev": {"accuracy": 0.5}}, provenance={"recipe": {"dev": dev}})
+    (result,) = metadata["model-index"][0]["results"]
 
     assert result["dataset"] == dataset
 
 
 def test_the_hub_knows_the_type_of_a_score_by_characters():
     """A score in characters has the plain metric type, and the unit in its name."""
-    card = TaskCard(task="spans", settings=SpanSettings(), scores={"dev": {"f1 (characters)": 0.5}})
-    metadata = yaml.safe_load(model_card(card, CONFIG, num_parameters=1).split("\n---\n")[0])
+    _, metadata = card_of("spans", scores={"dev": {"f1 (characters)": 0.5}})
 
     assert metadata["metrics"] == ["f1"]
     assert metadata["model-index"][0]["results"][0]["metrics"] == [
@@ -118,11 +122,9 @@ def test_the_hub_knows_the_type_of_a_score_by_characters():
 )
 def test_the_card_gives_the_units_of_losses(task, metrics, unit):
     """The card gives the units of losses and errors, and ignores labels named `loss`."""
-    settings_type = TASKS[task].settings_type
-    settings = settings_type(labels=("O", "B-loss")) if task == "tagging" else settings_type()
-    card = TaskCard(task=task, settings=settings, scores={"dev": dict.fromkeys(metrics, 0.5)})
+    text, _ = card_of(task, labels=("O", "B-loss"), scores={"dev": dict.fromkeys(metrics, 0.5)})
 
-    assert f"Scores are fractions and correlations, {unit}" in model_card(card, CONFIG, num_parameters=1)
+    assert f"Scores are fractions and correlations, {unit}" in text
 
 
 def test_a_pretrained_checkpoint_has_a_card(checkpoint):
@@ -133,6 +135,7 @@ def test_a_pretrained_checkpoint_has_a_card(checkpoint):
     assert card.data.pipeline_tag == "fill-mask"
     assert card.data.base_model is None
     assert [result.metric_name for result in card.data.eval_results] == ["mlm_loss", "mlm_accuracy", "nsp_accuracy"]
+    assert "An encoder pretrained on masked words and next sentences, trained" in card.content
     assert "unigram baseline" in card.content
     assert 0.5 <= read_task_card(checkpoint).scores["unigram baseline"]["nsp_accuracy"] <= 1
     assert f"{num_tokens:,} tokens, repetitions included" in card.content
@@ -186,11 +189,9 @@ def test_random_weights_are_not_passed_off_as_pretrained(finetuned):
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_every_task_has_a_card(task):
     """Every task has a card with its pipeline tag, transformers' class and the commands to export and serve."""
-    settings_type = TASKS[task].settings_type
-    settings = settings_type(labels=("a", "b")) if hasattr(settings_type, "labels") else settings_type()
-    text = model_card(TaskCard(task=task, settings=settings), CONFIG, num_parameters=1000)
+    text, metadata = card_of(task)
 
-    assert f'pipeline_tag: "{USAGES[task].pipeline_tag}"' in text
+    assert metadata["pipeline_tag"] == USAGES[task].pipeline_tag
     assert hasattr(transformers, USAGES[task].auto_class)
     assert all(part in text for part in ("The training is not recorded", "None: the run had no dev data"))
     assert all(part in text for part in ("make export CHECKPOINT=", "make serve"))
@@ -231,8 +232,7 @@ EXAMPLES = {
 
 def test_the_snippet_has_the_mask_of_the_tokenizer():
     """The calls of a model with another mask token than BERT's have that token."""
-    card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type())
-    bert, roberta = (model_card(card, CONFIG, num_parameters=1, **values) for values in ({}, {"mask": "<mask>"}))
+    bert, roberta = (card_of("masked-lm", mask=mask)[0] for mask in (MASK, "<mask>"))
 
     assert "[MASK]" in bert
     assert roberta == bert.replace("[MASK]", "<mask>")
@@ -296,11 +296,9 @@ def test_the_snippet_of_spans_answers_from_the_text(tokenizer_dir, tmp_path, una
 
 def test_the_card_gives_the_number_of_runs():
     """The card gives the number of runs to choose from, and then no longer warns about the seed."""
-    settings, chosen = ClassificationSettings(labels=("no", "yes")), "chosen by the best accuracy of 3 runs"
-    one, several = (
-        model_card(TaskCard(task="classification", settings=settings, scores=scores), CONFIG, num_parameters=1)
-        for scores in ({"dev": {"accuracy": 0.5}}, {"dev": {"accuracy": 0.5}, "selection": chosen, "num_runs": 3})
-    )
+    scores, chosen = {"dev": {"accuracy": 0.5}}, "chosen by the best accuracy of 3 runs"
+    choice = {"selection": chosen, "num_runs": 3}
+    one, several = (card_of(scores=scores | more)[0] for more in ({}, choice))
 
     assert "The checkpoint was" not in one
     assert "change with the seed" in one
@@ -308,26 +306,15 @@ def test_the_card_gives_the_number_of_runs():
     assert "change with the seed" not in several
 
 
+@settings(max_examples=30)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip))
 def test_any_names_leave_the_metadata_valid_yaml(name):
     """Any name of a run, file or label leaves the metadata valid YAML and the tables whole."""
     recipe = {"run_dir": f"runs/{name}", "checkpoint": name, "dev": [name]}
     provenance = {"recipe": recipe, "data": {name: "0" * 64}}
-    settings = ClassificationSettings(labels=(name, name + "2"))
-    card = TaskCard(task="classification", settings=settings, scores={"dev": {"accuracy": 0.5}}, provenance=provenance)
-    text = model_card(card, CONFIG, num_parameters=1)
+    scores, labels = {"dev": {"accuracy": 0.5}}, (name, name + "2")
+    text, metadata = card_of(labels=labels, scores=scores, provenance=provenance)
 
-    assert yaml.safe_load(text.split("\n---\n")[0])["library_name"] == "transformers"
+    assert metadata["library_name"] == "transformers"
     assert "\n" not in code(name)
     assert all(line.startswith("|") for line in text.split("| data | SHA-256 |")[1].split("\n\n")[0].split("\n")[1:])
-
-
-@pytest.mark.parametrize(
-    ("next_sentences", "words"), [(True, "masked words and next sentences"), (False, "masked words")]
-)
-def test_the_card_names_the_pretraining_tasks(next_sentences, words):
-    """The card names next sentences only if they were trained."""
-    provenance = {"pretraining": {"recipe": {"next_sentences": next_sentences}}}
-    card = TaskCard(task="masked-lm", settings=TASKS["masked-lm"].settings_type(), provenance=provenance)
-
-    assert f"An encoder pretrained on {words}, trained" in model_card(card, CONFIG, num_parameters=1)
