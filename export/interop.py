@@ -18,10 +18,9 @@ from tasks.classification import ClassificationSettings
 from tasks.embedding import EmbeddingSettings
 from tasks.regression import RegressionSettings
 from tasks.text.json_files import read_json
-from training.checkpoint.activation import with_activation
 from training.checkpoint.reader import CONFIG_FILE, label_values
 from training.checkpoint.sentence_transformers import LENGTH_FILES, MODEL_CONFIG_FILE, MODULES_FILE
-from training.checkpoint.sentence_transformers_writer import model_values
+from training.checkpoint.writer import model_values, with_activation
 
 _COPIED = (CONFIG_FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _POOLING = "1_Pooling"

@@ -13,7 +13,7 @@ from export.source import read_source
 from tasks.batching import predict
 from tasks.regression import RegressionExample
 from tests.export.conftest import UNTUNED
-from training.checkpoint.activation import with_activation
+from training.checkpoint.writer import with_activation
 
 PAIRS = [("the cat", "a"), ("going home", "the bakery"), ("x y z", "x y z closed.")]
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"

@@ -18,6 +18,7 @@ from training.checkpoint.sentence_transformers import MODULES_FILE, checkpoint_d
 from training.checkpoint.task_card import TASK_FILE
 from training.checkpoint.task_inference import read_checkpoint_task
 from training.command_line.progress_bar import ProgressBar
+from training.model.heads import BertModel
 from training.model.vectors import with_task_outputs
 
 
@@ -31,11 +32,14 @@ def load_for_evaluation(checkpoint: Path) -> tuple[AnyTask, RunModel]:
         read_config(checkpoint)  # raises if it is no checkpoint
         raise ValueError(f"checkpoint `{checkpoint}` has no {TASK_FILE}; fine-tune it first")
     task = read_checkpoint_task(checkpoint).task
+    return task, torch_run(load_network(checkpoint, task), task, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_network(checkpoint: Path, task: AnyTask) -> BertModel:
+    """Load the network of a checkpoint for its task."""
     if task.network_task == Embedding.name:
-        model = load_embedder(checkpoint, task.settings)
-    else:
-        model = load_model(checkpoint_directory(checkpoint), task.network_task)
-    return task, torch_run(model, task, "cuda" if torch.cuda.is_available() else "cpu")
+        return load_embedder(checkpoint, task.settings)
+    return load_model(checkpoint_directory(checkpoint), task.network_task)
 
 
 def torch_run(model: nn.Module, task: AnyTask, device: torch.device | str = "cpu") -> RunModel:

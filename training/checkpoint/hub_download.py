@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import filter as matching
 from pathlib import Path
@@ -66,16 +65,17 @@ def download_checkpoint(name: str, revision: str | None = None) -> Path:
             _note(f"`{name}` was cached by another program, perhaps not whole; download it again online")
         return cached
     try:
-        with _clear_errors(name, revision), limited() as limits:
+        with limited() as limits:
             repository = _list(name, revision)
             _download(repository, limits)
             _record(repository, revision)
-    except _UnreachableError as error:
-        if not (cached and _is_complete(name, cached)):
-            raise
-        _note(f"{error}; its copy in the cache is taken, commit {cached.name[:12]}")
+            return repository.snapshot
+    except (errors.HFValidationError, LimitError, OSError, RuntimeError, KeyError) as error:
+        found = _translate(error, name, revision)  # the last two are of redirects to each other, and to nowhere
+        if not (isinstance(found, _UnreachableError) and cached and _is_complete(name, cached)):
+            raise found from error
+        _note(f"{found}; its copy in the cache is taken, commit {cached.name[:12]}")
         return cached
-    return repository.snapshot
 
 
 def find_cached(name: str, revision: str | None = None) -> Path | None:
@@ -126,7 +126,9 @@ def _list(name: str, revision: str) -> _Repository:
     api = huggingface_hub.HfApi(library_name="bertline")
     try:
         info = api.model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        files = {file.rfilename: file for file in info.siblings or [] if _is_inside(file.rfilename)}
+        # no names of folders, drives or files outside the repository
+        inside = [file for file in info.siblings or [] if file.rfilename.isprintable() and "\\" not in file.rfilename]
+        files = {file.rfilename: file for file in inside if not {"", ".", ".."} & {*file.rfilename.split("/")}}
         sizes = {path: file.size or 0 for path, file in files.items()}
         digests = {path: file.lfs.sha256 if file.lfs else file.blob_id or "" for path, file in files.items()}
         is_hub = _ORIGIN.fullmatch(f"{info.id}@{info.sha}") and all(map(_DIGEST.fullmatch, digests.values()))
@@ -141,11 +143,6 @@ def _list(name: str, revision: str) -> _Repository:
     if info.id != name:
         _note(f"`{name}` is now `{info.id}` on the hub")
     return _Repository(info.id, str(info.sha), sizes, digests)
-
-
-def _is_inside(file: str) -> bool:
-    """Return whether a path leads to a file of the repository, which the name of a folder or a drive does not."""
-    return file.isprintable() and not {"", ".", ".."} & {*file.split("/")} and "\\" not in file
 
 
 # Files
@@ -186,11 +183,7 @@ def _module_folders(directory: Path) -> list[str]:
 
 
 def _download(repository: _Repository, limits: Limits) -> None:
-    """Download the files of a checkpoint that are not in the cache.
-
-    Raises:
-        ValueError: if the repository holds no checkpoint.
-    """
+    """Download the files of a checkpoint that are not in the cache."""
     if MODULES_FILE in repository.sizes:
         _fetch(repository, [MODULES_FILE], limits)
     folders = _module_folders(repository.snapshot)
@@ -211,11 +204,7 @@ def _download(repository: _Repository, limits: Limits) -> None:
 
 
 def _fetch(repository: _Repository, files: Iterable[str], limits: Limits) -> None:
-    """Download files into the cache and check their digests.
-
-    Raises:
-        ValueError: when a file arrived damaged; it is removed.
-    """
+    """Download files into the cache, and check their digests; remove a damaged one."""
     for file in files:
         if (repository.snapshot / file).is_file():
             continue
@@ -280,24 +269,15 @@ class _UnreachableError(ValueError):
     """The hub cannot be reached."""
 
 
-@contextmanager
-def _clear_errors(name: str, revision: str) -> Iterator[None]:
-    """Turn the errors of the library into one line each."""
-    try:
-        yield
-    except errors.HFValidationError as error:
-        raise ValueError(f"no checkpoint at `{name}`: no such directory, and no name of a repository") from error
-    except errors.LocalEntryNotFoundError as error:
-        cause = error.__cause__
-        raise _translate(cause if isinstance(cause, Exception) else error, name, revision) from error
-    except LimitError as error:
-        raise ValueError(f"{constants.ENDPOINT} {error} for `{name}`; check HF_ENDPOINT, or try again later") from error
-    except (OSError, RuntimeError, KeyError) as error:  # of redirects to each other, and to nowhere
-        raise _translate(error, name, revision) from error
-
-
 def _translate(error: Exception, name: str, revision: str) -> Exception:
+    """Return the error of one line for an error of the library."""
     hub = constants.ENDPOINT
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, errors.HFValidationError):
+        return ValueError(f"no checkpoint at `{name}`: no such directory, and no name of a repository")
+    if isinstance(error, LimitError):
+        return ValueError(f"{hub} {error} for `{name}`; check HF_ENDPOINT, or try again later")
     if isinstance(error, errors.HfHubHTTPError):
         return ValueError(_refusal(error, name, revision))
     if isinstance(error, requests.ConnectionError | requests.Timeout):

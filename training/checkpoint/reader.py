@@ -99,8 +99,6 @@ def unsupported_encoder(values: Mapping[str, Any], path: Path, hint: str) -> Val
     """Return the error for a family that cannot be used.
 
     Args:
-        values: values of `config.json`.
-        path: path of `config.json`.
         hint: what the user can do, or the reason.
     """
     name, known = values.get("model_type", "bert"), ", ".join(ARCHITECTURES)
@@ -149,7 +147,6 @@ def create_model(
 
     Args:
         task: key of `MODELS`.
-        config: shape of the network.
         num_labels: number of labels of classification and tagging; 2 if None.
         dropout: dropout of hidden states and attention; None for the config's own.
     """
@@ -177,7 +174,6 @@ def load_model(
     """Load the network of a task from a checkpoint.
 
     Args:
-        directory: checkpoint directory.
         task: key of `MODELS`.
         num_labels: number of labels of classification and tagging; None for the number in the checkpoint's config.
         new_head: True to initialise a head that the checkpoint lacks, for fine-tuning, instead of raising.
@@ -249,11 +245,7 @@ def _shape_error(
     num_labels: int | None,
     config: Mapping[str, Any],
 ) -> ValueError:
-    """Return the error for a weight whose shape differs from the network's; of a classifier, it counts the labels.
-
-    Args:
-        num_labels: number of given labels; None for those of the config.
-    """
+    """Return the error for a weight whose shape differs from the network's; of a classifier, it counts the labels."""
     misfit, num_outputs = f"checkpoint `{directory}` does not fit `{task}`: `{name}` is", len(weight)
     if not name.startswith("classifier.") or num_outputs == shape[0]:
         return ValueError(f"{misfit} {list(weight.shape)} where its config makes it {list(shape)}")

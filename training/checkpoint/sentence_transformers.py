@@ -300,11 +300,7 @@ def _modules(directory: Path) -> list[_Module]:
 
 
 def _layers(module: _Module, directory: Path, vector: str = _VECTOR) -> list[str]:
-    """Return the layer of a module over vectors; none for dropout, which changes nothing here.
-
-    Args:
-        vector: name of the vectors, if the module states one.
-    """
+    """Return the layer of a module over vectors of a name; none for dropout, which changes nothing here."""
     if module.kind == "Dropout":
         return []
     if module.kind not in ("Dense", "Normalize"):
@@ -392,11 +388,7 @@ def _transformer_settings(directory: Path, tokenizer: Tokenizer, supported: Mapp
 
 
 def _model_config(directory: Path, *kinds: str) -> dict[str, Any]:
-    """Return the values of `config_sentence_transformers.json`; empty without the file.
-
-    Raises:
-        ValueError: if they are those of another kind of model.
-    """
+    """Return the values of `config_sentence_transformers.json`; empty without the file. Raise for another kind."""
     path = directory / MODEL_CONFIG_FILE
     config = read_optional_json(path)
     if (found := config.get("model_type", kinds[0])) not in kinds:

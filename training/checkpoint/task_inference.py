@@ -25,7 +25,6 @@ from tasks.text.json_files import as_json, read_optional_json
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
-from training.checkpoint.activation import is_cross_encoder, read_activation
 from training.checkpoint.reader import (
     CONFIG_FILE,
     architecture_of,
@@ -35,6 +34,7 @@ from training.checkpoint.reader import (
     read_shape,
 )
 from training.checkpoint.sentence_transformers import (
+    MODEL_CONFIG_FILE,
     checkpoint_directory,
     cross_encoder_settings,
     folder_settings,
@@ -50,6 +50,8 @@ from training.model.heads import MODELS
 from training.model.modernbert_encoder import ModernBertConfig
 from training.model.nomic_encoder import NomicBertConfig
 
+_ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
+"""Last part of the name of torch's class -> setting."""
 _NO_ACTIVATION = (
     "activation: identity, as the configuration names no function; for a cross-encoder, sentence-transformers would "
     "apply a sigmoid: give --activation sigmoid for its scores"
@@ -163,8 +165,13 @@ def read_checkpoint_task(
     values |= dict(settings or {})
     if knows_null and not values["unanswerable"]:
         values["null_is_trained"] = True
-    if task == "classification" and not card:
-        _check_activation(checkpoint, directory, config, values)
+    if task == "classification" and not card:  # the identity leaves the scores to the problem type
+        named = _read_activation(checkpoint, directory, config, remedy="remove it")
+        if named == "sigmoid" and values.get("problem_type") != MULTI_LABEL:
+            raise ValueError(
+                f"`{directory}` names a sigmoid as activation function, as multi-label models have; "
+                f"give --problem-type {MULTI_LABEL}"
+            )
     known_task = create_task(task, tokenizer, settings_from_dict(task, values))
     if (longest := known_task.settings.max_seq_length) > family.num_positions:
         raise ValueError(f"max_seq_length `{longest}` exceeds the {family.num_positions} positions of `{directory}`")
@@ -230,26 +237,42 @@ def _activation(checkpoint: Path, directory: Path, config: Mapping[str, Any]) ->
     cross-encoder, as in sentence-transformers.
     """
     problem = config.get("problem_type")
-    if named := read_activation(checkpoint, directory, config):
+    if named := _read_activation(checkpoint, directory, config, remedy="give --activation"):
         return named, ""
-    if problem == MULTI_LABEL or is_cross_encoder(checkpoint, config):
+    is_release_6 = read_optional_json(checkpoint / MODEL_CONFIG_FILE).get("model_type") == "CrossEncoder"
+    if problem == MULTI_LABEL or "sentence_transformers" in config or is_release_6:
         return "sigmoid", ""
     return "identity", "" if problem == "regression" else _NO_ACTIVATION
 
 
-def _check_activation(
-    checkpoint: Path, directory: Path, config: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
-    """Raise if a classifier's files name a function that gives other scores than the settings do.
+def _read_activation(checkpoint: Path, directory: Path, config: Mapping[str, Any], *, remedy: str) -> Activation | None:
+    """Return the function that sentence-transformers applies to the output of a cross-encoder; None if none is named.
 
-    The identity and no function leave the scores to the problem type; a sigmoid belongs to multi-label models.
+    Releases before 4 name it in `config.json` as `sbert_ce_default_activation_function`, releases 4 and 5 as
+    `sentence_transformers.activation_fn`; release 6 names it in `config_sentence_transformers.json`.
     """
-    named = read_activation(checkpoint, directory, config, remedy="remove it")
-    if named == "sigmoid" and settings.get("problem_type") != MULTI_LABEL:
-        raise ValueError(
-            f"`{directory}` names a sigmoid as activation function, as multi-label models have; "
-            f"give --problem-type {MULTI_LABEL}"
-        )
+    path, of_library = directory / CONFIG_FILE, checkpoint / MODEL_CONFIG_FILE
+    key, library = "sbert_ce_default_activation_function", config.get("sentence_transformers")
+    named = {
+        f"`{path}` (sentence_transformers.activation_fn)": isinstance(library, dict) and library.get("activation_fn"),
+        f"`{path}` ({key})": config.get(key),
+        f"`{of_library}` (activation_fn)": read_optional_json(of_library).get("activation_fn"),
+    }
+    found: dict[Activation, str] = {}
+    for source, name in named.items():
+        if not name:
+            continue
+        package, _, kind = str(name).rpartition(".")
+        if kind not in _ACTIVATIONS or not f"{package}.".startswith("torch.nn."):
+            known = ", ".join(f"torch.nn.{item}" for item in _ACTIVATIONS)
+            raise ValueError(
+                f"unsupported activation function `{str(name)[:60]}` in {source} (one of: {known}); {remedy}"
+            )
+        found.setdefault(_ACTIVATIONS[kind], source)
+    if len(found) > 1:
+        (first, source), (second, other) = found.items()
+        raise ValueError(f"{source} names the function `{first}`, {other} `{second}`; {remedy}")
+    return next(iter(found), None)
 
 
 def _refuse_other_heads(

@@ -56,11 +56,7 @@ def copy_tokenizer(source: str | Path, directory: Path) -> None:
 
 
 def _convert(path: Path) -> tokenizers.Tokenizer:
-    """Return the fast tokenizer that transformers makes of the files next to a file.
-
-    Raises:
-        ValueError: in one line, if transformers is missing or cannot convert the files exactly.
-    """
+    """Return the fast tokenizer that transformers makes of the files next to a file, if it can do so exactly."""
     directory = path.parent
     for file in (TOKENIZER_CONFIG_FILE, CONFIG_FILE):
         read_tokenizer_class(directory / file)

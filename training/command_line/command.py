@@ -171,11 +171,8 @@ def _is_peer() -> bool:
 def _exit(code: int, last_line: str = "") -> NoReturn:
     """End this process.
 
-    One of several processes ends without clean-up, in which its process group would wait for dead peers, or abort.
-
-    Args:
-        code: exit code; a single process with a last line exits with 1.
-        last_line: line to print on standard error.
+    One of several processes ends without clean-up, in which its process group would wait for dead peers, or abort. A
+    single process exits with 1 if there is a last line for standard error.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(last_line or code)

@@ -12,11 +12,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; exit if the parent has ended already.
-
-    Args:
-        parent: process id of the parent.
-    """
+    """Ask the kernel to kill this process when its parent ends; exit if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)

@@ -17,8 +17,8 @@ from tests.toy import WORDS
 from training.checkpoint.evaluation import load_for_evaluation
 from training.checkpoint.reader import load_tokenizer
 from training.checkpoint.sentence_transformers import LENGTH_FILES, folder_digest, folder_settings, read_dense
-from training.checkpoint.sentence_transformers_writer import write_modules
 from training.checkpoint.task_card import read_task_card
+from training.checkpoint.writer import write_modules
 from training.contrastive import ContrastiveRecipe, train_embedding
 from training.loop.run_directory import read_metrics
 
@@ -187,24 +187,14 @@ def test_prompts_and_similarity_stay(folder, recipe, alone):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"head": "on"},
-            r"--head on needs vectors of \[CLS\] alone \(vectors: mean, dense tanh\); give --head off",
-        ),
-        ({"pooling": ("cls", "mean")}, "in_features must be `64`, as the vector before: `32`"),
-    ],
-)
-def test_what_a_dense_layer_excludes(folder, recipe, alone, changes, message):
-    """A head in addition to Dense layers, and a pooling of another size than they take, are one-line errors."""
+def test_what_a_dense_layer_excludes(folder, recipe, alone):
+    """A head in addition to Dense layers, and a pooling of another size than they take, are errors."""
     start, _ = folder("mean", torch.nn.Tanh())
 
-    with pytest.raises(ValueError, match=message) as caught:
-        train_embedding(recipe(start, **changes), alone)
-
-    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"--head on needs vectors of \[CLS\] alone \(vectors: mean, dense tanh\)"):
+        train_embedding(recipe(start, head="on"), alone)
+    with pytest.raises(ValueError, match="in_features must be `64`, as the vector before: `32`"):
+        train_embedding(recipe(start, pooling=("cls", "mean")), alone)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -241,13 +231,14 @@ def test_modules_of_any_settings_are_read_again(tmp_path, checkpoint):
     assert list(again.state_dict()) == list(dense.state_dict())
 
 
-@pytest.mark.parametrize("name", LENGTH_FILES)
-def test_old_names_of_the_length(tmp_path, checkpoint, name):
+def test_old_names_of_the_length(tmp_path, checkpoint):
     """Older versions named the file with the maximum length after the family."""
     write_modules(tmp_path, EmbeddingSettings(max_seq_length=24), torch.nn.ModuleDict(), 32)
-    (tmp_path / LENGTH_FILES[0]).rename(tmp_path / name)
+    path = tmp_path / LENGTH_FILES[0]
+    for name in LENGTH_FILES:
+        path = path.rename(tmp_path / name)
 
-    assert folder_settings(tmp_path, load_tokenizer(checkpoint))["max_seq_length"] == 24
+        assert folder_settings(tmp_path, load_tokenizer(checkpoint))["max_seq_length"] == 24
 
 
 def test_the_digest_covers_dense_layers(tmp_path, checkpoint):

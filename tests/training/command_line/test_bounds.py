@@ -33,22 +33,6 @@ def test_recipes_refuse_nan_and_infinity(recipe, value):
             replace(recipe, **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_epochs": 0.0}, "--num-epochs must be above 0: `0.0`"),
-        ({"learning_rate": 5.0}, "--learning-rate must be at most 1: `5.0`"),
-        ({"max_seq_length": 0}, "--max-seq-length must be at least 8: `0`"),
-        ({"betas": (0.9, 1.0)}, "--betas must be below 1: `1.0`"),
-        ({"select": "best"}, "select"),
-    ],
-)
-def test_errors_name_the_flag_and_its_range(changes, message):
-    """The error names the flag, the allowed range and the value."""
-    with pytest.raises(ValueError, match=message):
-        replace(RECIPES[0], **changes)
-
-
 @pytest.mark.parametrize("recipe", RECIPES, ids=["finetune", "contrastive", "pretrain"])
 def test_recipes_keep_the_bounds_of_the_loop(recipe):
     """Recipes keep the loop's bounds, also for fields with other defaults or, in fine-tuning, none."""
