@@ -21,7 +21,7 @@ import tyro
 
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.schema import Bounds
-from training.checkpoint.reader import load_tokenizer, read_shape
+from training.checkpoint.reader import read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, load_embedder
 from training.command_line.bounds import refuse_unused
 from training.command_line.command import command
@@ -33,7 +33,7 @@ from training.finetuning.embedding_run import (
     describe_vectors,
     different_texts,
     embedding_digests,
-    embedding_settings,
+    embedding_task,
     encode_texts,
     parse_embedding_recipe,
     read_dev_pairs,
@@ -132,19 +132,18 @@ def train_embedding(recipe: ContrastiveRecipe, world: World) -> Path:
 
 
 def _read_data(recipe: ContrastiveRecipe) -> EmbeddingData:
-    directory = checkpoint_directory(recipe.checkpoint)
-    tokenizer, shape = load_tokenizer(directory), read_shape(directory)
+    shape = read_shape(checkpoint_directory(recipe.checkpoint))
     default = max(shape.hidden_dropout_prob, shape.attention_probs_dropout_prob)
     if recipe.mode == "unsupervised" and not (default if recipe.dropout is None else recipe.dropout):
         problem = "has no dropout" if recipe.dropout is None else "would be trained without dropout"
         raise ValueError(
             f"checkpoint `{recipe.checkpoint}` {problem}, so that both views of a text were equal; give --dropout 0.1"
         )
-    task = Embedding(tokenizer, embedding_settings(recipe, tokenizer))
+    task = embedding_task(recipe)
     recipe.with_head(task.settings)  # raises before the data are read
     views = read_views(recipe)
     items = encode_views(views, task, recipe)
-    return EmbeddingData(task=task, texts=views, items=items, dev=read_dev_pairs(recipe, tokenizer))
+    return EmbeddingData(task=task, texts=views, items=items, dev=read_dev_pairs(recipe, task.tokenizer))
 
 
 def read_views(recipe: ContrastiveRecipe) -> Examples:

@@ -299,7 +299,7 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
         ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
         ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
         ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no column `other`"),
-        ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
+        ({"max_seq_length": 65}, "max_seq_length `65` exceeds the 64 positions of"),
         (
             {"head": "on", "pooling": "mean"},
             r"--head on needs vectors .* \(vectors: mean\); give --head off",

@@ -12,13 +12,11 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.classification import ClassificationSettings, sigmoid
 from tasks.regression import RegressionSettings
 from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
-from training.checkpoint.evaluation import predict_with_progress
 from training.checkpoint.sentence_transformers import checkpoint_directory
 from training.checkpoint.task_card import read_task_card
 from training.command_line.bounds import FRACTION, POSITIVE
@@ -32,11 +30,18 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     precision,
-    read_task_teacher,
+    read_teacher,
     scores_of_teachers,
 )
-from training.finetuning.data import FinetuningExamples, encode_data, read_data, sequence_length
-from training.finetuning.descriptions import are_all_pairs, pair_flags
+from training.finetuning.data import (
+    FinetuningExamples,
+    are_all_pairs,
+    encode_data,
+    inputs_of,
+    pair_flags,
+    read_data,
+    sequence_length,
+)
 from training.finetuning.network import create_network
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
 from training.finetuning.run import finetune, train_and_write
@@ -49,9 +54,6 @@ from training.objectives.distillation import MATCHINGS, Rows, TaskDistillation
 from training.objectives.registry import OBJECTIVES
 from training.reports.grid_report import CONTRAST_ROW
 from training.reports.result import PATH_FIELDS, Digests, input_digests, provenance
-
-_LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
-"""Fields of examples that teachers do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +130,16 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
     records = [teacher.record() for teacher in teachers]
     if world.is_main:
         print(f"teacher: {licences(records)}", flush=True)
-    score = partial(_score, data.dev, world)
-    others = world.on_main(lambda: scores_of_teachers(recipe, teachers, data.dev, score) if data.dev else {})
+    others = world.on_main(lambda: scores_of_teachers(recipe, teachers, data.dev, world) if data.dev else {})
     if recipe.contrast and recipe.train and recipe.dev:
         others |= _contrast(recipe, world)
-    if not recipe.train and isinstance(data.task.settings, RegressionSettings):
-        data = replace(data, task=_with_scale(data.task, teachers, outputs))
+    targets = [_teacher_targets(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
+    if not recipe.train and isinstance(data.task.settings, RegressionSettings):  # numbers like the teachers'
+        numbers = np.mean([[target(number)[0, 0] for number in range(len(examples))] for target in targets], axis=0)
+        scale = {"label_mean": float(numbers.mean()), "label_deviation": float(numbers.std()) or 1.0}
+        data = replace(data, task=data.task.with_settings(**scale))
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
-    targets = [_teacher_targets(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     objective = TaskDistillation(
         OBJECTIVES[recipe.task],
         MATCHINGS[recipe.task](data.task, recipe.temperature),
@@ -155,7 +158,7 @@ def read_teachers(recipe: TaskDistillRecipe) -> list[Teacher]:
     Raises:
         ValueError: if one cannot teach the task.
     """
-    return [read_task_teacher(path, recipe.task) for path in recipe.teacher]
+    return [read_teacher(path, recipe.task) for path in recipe.teacher]
 
 
 def distillation_record(
@@ -175,11 +178,7 @@ def distillation_record(
 
 
 def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[FinetuningExamples, Examples]:
-    """Read labelled and unlabelled data.
-
-    Raises:
-        ValueError: as `read_data`; also if a teacher has other labels.
-    """
+    """Read labelled and unlabelled data, and check that the teachers fit to them."""
     data = read_data(recipe, None if recipe.train else _settings_of(teachers[0], recipe))
     unlabelled = Examples()
     for path in recipe.unlabelled:
@@ -199,11 +198,7 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[
 
 
 def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
-    """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe.
-
-    Raises:
-        ValueError: for thresholds that the task does not have.
-    """
+    """Return the settings of a student without labelled data: those of the teacher, with the lengths of the recipe."""
     settings = teacher.task.settings
     given: dict[str, Any] = {"max_seq_length": sequence_length(recipe)}
     if isinstance(settings, SpanSettings | TaggingSettings):
@@ -222,11 +217,7 @@ def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
 
 
 def _check_teacher(teacher: Teacher, data: FinetuningExamples) -> None:
-    """Check that a teacher knows the labels of the student.
-
-    Raises:
-        ValueError: naming the labels that only one of both has.
-    """
+    """Check that a teacher knows the labels of the student."""
     name, own, theirs = teacher.name, data.task.settings, teacher.task.settings
     labels = [set(getattr(settings, "labels", ())) for settings in (own, theirs)]
     for who, missing in (("teacher", labels[0] - labels[1]), ("student", labels[1] - labels[0])):
@@ -269,14 +260,9 @@ def _encode(
 
 def _record(recipe: TaskDistillRecipe, teacher: Teacher, examples: Examples, world: World) -> TeacherOutputs:
     """Return the outputs of a teacher for all examples; the main process computes those that are missing."""
-    made_from = teacher.made_from() | {"examples": digest_of(map(_inputs, examples))} | precision(world)
-    load = partial(teacher.task_outputs, recipe.task, examples, world)
+    made_from = teacher.made_from() | {"examples": digest_of(map(inputs_of, examples))} | precision(world)
+    load = partial(teacher.outputs, examples, MATCHINGS[recipe.task].rows, world)
     return record_outputs(outputs_folder(recipe), made_from, examples.locations, load, world, unit="example")
-
-
-def _inputs(example: Any) -> list[Any]:
-    """Return what a teacher reads of an example."""
-    return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
 
 
 def _teacher_targets(settings: TaskSettings, teacher: Teacher, outputs: TeacherOutputs) -> Callable[[int], Rows]:
@@ -286,17 +272,6 @@ def _teacher_targets(settings: TaskSettings, teacher: Teacher, outputs: TeacherO
     order = [names.index(label) for label in labels] if labels else slice(None)
     with_sigmoid = getattr(theirs, "activation", "") == "sigmoid" != getattr(settings, "activation", "")
     return lambda example: sigmoid(outputs[example]) if with_sigmoid else outputs[example][:, order]
-
-
-def _with_scale(task: AnyTask, teachers: Sequence[Teacher], outputs: Sequence[TeacherOutputs]) -> AnyTask:
-    """Return the task of a student without labels whose numbers have mean and deviation of the teachers'."""
-    targets = [_teacher_targets(task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
-    numbers = np.mean([[target(example)[0, 0] for example in range(len(outputs[0]))] for target in targets], axis=0)
-    return task.with_settings(label_mean=float(numbers.mean()), label_deviation=float(numbers.std()) or 1.0)
-
-
-def _score(dev: Examples, world: World, teacher: Teacher) -> dict[str, float]:
-    return teacher.task.score(dev, predict_with_progress(teacher.task, dev, teacher.run(world)))
 
 
 def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, float]]:

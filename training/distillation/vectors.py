@@ -13,10 +13,9 @@ import torch
 import tyro
 from torch import nn
 
-from tasks.embedding import Embedding, EmbeddingSettings, Pooling
-from tasks.regression import RegressionExample
+from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.schema import Bounds
-from training.checkpoint.reader import create_model, load_tokenizer, read_shape
+from training.checkpoint.reader import create_model, read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, load_embedder
 from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
 from training.data.examples import Examples
@@ -30,7 +29,7 @@ from training.distillation.teachers import (
     licences,
     outputs_folder,
     precision,
-    read_embedder,
+    read_teacher,
     scores_of_teachers,
 )
 from training.finetuning.embedding_run import (
@@ -39,7 +38,7 @@ from training.finetuning.embedding_run import (
     describe_vectors,
     different_texts,
     embedding_digests,
-    embedding_settings,
+    embedding_task,
     encode_texts,
     read_dev_pairs,
     report_texts,
@@ -53,7 +52,6 @@ from training.loop.types import Stage
 from training.model.heads import BertModel
 from training.model.layer_subset import take_layers
 from training.objectives.base import LabelledFeatures
-from training.objectives.similarity import similarity_scores
 from training.objectives.vector_distillation import VectorDistillation
 from training.reports.result import PATH_FIELDS, provenance
 from training.text.sentences import split_sentences
@@ -131,7 +129,7 @@ def distil_vectors(recipe: VectorDistillRecipe, world: World) -> Path:
         ValueError: if data, teacher or checkpoint cannot be used, or the run was started with another recipe.
     """
     with RunDirectory(recipe.run_dir, world) as run:
-        sources: list[Source] = [read_embedder(path, recipe.teacher_pooling) for path in recipe.teacher]
+        sources: list[Source] = [read_teacher(path, recipe.task, recipe.teacher_pooling) for path in recipe.teacher]
         sources += [read_recorded_vectors(recipe.recorded)] if recipe.recorded else []
         data = _read_data(recipe, sources)
         settings = data.task.settings
@@ -146,7 +144,7 @@ def distil_vectors(recipe: VectorDistillRecipe, world: World) -> Path:
         outputs = [_record(recipe, source, data.texts, world) for source in sources]
         before: dict[str, dict[str, float]] = {}
         if world.is_main and data.dev:
-            before = scores_of_teachers(recipe, sources, data.dev, partial(_score, data.dev, world))
+            before = scores_of_teachers(recipe, sources, data.dev, world)
             before |= scores_before(data, model, world)
         axes, kept = _project(outputs, _vector_size(model, settings), with_dimensions=bool(recipe.dimensions))
         teacher_size, size = axes.shape
@@ -178,15 +176,14 @@ Source = Teacher | RecordedVectors
 
 
 def _read_data(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> EmbeddingData:
-    tokenizer = load_tokenizer(checkpoint_directory(recipe.checkpoint))
-    settings = embedding_settings(recipe, tokenizer)
-    task = Embedding(tokenizer, replace(settings, layers=()) if recipe.from_scratch else settings)
+    task = embedding_task(recipe)
+    task = task.with_settings(layers=()) if recipe.from_scratch else task
     texts = different_texts(_located_texts(recipe, sources))
     if len(texts) < 2:
         raise ValueError(f"`{recipe.train[0]}` has fewer than two different texts; there is nothing to compare")
     features = encode_texts(task, texts, recipe.train_seq_length).values()
     items = [LabelledFeatures((item,), (), number) for number, item in enumerate(features)]
-    return EmbeddingData(task=task, texts=texts, items=items, dev=read_dev_pairs(recipe, tokenizer))
+    return EmbeddingData(task=task, texts=texts, items=items, dev=read_dev_pairs(recipe, task.tokenizer))
 
 
 def _located_texts(recipe: VectorDistillRecipe, sources: Sequence[Source]) -> Iterator[tuple[str, str]]:
@@ -211,17 +208,8 @@ def _record(recipe: VectorDistillRecipe, source: Source, texts: Examples, world:
     return record_outputs(outputs_folder(recipe), made_from, texts.locations, load, world, unit="text")
 
 
-def _score(dev: Sequence[RegressionExample], world: World, teacher: Teacher) -> dict[str, float]:
-    assert isinstance(teacher.task, Embedding)
-    return similarity_scores(teacher.task, dev, teacher.run(world))
-
-
 def _create_student(recipe: VectorDistillRecipe, settings: EmbeddingSettings) -> BertModel:
-    """Create the student before hours of work.
-
-    Raises:
-        ValueError: for layers or dimensions that it does not have.
-    """
+    """Create the student, so that layers or dimensions that it does not have are refused before hours of work."""
     if recipe.from_scratch:
         shape = read_shape(checkpoint_directory(recipe.checkpoint))
         model = create_model("embedding", shape, dropout=recipe.dropout)

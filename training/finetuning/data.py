@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from training.checkpoint.reader import load_tokenizer, read_config, read_shape
 from training.checkpoint.task_card import read_task_card
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.finetuning.descriptions import describe_examples, note_overlap, pair_flags, warn_of_labels
 from training.finetuning.network import knows_labels
 from training.finetuning.recipe import TASK_FIELDS, FinetuneRecipe
 from training.loop.distributed import World
@@ -21,6 +22,11 @@ from training.objectives.base import LabelledFeatures, TaskOptions, all_label_na
 from training.objectives.finetuning import label_examples
 from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES, check_labels
+
+MAX_COUNTED = 40
+"""Most labels whose numbers of examples are shown."""
+_LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
+"""Fields of examples that networks do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +106,8 @@ def encode_data(
     Returns:
         Features of the usable training examples, and records of truncated examples, for the task card.
     """
-    task, reason = data.task, OBJECTIVES[recipe.task].unusable_reason
+    task, objective = data.task, OBJECTIVES[recipe.task]
+    reason = objective.unusable_reason
     train, unusable = label_examples(task, data.train)
     dev = encode_examples(task, data.dev)
     if not train:
@@ -110,14 +117,20 @@ def encode_data(
     left_out = f", {len(unusable):,} left out ({reason}; the first: {unusable[0]})" if unusable else ""
     num_sequences = sum(len(item.features) for item in train)
     print(f"{describe_examples(task, data.train)}; {num_sequences:,} sequences{left_out}", flush=True)
-    warn_of_labels(task, {"training": data.train, "dev": data.dev})
+    warnings = [objective.label_warning(getattr(task.settings, "labels", ()))]
+    for kind, some in (("training", data.train), ("dev", data.dev)):
+        warnings += [f"{kind} data: {line}" for line in objective.warnings(task, some)]
+    for warning in filter(None, warnings):
+        print(f"warning: {warning}", file=sys.stderr)
     if not data.dev:
         print("nothing will be scored: there are no dev data", flush=True)
     name = "training sequences"
     cuts = {name: report_inputs(name, recipe.checkpoint, task, (item.features for item in train))}
     if data.dev:
         cuts["dev examples"] = report_inputs("dev examples", recipe.checkpoint, task, dev)
-    note_overlap(data.train, data.dev)
+    trained = {tuple(inputs_of(example)) for example in data.train}
+    if count := sum(tuple(inputs_of(example)) in trained for example in data.dev):
+        print(f"note: {count:,} of {len(data.dev):,} dev examples are in the training data, too", flush=True)
     if not recipe.from_scratch:
         _note_new_parts(recipe.checkpoint, task)
     return train, cuts
@@ -135,3 +148,43 @@ def _note_new_parts(checkpoint: Path, task: AnyTask) -> None:
     has_classifier = re.search("Classification|MultipleChoice", str(read_config(checkpoint).get("architectures")))
     if has_classifier and task.name != "spans" and not knows_labels(checkpoint, task):
         print(f"note: the classifier of `{checkpoint}` has other labels or another task; a new one is trained")
+
+
+# Descriptions, so that a user notices a wrong column or file
+
+
+def describe_examples(task: AnyTask, examples: Examples) -> str:
+    """Return the number of examples, whether they are pairs, and the labels of the task."""
+    pairs = pair_flags(examples)
+    some = f", {sum(pairs):,} of them with a pair" if any(pairs) else ""
+    kind = "" if not pairs else ": pairs of texts" if all(pairs) else f": texts{some}"
+    labels = getattr(task.settings, "labels", ())
+    if getattr(task.settings, "is_multi_label", False):
+        return f"{len(examples):,} examples{kind}; {_label_counts(task, examples)}"
+    names = f"; {len(labels)} labels ({', '.join(labels[:8])}{', …' if len(labels) > 8 else ''})" if labels else ""
+    return f"{len(examples):,} examples{kind}{names}"
+
+
+def _label_counts(task: AnyTask, examples: Examples) -> str:
+    """Return the number of examples of each label, and of those without any; the commonest first."""
+    names = [OBJECTIVES[task.name].label_names(example) for example in examples]
+    counts = Counter(dict.fromkeys(task.settings.labels, 0) | Counter(name for item in names for name in item))
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(MAX_COUNTED))
+    more = ", …" if len(counts) > MAX_COUNTED else ""
+    return f"any number of {len(counts)} labels ({listed}{more}; none {sum(not item for item in names):,})"
+
+
+def inputs_of(example: Any) -> list[Any]:
+    """Return what a network reads of an example: its fields without label and id."""
+    return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
+
+
+def pair_flags(examples: Examples) -> list[bool]:
+    """Return for each example whether it is a pair of texts; an empty list for tasks without pairs."""
+    return [bool(example.text_pair) for example in examples if hasattr(example, "text_pair")]
+
+
+def are_all_pairs(examples: Examples) -> bool:
+    """Return whether all examples are pairs of texts."""
+    pairs = pair_flags(examples)
+    return bool(pairs) and all(pairs)

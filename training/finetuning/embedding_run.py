@@ -14,14 +14,15 @@ from tasks.regression import RegressionExample
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import read_shape
-from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, folder_settings
-from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest
+from training.checkpoint.task_card import TaskCard
+from training.checkpoint.task_inference import read_checkpoint_task
 from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.command_line.command import parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
-from training.finetuning.training import train_on
+from training.finetuning.network import train_on
 from training.loop.distributed import World
 from training.loop.run_directory import RunDirectory
 from training.loop.types import LoopSettings
@@ -100,31 +101,20 @@ def embedding_digests(recipe: EmbeddingRecipe, train: Sequence[Path]) -> dict[st
     return digests | {"checkpoint_sha256": folder_digest(recipe.checkpoint)}
 
 
-def embedding_settings(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> EmbeddingSettings:
-    """Return the settings of the trained model: those of the checkpoint, with the pooling and length of the recipe.
+def embedding_task(recipe: EmbeddingRecipe) -> Embedding:
+    """Return the task of the trained model: that of the checkpoint, with the pooling and length of the recipe.
 
     Raises:
-        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions, or another pooling than
-            the checkpoint's has another size than its first layer takes.
+        ValueError: if max_seq_length or train_seq_length exceeds the checkpoint's positions.
     """
-    max_positions = read_shape(checkpoint_directory(recipe.checkpoint)).num_positions
-    changes: dict[str, Any] = {"max_seq_length": recipe.max_seq_length, "pooling": recipe.pooling}
+    changes = {"max_seq_length": recipe.max_seq_length, "pooling": recipe.pooling, "normalize": recipe.normalize}
     given = {name: value for name, value in changes.items() if value is not None}
-    stated = stated_settings(recipe.checkpoint, tokenizer)
-    settings = EmbeddingSettings(**{**stated, **given, "normalize": recipe.normalize})
-    for name, value in (("max_seq_length", settings.max_seq_length), ("train_seq_length", recipe.train_seq_length)):
-        if value > max_positions:
-            raise ValueError(f"{name} `{value}` is above the checkpoint's {max_positions} positions")
-    return settings
-
-
-def stated_settings(checkpoint: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the fields of `EmbeddingSettings` that a checkpoint prescribes, and its longest sequence."""
-    network = checkpoint_directory(checkpoint)
-    card = read_task_card(network)
-    own = card.settings if card else None
-    stated = vars(own) if isinstance(own, EmbeddingSettings) else folder_settings(checkpoint, tokenizer)
-    return {"max_seq_length": own.max_seq_length if own else read_shape(network).num_positions, **stated}
+    task = read_checkpoint_task(recipe.checkpoint, task=Embedding.name, settings=given).task
+    max_positions = read_shape(checkpoint_directory(recipe.checkpoint)).num_positions
+    if (length := recipe.train_seq_length) > max_positions:
+        raise ValueError(f"train_seq_length `{length}` is above the checkpoint's {max_positions} positions")
+    assert isinstance(task, Embedding)
+    return task
 
 
 def encode_texts(task: Embedding, texts: Examples, max_seq_length: int) -> dict[str, Features]:
@@ -205,7 +195,6 @@ def train_embedder(
 
     Args:
         baselines: scores by row, to compare with.
-        origin: provenance of the checkpoint.
         label: name of the progress bar.
     """
     task, dev = data.task, data.dev

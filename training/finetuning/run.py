@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,11 +16,9 @@ from tasks.spans import Spans, best_null_threshold
 from training.checkpoint.evaluation import predict_with_progress, torch_run
 from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
-from training.finetuning.data import FinetuningExamples, encode_data, read_data
-from training.finetuning.descriptions import are_all_pairs
-from training.finetuning.network import create_network
+from training.finetuning.data import FinetuningExamples, are_all_pairs, encode_data, read_data
+from training.finetuning.network import create_network, train_on
 from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
-from training.finetuning.training import train_on
 from training.loop.distributed import World
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
@@ -67,7 +64,7 @@ def train_and_write(
     objective: LabelledObjective,
     *,
     origin: Mapping[str, Any],
-    others: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    others: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Train a network, score all dev examples, write the checkpoint, and print the scores.
 
@@ -75,8 +72,6 @@ def train_and_write(
     examples in the end.
 
     Args:
-        items: training data.
-        origin: provenance of the checkpoint.
         others: scores on dev by row, to compare with, such as those of a teacher.
     """
     task, world, sample = data.task, run.world, data.dev.sample(recipe.eval_examples)
@@ -103,7 +98,7 @@ def train_and_write(
         tuned = task
         with OBJECTIVES[recipe.task].evaluation_head(model, task):
             if data.dev:
-                tuned, rows = _score(recipe, data, model, world, others)
+                tuned, rows = _score(recipe, data, model, world, others or {})
             scores = {**rows, "num_dev_examples": len(data.dev)} if rows else {}
             card = TaskCard(task=task.name, settings=tuned.settings, scores=scores, provenance={**origin, **trained})
             write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)

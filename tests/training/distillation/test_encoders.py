@@ -103,9 +103,9 @@ def test_modernbert_learns_from_bert(recipe, alone):
 
 def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
     """A run that resumes learns the same from its teacher."""
-    whole = pretrain(recipe, alone)
-    broken = replace(recipe, run_dir=tmp_path / "broken", checkpoint_every=20)
-    with interrupted_at(30):
+    whole = pretrain(recipe := replace(recipe, num_steps=8), alone)
+    broken = replace(recipe, run_dir=tmp_path / "broken", checkpoint_every=4)
+    with interrupted_at(6):
         pretrain(broken, alone)
     resumed = pretrain(broken, alone)
 
@@ -118,7 +118,6 @@ def test_resumed_run_is_the_undisturbed_one(recipe, tmp_path, alone):
         ({"teacher": None}, "--objective distillation needs --teacher"),
         ({"objective": "masked-lm"}, "has no effect here: it is for --objective distillation"),
         ({"relation_heads": 3}, "--relation-heads `3` does not divide the hidden size 16 of the student"),
-        ({"relation_weight": 0.0, "token_weight": 0.0}, "nothing is learnt from the teacher"),
         ({"teacher_layer": 2}, r"--teacher-layer `2`: `.*` has 2 layers"),
         ({"compile": "on"}, "does not work with --compile on"),
         ({"max_seq_length": 80, "max_position_embeddings": 128}, "has 64 positions, too few for 80 tokens"),

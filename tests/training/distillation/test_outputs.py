@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from training.distillation import outputs as module
-from training.distillation.outputs import ENDS_FILE, VALUES_FILE, cached_scores, record_outputs
+from training.distillation.outputs import ENDS_FILE, VALUES_FILE, record_outputs
 from training.loop.distributed import CPU, World
 
 MADE_FROM = {"teacher": "a"}
@@ -127,15 +127,3 @@ def test_damaged_outputs_are_refused(name, tmp_path):
 
     with pytest.raises(ValueError, match="are damaged; remove that folder to compute them again"):
         record(tmp_path, Computed())
-
-
-def test_scores_are_computed_once(tmp_path):
-    """Scores of a teacher are read from their file the second time."""
-    calls = []
-
-    def score():
-        calls.append(1)
-        return {"accuracy": 0.5}
-
-    assert [cached_scores(tmp_path, MADE_FROM, score) for _ in range(2)] == [{"accuracy": 0.5}] * 2
-    assert len(calls) == 1

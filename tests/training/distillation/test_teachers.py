@@ -5,7 +5,7 @@ import torch
 
 from training.data.examples import Examples
 from training.distillation import teachers
-from training.distillation.teachers import precision, read_embedder
+from training.distillation.teachers import precision, read_teacher
 from training.loop.distributed import World
 
 
@@ -24,7 +24,7 @@ def test_gpus_have_another_record(monkeypatch):
 
 def test_teacher_in_bf16(checkpoint, monkeypatch):
     """Vectors in bf16 are nearly those in fp32, and are floats."""
-    teacher = read_embedder(checkpoint, "mean")
+    teacher = read_teacher(checkpoint, "embedding", "mean")
     texts = Examples([("line 1", "a cat sat"), ("line 2", "the dogs ran away")])
     exact = teacher.vectors(texts, world())(slice(0, 2))
     monkeypatch.setattr(teachers, "precision", lambda world: {"precision": "bf16"})

@@ -50,30 +50,45 @@ def teacher(checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def texts():
     rng = np.random.default_rng(0)
-    return [topic_text(rng, number % len(TOPICS)) for number in range(300)]
+    return [topic_text(rng, number % len(TOPICS)) for number in range(200)]
+
+
+@pytest.fixture(scope="module")
+def recipe_in(checkpoint, teacher, texts):
+    """Return a function from a folder to a recipe that takes a second."""
+
+    def make(folder):
+        (folder / "texts.txt").write_text("\n".join(texts) + "\n")
+        return VectorDistillRecipe(
+            task="embedding",
+            checkpoint=checkpoint,
+            teacher=(teacher,),
+            train=(folder / "texts.txt",),
+            dev=(write_pairs(folder / "dev.jsonl", 60, 1, all_alike=False),),
+            run_dir=folder / "run",
+            pooling="mean",
+            train_seq_length=32,
+            global_batch_size=32,
+            num_epochs=15,
+            learning_rate=5e-3,
+            dtype="fp32",
+            dropout=0.0,
+            log_every=1,
+            eval_every=0,
+        )
+
+    return make
 
 
 @pytest.fixture
-def recipe(checkpoint, teacher, texts, tmp_path):
-    """Return a recipe that takes a second."""
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    return VectorDistillRecipe(
-        task="embedding",
-        checkpoint=checkpoint,
-        teacher=(teacher,),
-        train=(tmp_path / "texts.txt",),
-        dev=(write_pairs(tmp_path / "dev.jsonl", 60, 1, all_alike=False),),
-        run_dir=tmp_path / "run",
-        pooling="mean",
-        train_seq_length=32,
-        global_batch_size=32,
-        num_epochs=15,
-        learning_rate=5e-3,
-        dtype="fp32",
-        dropout=0.0,
-        log_every=1,
-        eval_every=0,
-    )
+def recipe(recipe_in, tmp_path):
+    return recipe_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def student(recipe_in, tmp_path_factory, alone):
+    """Return a trained student."""
+    return distil_vectors(recipe_in(tmp_path_factory.mktemp("student")), alone)
 
 
 def vectors_of(checkpoint, texts):
@@ -86,24 +101,19 @@ def similarity_error(first, second):
     return float(np.abs(first @ first.T - second @ second.T).mean())
 
 
-def test_a_student_comes_close_to_its_teacher(recipe, teacher, texts, alone, capsys):
+def test_a_student_comes_close_to_its_teacher(student, checkpoint, teacher, texts, tmp_path):
     """A smaller student has the similarities of its teacher; card and model card name teacher and licence."""
-    path = distil_vectors(recipe, alone)
-
     theirs = vectors_of(teacher, texts)
-    (tmp := recipe.run_dir.parent / "before").mkdir()
-    before = write_embedder(tmp / "student", recipe.checkpoint, hidden_size=32)
-    assert similarity_error(vectors_of(path, texts), theirs) < 0.3 * similarity_error(vectors_of(before, texts), theirs)
-    card = read_task_card(path)
+    before = vectors_of(write_embedder(tmp_path / "student", checkpoint, hidden_size=32), texts)
+    assert similarity_error(vectors_of(student, texts), theirs) < 0.3 * similarity_error(before, theirs)
+    card = read_task_card(student)
     assert card.settings == EmbeddingSettings(max_seq_length=32, pooling="mean", normalize=True)
     assert [record["licence"] for record in card.provenance["teachers"]] == ["apache-2.0"]
     assert list(card.scores)[:3] == ["dev", "teacher, large", "before, cls"]
-    text = (path / "README.md").read_text()
+    text = (student / "README.md").read_text()
     assert "It learnt the outputs of `large` (apache-2.0)." in text
     assert "### Distillation" in text
-    out = capsys.readouterr().out
-    assert re.search(r"64 numbers of the\s+teacher are compared with 32, which keep [\d.]+% of its vectors", out)
-    losses = [line["vector_loss"] for line in read_metrics(recipe.run_dir) if "vector_loss" in line]
+    losses = [line["vector_loss"] for line in read_metrics(student.parent) if "vector_loss" in line]
     assert losses[-1] < losses[0] / 3
 
 
@@ -115,17 +125,15 @@ def test_a_student_of_the_same_size_has_its_teachers_vectors(recipe, tmp_path, t
     assert float((vectors_of(path, texts) * vectors_of(teacher, texts)).sum(1).mean()) > 0.95
 
 
-def test_cut_vectors_of_matryoshka(recipe, texts, teacher, alone):
+def test_cut_vectors_of_matryoshka(recipe, student, texts, teacher, alone):
     """The first numbers of a vector alone have the teacher's similarities, much better than without."""
-    theirs, errors = vectors_of(teacher, texts), {}
-    for dimensions in ((), (4, 8)):
-        path = distil_vectors(
-            replace(recipe, dimensions=dimensions, run_dir=recipe.run_dir / str(len(dimensions))), alone
-        )
+    errors = []
+    for path in (student, distil_vectors(replace(recipe, dimensions=(4, 8)), alone)):
         cut = vectors_of(path, texts)[:, :4]
-        errors[dimensions] = similarity_error(cut / np.linalg.norm(cut, axis=1, keepdims=True), theirs)
+        cut /= np.linalg.norm(cut, axis=1, keepdims=True)
+        errors.append(similarity_error(cut, vectors_of(teacher, texts)))
 
-    assert errors[(4, 8)] < 0.9 * errors[()]
+    assert errors[1] < 0.9 * errors[0]
 
 
 def test_several_teachers(recipe, teacher, texts, tmp_path, alone):
@@ -148,26 +156,26 @@ def write_recorded(path, texts, vectors, kind="fixed"):
     return path
 
 
-@pytest.mark.parametrize("kind", ["fixed", "list"])
-def test_recorded_vectors_are_a_teacher(kind, recipe, teacher, texts, tmp_path, alone):
+def test_recorded_vectors_are_a_teacher(recipe, teacher, texts, tmp_path, alone, capsys):
     """Vectors in a Parquet give the losses of the teacher that made them; their texts are the training data."""
-    recipe = replace(recipe, num_epochs=2)
-    whole = distil_vectors(recipe, alone)
-    path = write_recorded(tmp_path / "vectors.parquet", texts, vectors_of(teacher, texts), kind)
-    again = replace(recipe, teacher=(), recorded=(path,), train=(), run_dir=tmp_path / "again")
-    found = distil_vectors(again, alone)
+    runs = [distil_vectors(recipe := replace(recipe, num_epochs=1), alone)]
+    assert re.search(r"64 numbers of the teacher are compared with 32, which keep [\d.]+% of", capsys.readouterr().out)
+    for kind in ("fixed", "list"):
+        path = write_recorded(tmp_path / f"{kind}.parquet", texts, vectors_of(teacher, texts), kind)
+        again = replace(recipe, teacher=(), recorded=(path,), train=(), run_dir=tmp_path / kind)
+        runs.append(distil_vectors(again, alone))
 
-    losses = [[line["loss"] for line in read_metrics(item.parent) if "loss" in line] for item in (whole, found)]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert read_task_card(found).provenance["teachers"][0]["name"] == "vectors.parquet"
+    whole, *others = ([line["loss"] for line in read_metrics(run.parent) if "loss" in line] for run in runs)
+    assert others == [pytest.approx(whole, rel=1e-4)] * 2
+    assert read_task_card(runs[1]).provenance["teachers"][0]["name"] == "fixed.parquet"
 
 
 def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatch):
     """Teacher's vectors are not computed again, and the losses are those of an undisturbed run."""
-    recipe = replace(recipe, num_epochs=2, checkpoint_every=4)
+    recipe = replace(recipe, num_epochs=1, checkpoint_every=2)
     whole = distil_vectors(recipe, alone)
     broken = replace(recipe, run_dir=tmp_path / "broken")
-    with interrupted_at(11):
+    with interrupted_at(5):
         distil_vectors(broken, alone)
     monkeypatch.setattr("training.distillation.teachers.Teacher.run", None)
     resumed = distil_vectors(broken, alone)
@@ -186,27 +194,23 @@ def test_two_processes_give_the_losses_of_one(recipe, teacher, tmp_path):
         launch = ["training.launch", str(processes)] if processes > 1 else []
         flags = ["--teacher", teacher, "--checkpoint", recipe.checkpoint, "--train", *recipe.train]
         flags += ["--run-dir", tmp_path / str(processes), "--dropout", "0", "--global-batch-size", "16"]
-        flags += ["--log-every", "1", "--dtype", "fp32", "--num-epochs", "0.3", "--pooling", "mean"]
+        flags += ["--log-every", "1", "--dtype", "fp32", "--num-epochs", "0.5", "--pooling", "mean"]
         flags += ["--train-seq-length", "32"]
         command = [sys.executable, "-m", *launch, "training.distill", "embedding", *map(str, flags)]
         subprocess.run(command, check=True, capture_output=True)
         losses[processes] = [line["loss"] for line in read_metrics(tmp_path / str(processes))]
 
-    assert len(losses[1]) == 6
+    assert len(losses[1]) > 3
     assert losses[2] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.jsonl"])
-def test_both_texts_of_pairs_are_read(name, recipe, alone, tmp_path, capsys):
+def test_both_texts_of_pairs_are_read(recipe, tmp_path):
     """Tables with pairs are twice as many texts; a row without a pair is one."""
     rows = [("the old cat", "a dog sleeps"), ("a house", ""), ("the river", "the old cat")]
-    if name == "pairs.tsv":
-        lines = ["\t".join(row) for row in [("text", "text_pair"), *rows]]
-    else:
-        lines = [json.dumps({"text": text, "text_pair": pair or None}) for text, pair in rows]
-    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    lines = ["\t".join(row) for row in [("text", "text_pair"), *rows]]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
 
-    texts = _read_data(replace(recipe, train=(tmp_path / name,)), []).texts
+    texts = _read_data(replace(recipe, train=(tmp_path / "pairs.tsv",)), []).texts
 
     assert list(texts) == ["the old cat", "a dog sleeps", "a house", "the river"]
 
@@ -216,15 +220,13 @@ def test_both_texts_of_pairs_are_read(name, recipe, alone, tmp_path, capsys):
     [
         ({"teacher": ()}, "give either --teacher or --recorded"),
         ({"train": ()}, "give --train, the texts to learn on"),
-        ({"global_batch_size": 1}, "--global-batch-size must be at least 2"),
         ({"dimensions": (32,)}, "--dimensions `32` must be below the 32 of the student's vectors"),
         ({"take_layers": (2,)}, "--take-layers `2`: the checkpoint has 2 layers"),
         (
             {"teacher": (), "recorded": (Path("a"),), "train": (), "split_sentences": True},
             "--split-sentences is for --train",
         ),
-        ({"similarity_weight": -1.0}, "--similarity-weight must be at least 0"),
-        ({"max_seq_length": 65}, "max_seq_length `65` is above the checkpoint's 64 positions"),
+        ({"max_seq_length": 65}, "max_seq_length `65` exceeds the 64 positions of"),
     ],
 )
 def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
@@ -245,29 +247,25 @@ def test_a_teacher_without_pooling_is_refused(recipe, alone):
     ("change", "message"),
     [
         (lambda table: table.drop_columns(["vector"]), r"has no column `vector` \(columns: text, row\)"),
-        (lambda table: table.slice(0, 0), "no rows in"),
-        (lambda table: table.slice(0, 100), r"200 of 300 training texts have no vector in .* the first: `"),
-        (lambda table: _with(table, "text", 3, " "), "row 4: `text` is empty"),
+        (lambda table: table.slice(0, 100), r"100 of 200 training texts have no vector in .* the first: `"),
         (lambda table: _with(table, "vector", 2, None), "row 3: `vector` is empty"),
         (
             lambda table: _with(_with(table, "vector", 2, [1.0]), "vector", 9, [1.0] * 127),
             "row 3: a vector of 1 numbers, others have 64",
         ),
-        (lambda table: _with(table, "vector", 2, [0.0] * 64), "row 3: the vector is NaN, infinite or 0"),
         (
             lambda table: pa.concat_tables([table, _with(table, "vector", 4, [-1.0] * 64)]),
-            "row 305: the text has another vector in .*, row 5",
+            "row 205: the text has another vector in .*, row 5",
         ),
         (lambda table: _with(table, "vector", 2, [float("nan")] * 64), "row 3: the vector is NaN, infinite or 0"),
-        (lambda table: table.set_column(1, "vector", table["text"]), "column `vector` must hold lists of numbers"),
     ],
 )
 def test_recorded_vectors_that_do_not_fit(change, message, recipe, teacher, texts, tmp_path, alone):
     """Each mistake in a Parquet is an error that names file, row or column."""
     texts = list(dict.fromkeys(texts))
-    texts += [f"the cat {number}" for number in range(300 - len(texts))]
+    texts += [f"the cat {number}" for number in range(200 - len(texts))]
     recipe.train[0].write_text("\n".join(texts) + "\n")
-    path = write_recorded(tmp_path / "vectors.parquet", texts, np.ones((300, 64)), "list")
+    path = write_recorded(tmp_path / "vectors.parquet", texts, np.ones((200, 64)), "list")
     pq.write_table(change(pq.read_table(path)), path)
 
     with pytest.raises(ValueError, match=message):
@@ -302,20 +300,18 @@ def test_a_larger_student_is_cut_along_axes(recipe, texts, alone):
     assert float(np.square(ours[:, 16:]).sum(1).mean()) < 0.1
 
 
-@pytest.mark.parametrize("file", ["config.json", "task.json"])
-def test_a_changed_teacher_is_another_teacher(file, recipe, teacher, tmp_path, alone):
+def test_a_changed_teacher_is_another_teacher(recipe, teacher, tmp_path, alone):
     """The same weights in another network or with other pooling have separate outputs; no run continues with them."""
     other = shutil.copytree(teacher, tmp_path / "other")
-    recipe = replace(recipe, teacher=(other,), num_epochs=0.5)
+    recipe = replace(recipe, teacher=(other,), num_epochs=0.2)
     distil_vectors(recipe, alone)
-    old, new = {"config.json": ('"gelu"', '"relu"'), "task.json": ('"mean"', '"cls"')}[file]
-    (other / file).write_text((other / file).read_text().replace(old, new))
+    for number, (file, old, new) in enumerate([("config.json", "gelu", "relu"), ("task.json", "mean", "cls")], start=2):
+        (other / file).write_text((other / file).read_text().replace(f'"{old}"', f'"{new}"'))
 
-    with pytest.raises(ValueError, match="was started with other contents of `teachers`"):
-        distil_vectors(recipe, alone)
-    distil_vectors(replace(recipe, run_dir=tmp_path / "new"), alone)
-    folders = [path for path in (tmp_path / "teacher-outputs").iterdir() if path.is_dir()]
-    assert len(folders) == 2
+        with pytest.raises(ValueError, match="was started with other contents of `teachers`"):
+            distil_vectors(recipe, alone)
+        distil_vectors(recipe := replace(recipe, run_dir=tmp_path / str(number)), alone)
+        assert len([path for path in (tmp_path / "teacher-outputs").iterdir() if path.is_dir()]) == number
 
 
 def test_texts_that_only_the_student_can_read(recipe, alone, tmp_path):
